@@ -1,0 +1,225 @@
+/* demo.c -- one Qwen3-30B-A3B MoE layer from router logits to output, in bf16 and in fp8 with 128 x 128 blocks.
+ *
+ *   ./moek demo                                                    builds and runs it: on the GPU if nvcc and one are there
+ *   cc -O3 -march=native -Iinclude bench/demo.c -o demo -lm && ./demo
+ *   nvcc -x cu -gencode arch=compute_90a,code=sm_90a -Iinclude bench/demo.c -o demo && ./demo
+ *
+ * Prints the plan, the error against the double-precision reference of tests/ref.h, time, bytes and GB/s. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 199309L
+#endif
+#ifndef DEMO_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include <stdio.h>
+#include <time.h>
+#include "../tests/mem.h"
+#include "../tests/ref.h"
+#include "fill.h"
+
+enum { TOKENS = 16, RUNS = 7 };
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(moek_status status, const char *what, const char *why)
+{
+    if (status == MOEK_OK) return;
+    printf("demo: %s: %s: %s\n", what, moek_status_name(status), why[0] ? why : moek_status_text(status));
+    exit(1);
+}
+
+typedef struct layer { fill_sizes n; void *up, *down; float *up_scale, *down_scale, *logits; uint16_t *x; } layer;
+
+static void fill(void *array, size_t n, int element, uint32_t seed, float scale)
+{
+    long i;
+#ifdef _OPENMP
+    #pragma omp parallel for
+#endif
+    for (i = 0; i < (long)n; i++) {
+        if (element == 1) ((uint8_t *)array)[i] = fill_e4m3((uint64_t)i, seed);
+        else if (element == 2) ((uint16_t *)array)[i] = fill_t((uint64_t)i, seed, scale, MOEK_DTYPE_BF16);
+        else ((float *)array)[i] = fill_scale((uint64_t)i, seed, scale);
+    }
+}
+
+static layer make_layer(const moek_config *c)
+{
+    const float up = 1.0f / sqrtf((float)c->hidden), down = 1.0f / sqrtf((float)c->inter);
+    layer l;
+    int i;
+    l.n = fill_sizes_of(c, c->experts);
+    l.up = mem_alloc(0, l.n.up * (size_t)l.n.element);
+    l.down = mem_alloc(0, l.n.down * (size_t)l.n.element);
+    l.up_scale = (float *)mem_alloc(0, 4 * l.n.up_scale);
+    l.down_scale = (float *)mem_alloc(0, 4 * l.n.down_scale);
+    l.x = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * c->hidden));
+    l.logits = (float *)mem_alloc(0, 4 * (size_t)(TOKENS * c->experts));
+    fill(l.up, l.n.up, l.n.element, 1, up);
+    fill(l.down, l.n.down, l.n.element, 2, down);
+    fill(l.up_scale, l.n.up_scale, 4, 3, up);
+    fill(l.down_scale, l.n.down_scale, 4, 4, down);
+    fill(l.x, (size_t)(TOKENS * c->hidden), 2, 5, 1);
+    for (i = 0; i < TOKENS * c->experts; i++) l.logits[i] = 2 * fill_normal((uint64_t)i, 6);
+    return l;
+}
+
+/* The bytes that a run must move at least: weights and scales of the experts that are used, x, y. */
+static double bytes_of(const moek_config *c, const layer *l, const int32_t *ids)
+{
+    char used[1024] = {0};
+    int i, active = 0;
+    for (i = 0; i < TOKENS * c->topk; i++) { active += !used[ids[i]]; used[ids[i]] = 1; }
+    return (double)active / c->experts * ((double)(l->n.up + l->n.down) * l->n.element + 4.0 * (double)(l->n.up_scale + l->n.down_scale)) +
+           4.0 * TOKENS * c->hidden;
+}
+
+static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids, const float *weights, const uint16_t *y)
+{
+    const moek_config *c = &plan->config;
+    double *want = (double *)malloc(sizeof(double) * (size_t)(TOKENS * c->hidden));
+    ref_layer_args r;
+    moek_weights w;
+    ref_distance d;
+    memset(&r, 0, sizeof r);
+    memset(&w, 0, sizeof w);
+    w.w_up = l->up; w.w_down = l->down; w.w_up_scale = l->up_scale; w.w_down_scale = l->down_scale;
+    r.tokens = TOKENS; r.hidden = c->hidden; r.inter = c->inter; r.slots = c->topk; r.experts = c->experts;
+    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
+    r.up_layout = c->up_layout;
+    r.x = l->x; r.ids = ids; r.weights = weights; r.w = &w;
+    ref_layer(&r, want);
+    d = ref_compare_t(y, want, (size_t)(TOKENS * c->hidden), c->dtype);
+    free(want);
+    return d.same_nonfinite ? d.rel_l2 : INFINITY;
+}
+
+/* The chosen experts against the reference's choice. */
+static int routing_differs(const moek_config *c, const layer *l, const int32_t *ids)
+{
+    int32_t want[TOKENS * 32];
+    float weights[TOKENS * 32];
+    moek_route_args a;
+    int i, differs = 0;
+    memset(&a, 0, sizeof a);
+    a.tokens = TOKENS; a.experts = c->experts; a.topk = c->topk;
+    a.score = MOEK_SCORE_SOFTMAX; a.normalize = MOEK_NORM_SUM; a.scale = 1;
+    a.logits = l->logits; a.logits_dtype = MOEK_DTYPE_F32;
+    a.ids = want; a.weights = weights;
+    ref_route(&a);
+    for (i = 0; i < TOKENS * c->topk; i++) differs += want[i] != ids[i];
+    return differs;
+}
+
+static double median(double *t, int n)
+{
+    int i, j;
+    for (i = 1; i < n; i++)
+        for (j = i; j > 0 && t[j] < t[j - 1]; j--) { const double swap = t[j]; t[j] = t[j - 1]; t[j - 1] = swap; }
+    return t[n / 2];
+}
+
+static double time_run(const moek_plan *plan, const moek_args *args)
+{
+    double t[RUNS];
+    char why[256] = "";
+    moek_args a = *args;
+    int i;
+    a.why = why; a.why_size = sizeof why;
+    for (i = -1; i < RUNS; i++) {                      /* the first warms up */
+        const double start = seconds();
+        must(moek_run(plan, &a, NULL), "moek_run", why);
+#if MEM_CUDA
+        mem_must(cudaDeviceSynchronize());
+#endif
+        if (i >= 0) t[i] = seconds() - start;
+    }
+    return median(t, RUNS);
+}
+
+static int demo(int quant)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    moek_plan plan;
+    moek_weights w;
+    moek_args args;
+    char text[8192];
+    layer l;
+    int32_t *ids;
+    float *weights;
+    uint16_t *y;
+    double t, bytes, error;
+    int where, differs;
+
+    config.quant = quant;
+    config.max_tokens = TOKENS;
+    must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
+    where = plan.arch;
+    l = make_layer(&plan.config);
+    moek_describe(&plan, text, sizeof text);
+    printf("\n%s", text);
+
+#define THERE(field, host, bytes_) do { void *p_ = host; if (where) { p_ = mem_alloc(where, bytes_); mem_put(where, p_, host, bytes_); } field = p_; } while (0)
+    memset(&w, 0, sizeof w);
+    THERE(w.w_up, l.up, l.n.up * (size_t)l.n.element);
+    THERE(w.w_down, l.down, l.n.down * (size_t)l.n.element);
+    if (l.n.up_scale) {
+        void *up, *down;
+        THERE(up, l.up_scale, 4 * l.n.up_scale);
+        THERE(down, l.down_scale, 4 * l.n.down_scale);
+        w.w_up_scale = (const float *)up; w.w_down_scale = (const float *)down;
+    }
+    must(moek_plan_bind(&plan, &w), "moek_plan_bind", plan.why);
+    memset(&args, 0, sizeof args);
+    args.tokens = TOKENS;
+    THERE(args.x, l.x, 2 * (size_t)(TOKENS * config.hidden));
+    THERE(args.router_logits, l.logits, 4 * (size_t)(TOKENS * config.experts));
+    args.y = mem_alloc(where, 2 * (size_t)(TOKENS * config.hidden));
+    args.topk_ids = (int32_t *)mem_alloc(where, 4 * (size_t)(TOKENS * config.topk));
+    args.topk_weights = (float *)mem_alloc(where, 4 * (size_t)(TOKENS * config.topk));
+    args.workspace_size = moek_workspace_size(&plan);
+    args.workspace = mem_alloc(where, args.workspace_size);
+    t = time_run(&plan, &args);
+
+    ids = (int32_t *)malloc(4 * (size_t)(TOKENS * config.topk));
+    weights = (float *)malloc(4 * (size_t)(TOKENS * config.topk));
+    y = (uint16_t *)malloc(2 * (size_t)(TOKENS * config.hidden));
+    mem_get(where, ids, args.topk_ids, 4 * (size_t)(TOKENS * config.topk));
+    mem_get(where, weights, args.topk_weights, 4 * (size_t)(TOKENS * config.topk));
+    mem_get(where, y, args.y, 2 * (size_t)(TOKENS * config.hidden));
+    differs = routing_differs(&plan.config, &l, ids);
+    bytes = bytes_of(&plan.config, &l, ids);
+    error = error_of(&plan, &l, ids, weights, y);
+    printf("%-9s %d tokens: %.3f ms, %.1f MB, %.1f GB/s, relative L2 error %.2e against the double-precision reference, %s\n",
+           moek_quant_name(quant), TOKENS, 1e3 * t, 1e-6 * bytes, 1e-9 * bytes / t, error, differs ? "routing DIFFERS" : "routing the same");
+    free(ids); free(weights); free(y);
+    mem_free(0, l.up); mem_free(0, l.down); mem_free(0, l.up_scale); mem_free(0, l.down_scale); mem_free(0, l.x); mem_free(0, l.logits);
+    if (where) {
+        mem_free(where, (void *)(uintptr_t)w.w_up); mem_free(where, (void *)(uintptr_t)w.w_down);
+        mem_free(where, (void *)(uintptr_t)w.w_up_scale); mem_free(where, (void *)(uintptr_t)w.w_down_scale);
+        mem_free(where, (void *)(uintptr_t)args.x); mem_free(where, (void *)(uintptr_t)args.router_logits);
+    }
+    mem_free(where, args.y); mem_free(where, args.topk_ids); mem_free(where, args.topk_weights); mem_free(where, args.workspace);
+    return differs || !(error < (quant == MOEK_BF16 ? 3e-3 : 5e-3));
+}
+
+int main(void)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    char text[16384], *line;
+    int bad;
+    config.max_tokens = TOKENS;
+    moek_explain(&config, text, sizeof text);
+    printf("Qwen3-30B-A3B, one MoE layer: softmax routing with renormalization, SiLU.  Backends:\n");
+    for (line = strtok(text, "\n"); line && line[0] != ' '; line = strtok(NULL, "\n")) printf("  %s\n", line);
+    bad = demo(MOEK_BF16);
+    bad |= demo(MOEK_FP8B128);
+    puts(bad ? "\nFAILED: an error is above its bound (3e-3 bf16, 5e-3 fp8), or the routing differs" : "\nok");
+    return bad;
+}

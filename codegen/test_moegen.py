@@ -1,0 +1,348 @@
+"""test_moegen.py -- the generator: names, sentences, stable bytes, --check, bundles, a new row.
+
+    python3 codegen/test_moegen.py          last line: N passed, N failed, N skipped
+
+Works in copies of the repository under build/; compiles with $CC (cc), and with nvcc where there is one."""
+import os, re, shutil, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+import moegen
+
+CC = os.environ.get("CC", "cc").split()
+NVCC = os.environ["NVCC"] if "NVCC" in os.environ else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+passed = failed = skipped = 0
+
+
+def check(ok, what):
+    global passed, failed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+        print(f"failed: {what}")
+    return ok
+
+
+def skip(what):
+    global skipped
+    skipped += 1
+    print(f"skipped: {what}")
+
+
+def copy(name):
+    """A copy of what the generator and the compilers read."""
+    to = os.path.join(work, name)
+    for part in ("codegen", "include", "templates", "generated"):
+        shutil.copytree(os.path.join(ROOT, part), os.path.join(to, part), ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("kernels.toml", "models.toml", "README.md"):
+        if os.path.exists(os.path.join(ROOT, part)):
+            shutil.copy(os.path.join(ROOT, part), to)
+    return to
+
+
+def run(command, cwd=ROOT, **environment):
+    """(status, stdout, stderr)"""
+    r = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+                       env={**os.environ, **environment})
+    return r.returncode, r.stdout, r.stderr
+
+
+def generate(root, *words, **environment):
+    return run([sys.executable, os.path.join(root, "codegen", "moegen.py"), *words], root, **environment)
+
+
+def compile_and_run(command, cwd, program, what):
+    """The program's output, or None."""
+    status, out, err = run(command, cwd)
+    if not check(status == 0 and not err.strip(), f"{what}: {' '.join(command)}: {err[:600]}"):
+        return None
+    status, out, err = run([os.path.join(cwd, program)], cwd)
+    return out if check(status == 0, f"{what}: exit status {status}: {out}{err}") else None
+
+
+def tree(root):
+    files = {}
+    for name in sorted(os.listdir(os.path.join(root, "generated"))):
+        with open(os.path.join(root, "generated", name), "rb") as f:
+            files[name] = f.read()
+    return files
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+def test_names():
+    manifest = moegen.load(os.path.join(ROOT, "kernels.toml"))
+    rows = moegen.expand(manifest, "kernels.toml")
+    more = [{"op": "up", "template": "t", "quant": "bf16", "act": act, "hidden": 7168, "inter": 2048, "arch": "sm80", "m": 4, "w": 8}
+            for act in manifest["act"]]                                       # every axis, acts with _ in their names
+    for row in moegen.expand({**manifest, "kernels": more}, "test") + rows:
+        back = moegen.row_of(row["name"], manifest)
+        want = {k: v for k, v in row.items() if k not in ("name", "template")}
+        check(back == want, f"{row['name']} parses to {back}, not {want}")
+        check(re.fullmatch(r"moek_[a-z0-9_]+", row["name"]) and "__" not in row["name"], f"{row['name']} is no good C name")
+    for name in ("moek_up", "moek_up_bf16", "moek_fly_on_cpu", "moek_up_bf16_h0_on_z80_m8", "moek_up_int3_h0_on_cpu_m8", ""):
+        try:
+            moegen.row_of(name, manifest)
+            check(False, f"{name!r} was taken for a kernel name")
+        except moegen.Bad as e:
+            check(name in str(e), f"{name!r}: the sentence does not name it: {e}")
+
+
+# ---- rows that cannot be -----------------------------------------------------------------------------------------------
+
+GOOD = 'op = "up", template = "gemm_cpu", quant = "bf16", hidden = 0, arch = "cpu", m = 8'
+BAD = [                                                # row, what the sentence must say
+    (GOOD + ", warps = 4", "unknown key warps"),
+    (GOOD.replace("up", "fly"), "op 'fly' is not one of route"),
+    (GOOD.replace("bf16", "int3"), "quant 'int3' is not one of bf16"),
+    (GOOD.replace('"cpu"', '"z80"'), "arch 'z80' is not one of cpu"),
+    (GOOD + ', act = "swish"', "act 'swish' is not one of silu"),
+    (GOOD.replace('"bf16"', "1"), "quant 1 is not one of bf16"),
+    (GOOD.replace('op = "up", ', ""), "op is missing"),
+    (GOOD.replace('template = "gemm_cpu", ', ""), "template is missing"),
+    (GOOD.replace('arch = "cpu", ', ""), "arch is missing"),
+    (GOOD.replace("m = 8", 'm = "8"'), "m must be a whole number, not '8'"),
+    (GOOD.replace("m = 8", "m = true"), "m must be a whole number, not True"),
+    (GOOD.replace("m = 8", "m = -8"), "m must be a whole number, not -8"),
+    (GOOD.replace("hidden = 0", "hidden = 2048.5"), "hidden must be a whole number, not 2048.5"),
+    (GOOD.replace("hidden = 0", "hidden = [2048, [4096]]"), "hidden must be a whole number, not [4096]"),
+    (GOOD.replace("hidden = 0", "hidden = [2048, 2048]"), "is there twice"),
+    (GOOD + " },\n  { " + GOOD.replace('"bf16"', '["fp16", "bf16"]'), "is also made by op=up"),
+    (GOOD.replace("gemm_cpu", "gemm_magic"), "there is no templates/gemm_magic.h.j2"),
+    (GOOD.replace("gemm_cpu", "gemm_mma").replace('"cpu"', '"sm80"') + ", n = 63, s = 4, w = 4", "n=63"),
+    ('op = "combine", template = "combine_simt", hidden = 2049, arch = "sm80", t = 128', "hidden must be a multiple of 8"),
+    (GOOD.replace(", m = 8", ""), "m (rows of a tile) is missing"),
+]
+
+
+def test_bad_rows():
+    path = os.path.join(work, "rows.toml")
+    for row, says in BAD:
+        with open(path, "w") as f:
+            f.write("kernels = [\n  { " + row + " },\n]\n")
+        status, out, err = generate(ROOT, "bundle", "--rows", path, "-o", os.path.join(work, "never.h"))
+        good = status == 1 and says in err and "Traceback" not in err and err.count("\n") <= 3 and ".toml: " in err
+        check(good, f"{row}: wants a sentence with {says!r}: status {status}: {err[-300:]}")
+    check(not os.path.exists(os.path.join(work, "never.h")), "a bad row left a file")
+    for text, says in (("kernels = [ {", "rows.toml"), ("kernels = [ { op = up } ]", "rows.toml"), ("", "no row")):
+        with open(path, "w") as f:
+            f.write(text)
+        status, out, err = generate(ROOT, "bundle", "--rows", path)
+        check(status == 1 and says in err and "Traceback" not in err, f"{text!r}: {err[-300:]}")
+    for words, says in ((("--rows", "none.toml", "list"), "none.toml: no such file"), (("bundle", "nothing_like_it"), "nothing_like_it"),
+                        (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1")):
+        status, out, err = generate(ROOT, *words)
+        check(status == 1 and says in err and "Traceback" not in err, f"{words}: {err[-300:]}")
+    status, out, err = generate(ROOT, "row", *re.sub(r'["\s]', "", GOOD).split(","))
+    check(status == 0 and out.strip() == "{ " + GOOD + " },", f"row: {out}{err}")
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------------
+
+def test_stable():
+    root = copy("stable")
+    shutil.rmtree(os.path.join(root, "generated"))
+    seen = None
+    for seed in ("0", "1", "12345"):
+        start = time.time()
+        status, out, err = generate(root, PYTHONHASHSEED=seed, LC_ALL="C", TZ="UTC")
+        seconds = time.time() - start
+        check(status == 0, f"PYTHONHASHSEED={seed}: {err}")
+        check(seconds < 5, f"generation took {seconds:.1f} s, 5 are allowed")
+        now = tree(root)
+        check(seen is None or now == seen, f"PYTHONHASHSEED={seed} gives other bytes: {[n for n in now if now[n] != (seen or now).get(n)][:5]}")
+        seen = now
+        if seed != "12345":
+            shutil.rmtree(os.path.join(root, "generated"))
+    print(f"generation: {seconds:.2f} s, {len(seen)} files")
+    before = {n: os.stat(os.path.join(root, "generated", n)).st_mtime_ns for n in seen}
+    status, out, err = generate(root)
+    check("0 changed, 0 removed" in out, f"a second run changed something: {out}")
+    check(before == {n: os.stat(os.path.join(root, "generated", n)).st_mtime_ns for n in seen}, "a second run touched files")
+    check(seen == tree(ROOT), f"generated/ here is not what this Python makes: {[n for n in seen if seen[n] != tree(ROOT).get(n)][:5]}")
+    for name, text in seen.items():
+        check(root.encode() not in text and b"\r" not in text and text.endswith(b"\n"), f"{name}: a path, a carriage return or no end of line")
+    name = next(n for n in seen if "_on_" in n)
+    status, out, err = generate(root, "one", name[:-2])
+    check(out.encode() == seen[name], f"one {name[:-2]} prints something else")
+    words = set(generate(root, "list", "up", "cpu")[1].split())
+    check(words == {n[:-2] for n in seen if "_on_" in n and "up" in n and "cpu" in n}, f"list up cpu: {words}")
+
+
+def test_check():
+    root = copy("check")
+    status, out, err = generate(root, "--check")
+    check(status == 0, f"--check of the repository as it is: {out}{err}")
+    folder = os.path.join(root, "generated")
+    names = [n for n in sorted(os.listdir(folder)) if "_on_" in n]
+    with open(os.path.join(folder, names[0]), "a") as f:
+        f.write("/* by hand */\n")
+    os.remove(os.path.join(folder, names[1]))
+    open(os.path.join(folder, "moek_old_on_cpu.h"), "w").close()
+    before = tree(root)
+    status, out, err = generate(root, "--check")
+    lines = out.splitlines()
+    check(status == 1, "--check found nothing")
+    check(f"stale: generated/{names[0]}" in lines, f"no stale: {out}")
+    check(f"missing: generated/{names[1]}" in lines, f"no missing: {out}")
+    check("left over: generated/moek_old_on_cpu.h" in lines, f"no left over: {out}")
+    check(len(lines) == 4, f"three findings and a summary: {out}")
+    check(tree(root) == before, "--check wrote something")
+    generate(root)
+    status, out, err = generate(root, "--check")
+    check(status == 0 and tree(root) == tree(ROOT), f"writing repairs all: {out}")
+    with open(os.path.join(root, "kernels.toml")) as f:
+        text = f.read()
+    with open(os.path.join(root, "kernels.toml"), "w") as f:
+        f.write(re.sub(r"(budget = \{ files = )\d+", r"\g<1>3", text))
+    status, out, err = generate(root, "--check")
+    check(status == 1 and "over budget: " in out and "allows 3" in out, f"the budget: {out}")
+
+
+# ---- bundles -----------------------------------------------------------------------------------------------------------
+
+MAIN = r"""
+#include <stdio.h>
+%(first)s
+#include "%(header)s"
+int main(void)
+{
+    int i, n, version = moek_version();
+    const moek_kernel *k = moek_kernels(&n);
+    printf("%%d rows %%d\n", n, version);
+    for (i = 0; i < n; i++) printf("%%s\n", k[i].name);
+    return 0;
+}
+"""
+
+
+def test_bundle():
+    folder = os.path.join(work, "bundle")
+    os.makedirs(folder)
+    warn = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O0"]
+    status, out, err = generate(ROOT, "bundle", "-o", os.path.join(folder, "all.h"))
+    check(status == 0, f"bundle: {err}")
+    with open(os.path.join(folder, "all.h")) as f:
+        check(not re.search(r'^\s*#\s*include\s*"', f.read(), re.M), "the bundle includes a file of ours")
+    with open(os.path.join(folder, "main.c"), "w") as f:
+        f.write(MAIN % {"first": "#define MOEK_IMPLEMENTATION", "header": "all.h"})
+    out = compile_and_run(CC + warn + ["main.c", "-o", "main", "-lm"], folder, "main", "the whole bundle")
+    cpu = generate(ROOT, "list", "_on_cpu")[1].split()
+    check(out and out.split()[3:] == cpu, f"the bundle lists {out}, not {cpu}")
+
+    # chosen rows, from a file of the user's own, under another name, beside the normal one
+    with open(os.path.join(folder, "mine.toml"), "w") as f:
+        f.write("kernels = [\n" + "".join(moegen.toml_of(r) + "\n" for r in moegen.Generator(ROOT).rows
+                                           if r["arch"] == "cpu" and r.get("quant", "bf16") == "bf16") + "]\n")
+    mine = [n for n in cpu if not re.search("fp16|fp8", n)]
+    status, out, err = generate(ROOT, "bundle", "--rows", os.path.join(folder, "mine.toml"), "--prefix", "acme_moek", "-o",
+                                os.path.join(folder, "acme.h"))
+    check(status == 0, f"bundle --prefix: {err}")
+    with open(os.path.join(folder, "acme.h")) as f:
+        left = sorted(set(re.findall(r"\b(?:moek|MOEK)_\w+", f.read())))
+    check(not left, f"--prefix left {left[:5]}")
+    with open(os.path.join(folder, "acme.c"), "w") as f:
+        f.write('#define ACME_MOEK_IMPLEMENTATION\n#include "acme.h"\n')
+    with open(os.path.join(folder, "both.c"), "w") as f:
+        f.write('#include <stdio.h>\n#include "acme.h"\n#define MOEK_IMPLEMENTATION\n#include "all.h"\nint main(void)\n{\n    int a, b;\n'
+                "    acme_moek_kernels(&a); moek_kernels(&b);\n    printf(\"%d %d\\n\", a, b);\n    return 0;\n}\n")
+    out = compile_and_run(CC + warn + ["both.c", "acme.c", "-o", "both", "-lm"], folder, "both", "two copies in one program")
+    check(out and out.split() == [str(len(mine)), str(len(cpu))], f"two copies: {out}, not {len(mine)} {len(cpu)}")
+    if NVCC:
+        status, out, err = generate(ROOT, "bundle", "combine", "-o", os.path.join(folder, "few.h"))
+        check(status == 0, f"bundle combine: {err}")
+        rows = [r for r in moegen.Generator(ROOT).rows if r.get("quant", "bf16") == "bf16"]
+        with open(os.path.join(folder, "some.toml"), "w") as f:
+            f.write("kernels = [\n" + "".join(moegen.toml_of(r) + "\n" for r in rows) + "]\n")
+        generate(ROOT, "bundle", "--rows", os.path.join(folder, "some.toml"), "-o", os.path.join(folder, "some.h"))
+        with open(os.path.join(folder, "main.cu"), "w") as f:
+            f.write(MAIN % {"first": "#define MOEK_IMPLEMENTATION", "header": "some.h"})
+        out = compile_and_run([NVCC, "-std=c++17", "-gencode=arch=compute_80,code=sm_80", "-Xcompiler", "-Wall,-Wextra", "main.cu",
+                               "-o", "main_cu"], folder, "main_cu", "a bundle as CUDA")
+        check(out and out.split()[3:] == [r["name"] for r in rows], f"the CUDA bundle lists {out}")
+    else:
+        skip("no nvcc: a bundle as CUDA")
+
+
+# ---- a new row ---------------------------------------------------------------------------------------------------------
+
+LAYER = r"""
+#define MOEK_IMPLEMENTATION
+#include "moek.h"
+enum { T = 3, H = 256, I = 128, E = 4, K = 2 };
+static uint16_t x[T * H], y[T * H];
+static uint8_t up[E * 2 * I * H], down[E * H * I];
+static float logits[T * E], up_scale[E * 2 * I], down_scale[E * H];
+static char memory[1 << 20];
+int main(void)
+{
+    moek_config c = { H, I, E, K, MOEK_FP8C, MOEK_SILU, T };
+    moek_weights w;
+    moek_args a;
+    moek_plan plan;
+    memset(&w, 0, sizeof w);
+    memset(&a, 0, sizeof a);
+    if (moek_plan_init(&plan, &c) != MOEK_OK) { printf("%s\n", plan.why); return 3; }
+    w.w_up = up; w.w_down = down; w.w_up_scale = up_scale; w.w_down_scale = down_scale;
+    if (moek_plan_bind(&plan, &w) != MOEK_OK) { printf("%s\n", plan.why); return 1; }
+    a.tokens = T; a.x = x; a.router_logits = logits; a.y = y;
+    a.workspace = memory + (256 - (size_t)memory % 256); a.workspace_size = sizeof memory - 256;
+    y[5] = 77;
+    if (moek_run(&plan, &a, NULL) != MOEK_OK || y[5] != 0) { printf("moek_run\n"); return 1; }
+    printf("up %s\n", plan.up[0]->name);
+    return 0;
+}
+"""
+
+
+def test_new_row():
+    root = copy("new_row")
+    path = os.path.join(root, "kernels.toml")
+    with open(path) as f:
+        text = f.read()
+    text = re.sub(r'(, )?"fp8c"', "", text)
+    with open(path, "w") as f:
+        f.write(text)
+    with open(os.path.join(root, "layer.c"), "w") as f:
+        f.write(LAYER)
+    build = CC + ["-std=c99", "-O0", "-Iinclude", "-DMOEK_ARCH=0", "layer.c", "-o", "layer", "-lm"]
+    added = []
+    for _ in range(8):
+        status, out, err = generate(root)
+        if not check(status == 0, f"generator after {added}: {err}"):
+            return
+        status, out, err = run(build, root)
+        if not check(status == 0, f"compiles after {added}: {err[:500]}"):
+            return
+        status, out, err = run([os.path.join(root, "layer")], root)
+        if status == 0:
+            break
+        row = re.search(r"add to kernels\.toml:\s*(\{.*\},)\n\s*then:\s*python3 codegen/moegen\.py", out)
+        if not check(status == 3 and row and row.group(1) not in added, f"the message names a row to add: {out}"):
+            return
+        added.append(row.group(1))
+        text = text.rstrip()
+        check(text.endswith("]"), "kernels.toml ends in the list of kernels")
+        text = text[:-1] + "  " + row.group(1) + "\n]\n"
+        with open(path, "w") as f:
+            f.write(text)
+    check(status == 0 and "up moek_up_fp8c_" in out, f"the layer runs after {added}: {out}")
+    check(len(added) == 3, f"quant, up and down were to be added, not {added}")
+
+
+if __name__ == "__main__":
+    os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)
+    work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
+    try:
+        for test in (test_names, test_bad_rows, test_stable, test_check, test_bundle, test_new_row):
+            try:
+                test()
+            except Exception as e:                     # a test that breaks is a failure, not the end
+                check(False, f"{test.__name__}: {type(e).__name__}: {e}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(failed != 0)

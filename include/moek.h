@@ -1,0 +1,370 @@
+/* moek.h -- Mixture-of-Experts layers in C: one header, one call a layer.
+ *
+ * Do this, in ONE .cu (nvcc; CPU and GPU kernels) or ONE .c (any C99 compiler; CPU kernels):
+ *
+ *     #define MOEK_IMPLEMENTATION
+ *     #include "moek.h"
+ *
+ * and include "moek.h" without the define wherever you call it.  Needs nothing but this folder, and cudart with nvcc.
+ *
+ *     moek_config config = MOEK_QWEN3_30B_A3B;                      1. say what the layer is
+ *     config.quant = MOEK_FP8B128;  config.max_tokens = 512;
+ *     moek_plan plan;
+ *     if (moek_plan_init(&plan, &config) != MOEK_OK) puts(plan.why);  2. plan once: host only, microseconds
+ *     moek_plan_bind(&plan, &weights);                              3. hand over the weights
+ *     moek_run(&plan, &args, stream);                               4. run: kernel launches on `stream`, nothing else
+ *
+ * OPTIONS, read only where MOEK_IMPLEMENTATION is defined; each leaves rows of the kernel table out, so that they are
+ * neither compiled nor listed:
+ *     MOEK_HIDDEN=7168          keep rows for this hidden size and the general ones (hidden 0)
+ *     MOEK_QUANT=MOEK_FP8B128   keep rows for this format
+ *     MOEK_ARCH=80              keep rows of this architecture (0: cpu, 80: sm80)
+ *     MOEK_WANT_HIDDEN(h), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)   or any test of your own, usable in #if
+ *
+ * WHAT IT DOES NOT: allocate, free, synchronize, print, read environment variables, keep state, start threads
+ * (CPU kernels use OpenMP where the implementation is compiled with it).
+ *
+ * THE LAYER, T = config.dtype (bf16 or fp16):
+ *     route     router_logits [tokens][experts] -> topk_ids, topk_weights [tokens][topk]
+ *     prepare   x [tokens][hidden] -> quantized, and brought to where the experts are
+ *     experts   up:   h = act(x . Wgate, x . Wup)      w_up   [experts][2 * inter][hidden]  (gated; else [inter])
+ *               down: o = h . Wdown                    w_down [experts][hidden][inter]
+ *     finalize  y [tokens][hidden] = sum over k of topk_weights * o
+ * Sums are f32.  h and o are rounded to T once each; with an fp8 format x and h are quantized as moek/ops.h says (quant).
+ *
+ * THREADS.  Any function, any thread, any time.  The library has no state: a function writes only what its arguments
+ * point to.  A plan is read-only after init and bind, so threads and streams may share it; concurrent runs need a
+ * workspace each.  A plan belongs to the device that was current at init.
+ * MEMORY.  The library allocates nothing and frees nothing, on host or device.  Weights and workspace must outlive the
+ * last run that was enqueued with them.
+ * DETERMINISM.  The same inputs give the same bits, in every run, whatever the stream or graph.  expert_load counters
+ * are integers and exact.
+ * NUMBERS.  A NaN or Inf in a token's input reaches only that token's output (fp8t with a dynamic scale too).
+ * VERSIONS.  Fields are only appended.  A caller compiled against another moek.h gets MOEK_E_VERSION, not a crash.   */
+#ifndef MOEK_H
+#define MOEK_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define MOEK_VERSION 100                              /* 10000 * major + 100 * minor + patch */
+
+typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
+
+#include "../generated/moek_enums.h"                  /* MOEK_BF16, MOEK_SILU, ...: numbers from kernels.toml */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOEK_EACH_STATUS(X)                                                                                     \
+    X(OK,          0, "success")                                                                                \
+    X(E_ARGUMENT,  1, "a pointer is NULL, a count is out of range, or fields contradict each other")            \
+    X(E_NO_KERNEL, 2, "no compiled kernel fits the config; plan.why has the row to add")                        \
+    X(E_ARCH,      3, "a kernel fits the config but not this device, or was not compiled for it")               \
+    X(E_WORKSPACE, 4, "workspace is too small or not aligned to 256 bytes")                                     \
+    X(E_VERSION,   5, "caller and implementation were compiled from different moek.h")                          \
+    X(E_CUDA,      6, "a CUDA call failed; cudaPeekAtLastError() has the reason")                               \
+    X(E_BACKEND,   7, "the backend, prepare/finalize or experts asked for cannot serve this config")            \
+    X(E_UNBOUND,   8, "moek_plan_bind has not given this plan its weights")
+#define MOEK_STATUS_(name, number, text) MOEK_##name = number,
+typedef enum moek_status { MOEK_EACH_STATUS(MOEK_STATUS_) MOEK_STATUS_COUNT_ } moek_status;
+
+enum {                                                /* element types; 0: the default */
+    MOEK_DTYPE_DEFAULT, MOEK_DTYPE_BF16, MOEK_DTYPE_FP16, MOEK_DTYPE_F32
+};
+enum {                                                /* how moek/ops.h: route scores a logit, and what follows the choice */
+    MOEK_SCORE_SOFTMAX, MOEK_SCORE_SIGMOID, MOEK_SCORE_SQRTSOFTPLUS, MOEK_SCORE_RAW, MOEK_SCORE_SPARSEMIXER
+};
+enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };
+
+/* Routing methods: X(name, number, score, normalize, eps, what it is).  Numbers below 100 are FlashInfer's and vLLM's
+ * RoutingMethodType.  Any of them may have groups, a bias, a scale (moek/ops.h: route has the formula).              */
+#define MOEK_EACH_ROUTING(X)                                                                                    \
+    X(SOFTMAX,         0, SOFTMAX,      NONE,    0.0f,   "softmax over all experts, top-k")                     \
+    X(TOPK_SOFTMAX,    1, RAW,          SOFTMAX, 0.0f,   "top-k, softmax over the chosen (Mixtral, gpt-oss)")   \
+    X(DEEPSEEK_V3,     2, SIGMOID,      SUM,     1e-20f, "sigmoid + bias, groups, divide by the sum, scale")    \
+    X(LLAMA4,          3, RAW,          SIGMOID, 0.0f,   "top-1 of the logits, sigmoid; weight on the input")   \
+    X(SOFTMAX_RENORM,  4, SOFTMAX,      SUM,     0.0f,   "softmax, top-k, divide by the sum (Qwen3)")           \
+    X(TOPK,            5, RAW,          NONE,    0.0f,   "top-k of the logits, which are the weights")          \
+    X(SIGMOID_RENORM,  6, SIGMOID,      SUM,     0.0f,   "sigmoid, top-k, divide by the sum")                   \
+    X(MINIMAX2,        7, SIGMOID,      SUM,     1e-20f, "sigmoid + bias, divide by the sum")                   \
+    X(SIGMOID,         8, SIGMOID,      NONE,    0.0f,   "sigmoid, top-k")                                      \
+    X(DEEPSEEK_V4,   100, SQRTSOFTPLUS, SUM,     0.0f,   "sqrt(softplus) + bias, divide by the sum, scale")     \
+    X(SQRTSOFTPLUS,  103, SQRTSOFTPLUS, NONE,    0.0f,   "sqrt(softplus) + bias")                               \
+    X(SPARSEMIXER,   104, SPARSEMIXER,  NONE,    0.0f,   "Phi-3.5-MoE, top-2, jitter 0.01")
+/* SPARSEMIXER: m1 = max of the logits s, at expert i1; the first weight is softmax at i1 over the experts with
+ * (m1 - s) / max(|s|, m1) <= 0.02.  Then without i1: m2, i2, and likewise with m2.                                   */
+#define MOEK_ROUTING_(name, number, score, normalize, eps, text) MOEK_ROUTE_##name = number,
+enum { MOEK_EACH_ROUTING(MOEK_ROUTING_) MOEK_ROUTE_COUNT_ };
+
+enum { MOEK_STANDARD, MOEK_BATCHED };                 /* activation formats: [rows][hidden]; [local experts][rows][hidden] */
+enum {                                                /* who applies the top-k weights and sums over k */
+    MOEK_DELEGATE,                                    /* the experts did neither; prepare/finalize chooses one below */
+    MOEK_NOOP,                                        /* the experts did both: out is [rows][hidden] */
+    MOEK_CONTIGUOUS,                                  /* out is [rows][topk][hidden] */
+    MOEK_NAIVE_BATCHED                                /* out is [local experts][max rows][hidden] */
+};
+enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED };
+                                                      /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate] */
+enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
+
+/* Backends, best first: X(name, number, arch of its rows).  The plan takes the first that accepts the config.         */
+#define MOEK_EACH_BACKEND(X) X(USER, 1, -1) X(SM80, 3, 80) X(CPU, 4, 0)
+#define MOEK_BACKEND_(name, number, arch) MOEK_BACKEND_##name = number,
+enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUNT_ };
+
+struct moek_prepare_finalize;
+struct moek_experts;
+
+/* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ------ */
+
+typedef struct moek_config {
+    int hidden, inter;                /* required.  inter: of this rank's shard                                       */
+    int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
+    int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
+    int act;                          /* required: MOEK_SILU, ...                                                     */
+    int max_tokens;                   /* required: the most tokens a run will carry                                   */
+    int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16 or _FP16; default: as quant, else bf16 */
+
+    float alpha, beta, limit;         /* of the activation; 0: its default (table in README.md)                       */
+    int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
+    int ue8m0;                        /* fp8b128: round activation scales up to powers of two                         */
+    int router_weight_on_input;       /* multiply x by the weight before the experts; topk 1 only                     */
+
+    int routing;                      /* MOEK_ROUTE_*                                                                 */
+    int groups, topk_groups;          /* grouped top-k; 0: none                                                       */
+    float scale;                      /* routed scaling factor; 0: 1                                                  */
+    int logits_dtype;                 /* default f32                                                                  */
+    int shared_slots;                 /* constant slots behind the topk ones: experts `experts` .. + shared_slots - 1 */
+    float shared_weight;              /* their weight; 0: 1                                                           */
+
+    int local_experts;                /* experts in w_up and w_down here; 0: experts + shared_slots                   */
+    int physical_experts;             /* length of expert_map and expert_load; 0: experts + shared_slots              */
+    int max_replicas;                 /* row length of weights.replicas                                               */
+
+    int chunk_tokens;                 /* run in chunks of at most this many tokens, to bound the workspace; 0: never  */
+    int format;                       /* MOEK_STANDARD or MOEK_BATCHED                                                */
+    int max_rows_per_expert;          /* BATCHED: rows kept for each expert; 0: the tokens of a chunk (times
+                                         num_dispatchers), enough unless a token names an expert twice; more is dropped */
+
+    int backend;                      /* demand one of MOEK_BACKEND_*; 0: the first that accepts                      */
+    unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over                                   */
+    int batch_invariant;              /* a token's result must not depend on the other tokens: one tile for all sizes,
+                                         no dynamic fp8t                                                              */
+    const char *kernel;               /* demand this row, by a name from moek_kernels(), for the op it serves         */
+    const struct moek_prepare_finalize *prepare_finalize;      /* your own; NULL: built in, by format                 */
+    const struct moek_experts *experts_impl;                   /* your own; NULL: built in                            */
+} moek_config;
+
+#include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: config initializers from models.toml */
+
+/* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan; 16-byte aligned. --------------- */
+
+typedef struct moek_weights {
+    const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
+    const void *w_down;               /* [local_experts][hidden][inter]                                               */
+    const float *w_up_scale;          /* dequantizing.  fp8t [local_experts]; fp8c [local_experts][rows];             */
+    const float *w_down_scale;        /*   fp8b128 [local_experts][ceil(rows / 128)][ceil(columns / 128)]             */
+    const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
+    const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
+    const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic                         */
+    const float *router_bias;         /* [experts] or NULL                                                            */
+    const float *router_expert_scale; /* [experts] or NULL: factor on an expert's weight (Gemma 4)                    */
+    const int32_t *router_table;      /* [vocabulary][topk] or NULL: hash routing, ids = router_table[token_ids[t]]   */
+    const int32_t *replicas;          /* [experts + shared_slots][max_replicas] or NULL: logical -> physical          */
+    const int32_t *replica_count;     /* [experts + shared_slots], with replicas                                      */
+    const int32_t *expert_map;        /* [physical_experts] -> local expert or -1, or NULL: all are here              */
+    int32_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
+} moek_weights;
+
+/* ---- 3. One run. ---------------------------------------------------------------------------------------------------- */
+
+/* Shared experts: called once a chunk between the send and the receive of finalize; enqueue work on `stream` that
+ * writes y (the slice of args.shared_y for this chunk: `tokens` rows from row `first`) from your own input.           */
+typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek_stream stream);
+
+typedef struct moek_args {
+    int tokens;                       /* 0 .. max_tokens; 0 does nothing (and takes part in an exchange)              */
+    const void *x;                    /* [tokens][hidden] T                                                           */
+    const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given */
+    int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
+    float *topk_weights;              /*   the range count as -1, "nobody" (the CPU rows refuse them).  Else written, if not NULL */
+    void *y;                          /* [tokens][hidden] T, written; may be x                                        */
+    void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
+    size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
+    const int32_t *token_ids;         /* [tokens], with weights.router_table                                          */
+    const unsigned char *is_padding;  /* [tokens] or NULL: rows that take no part; their y is 0 (plus shared_y)       */
+    moek_shared_fn shared;            /* or NULL                                                                      */
+    void *shared_context;
+    const void *shared_y;             /* [tokens][hidden] T or NULL: added to y.  Latent MoE, whose shared experts have
+                                         another hidden size: leave NULL and add after the output projection          */
+    int handle;                       /* 0 or 1: of two runs in flight (dual-batch overlap), which this is            */
+    char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
+    size_t why_size;
+} moek_args;
+
+/* ---- 4. The kernel table. -------------------------------------------------------------------------------------------- */
+
+typedef moek_status (*moek_launch)(const void *args, moek_stream stream);      /* args: moek/ops.h, by op */
+
+typedef struct moek_kernel {
+    const char *name;
+    int op, quant;                    /* MOEK_OP_UP, ...; MOEK_BF16, ... or 0: no such axis                           */
+    int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
+    int granule;
+    int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
+    int arch;                         /* 0: cpu; 80: sm_80 and up                                                     */
+    int threads, shared_bytes;        /* of a block                                                                   */
+    moek_launch launch;
+    const char *row;                  /* its row in kernels.toml                                                      */
+} moek_kernel;
+
+enum { MOEK_MAX_TILES = 6, MOEK_WHY = 1024 };
+
+/* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.        */
+typedef struct moek_plan {
+    moek_config config;               /* with the defaults filled in                                                  */
+    moek_weights weights;             /* moek_plan_bind                                                               */
+    int bound;
+    int backend;                      /* MOEK_BACKEND_*                                                               */
+    int device;                       /* CUDA ordinal, or -1: this plan runs on the CPU, on host memory               */
+    int arch;                         /* 10 * compute capability, 90 on Hopper; 0 on the CPU                          */
+    int slots;                        /* topk + shared_slots                                                          */
+    int local_experts;
+    int chunk;                        /* tokens a chunk                                                               */
+    int rows;                         /* STANDARD: the most rows prepare delivers to the experts of this rank         */
+    int rows_per_expert;              /* BATCHED, else 0                                                              */
+    const struct moek_prepare_finalize *prepare_finalize;
+    const struct moek_experts *experts;
+    const moek_kernel *route, *map, *sort, *quant, *combine;     /* quant: x and h; NULL for bf16 and fp16 unless needed */
+    int tiles;                        /* pairs of up and down rows, smallest tile first                               */
+    const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
+    size_t workspace_size;
+    char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty         */
+} moek_plan;
+
+/* ---- 5. Functions. --------------------------------------------------------------------------------------------------- */
+
+/* Choose.  Host only, allocates nothing, launches nothing.  On any error plan->why says what was asked, what was found
+ * and what to type.  OK, E_ARGUMENT, E_NO_KERNEL, E_ARCH, E_VERSION, E_BACKEND, E_CUDA.                                */
+#define moek_plan_init(plan, config) \
+    moek_plan_init_((plan), (config), sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION)
+moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size, int version);
+
+/* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
+ * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                                 */
+moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
+
+size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
+
+/* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
+ * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in args->why.
+ * OK, E_ARGUMENT, E_WORKSPACE, E_UNBOUND, E_CUDA, and what your own parts return.                                      */
+moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream);
+
+/* The stages of moek_run, for engines that do something between them (tokens at most plan.chunk).  `step` is what they
+ * hand over: begin fills it, each stage reads and extends it.  Running all of them in this order is moek_run of one chunk.
+ * receive may be called later and elsewhere in the program, as a hook: send only starts, receive completes.            */
+typedef struct moek_step {
+    const moek_plan *plan;
+    moek_args args;                   /* of this chunk                                                                */
+    int first;                        /* its first token                                                              */
+    int tokens;
+    int32_t *topk_ids;                /* [tokens][slots]: as routed or given                                          */
+    float *topk_weights;
+    const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1                       */
+    /* prepare -> experts */
+    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3     */
+    const float *a_scale;             /* moek/ops.h: quant, by row; NULL if a is T                                    */
+    int rows;                         /* of a (an expert's, in BATCHED)                                               */
+    const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                 */
+    const float *expert_weights;      /* STANDARD [rows][slots]                                                       */
+    const int32_t *expert_tokens;     /* [local_experts] on the device: live rows; BATCHED: required, else may be NULL */
+    /* experts -> finalize */
+    void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden]); BATCHED as a; T.
+                                         Rows that no expert owns are not written                                     */
+    /* workspaces, 256-byte aligned */
+    void *prepare_workspace, *experts_workspace;
+} moek_step;
+
+moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);   /* checks, lays out workspace */
+moek_status moek_route(moek_step *step, moek_stream stream);             /* logits -> ids, weights (or takes the given); map */
+moek_status moek_prepare_send(moek_step *step, moek_stream stream);
+moek_status moek_prepare_receive(moek_step *step, moek_stream stream);
+moek_status moek_experts_apply(moek_step *step, moek_stream stream);
+moek_status moek_finalize_send(moek_step *step, moek_stream stream);
+moek_status moek_finalize_receive(moek_step *step, moek_stream stream);
+moek_status moek_prepare(moek_step *step, moek_stream stream);           /* send, then receive */
+moek_status moek_finalize(moek_step *step, moek_stream stream);          /* send, shared experts, receive */
+
+/* The table, and why. */
+const moek_kernel *moek_kernels(int *count);                                     /* every compiled row, best first     */
+const moek_kernel *moek_kernel_find(const char *name);                           /* NULL if not compiled               */
+size_t      moek_explain(const moek_config *config, char *text, size_t size);    /* every backend and row: taken, or why
+                                                                                    not; returns the length it needs   */
+size_t      moek_describe(const moek_plan *plan, char *text, size_t size);       /* the steps of a plan, a line each   */
+int         moek_hidden_round_up(int hidden);                                    /* next supported size; 0: above the largest */
+const char *moek_status_name(moek_status status);                                /* "MOEK_E_NO_KERNEL"                 */
+const char *moek_status_text(moek_status status);
+const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none   */
+const char *moek_act_name(int act);                                              /* "silu"                             */
+int         moek_version(void);                                                  /* of the implementation              */
+
+/* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. --------------- */
+
+/* Prepare/finalize: quantize and dispatch, combine.  The contract of vLLM's modular FusedMoEPrepareAndFinalize.        */
+typedef struct moek_prepare_finalize {
+    const char *name;
+    int format;                       /* MOEK_STANDARD or MOEK_BATCHED: what prepare delivers                         */
+    int output_is_reduced;            /* y is already summed over all ranks                                           */
+    int num_dispatchers;              /* ranks that may send to this one; 0: 1                                        */
+    int max_tokens_per_rank;          /* 0: no limit                                                                  */
+    int cannot_defer;                 /* cannot deliver unquantized rows to experts that quantize themselves          */
+    void *context;
+    /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.    */
+    int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
+    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0     */
+    /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens.
+     * They quantize to plan->config.quant unless plan->experts->expects_unquantized.                                  */
+    moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
+    moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
+    /* send + receive of finalize write step->args.y from step->out; weight_and_reduce: what is left to do.
+     * Add args.shared_y, if there is one, in receive.                                                                 */
+    moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream);
+    moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream);
+} moek_prepare_finalize;
+
+/* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                  */
+typedef struct moek_experts {
+    const char *name;
+    int format;                       /* what apply takes                                                             */
+    int weight_and_reduce;            /* MOEK_DELEGATE, _NOOP, ...: what apply leaves for finalize                    */
+    int expects_unquantized;          /* apply quantizes itself: prepare delivers T                                   */
+    void *context;
+    int (*supports)(const struct moek_experts *self, const moek_config *config, char *why, size_t why_size);
+    size_t (*workspace)(const struct moek_experts *self, const moek_plan *plan);
+    moek_status (*apply)(const struct moek_experts *self, moek_step *step, moek_stream stream);    /* writes step->out */
+} moek_experts;
+
+extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                     */
+extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]        */
+
+#ifdef __cplusplus
+}
+#endif
+
+#include "moek/ops.h"                                 /* the contract of each kernel, and moek_quantize's arguments */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.          */
+moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
+#ifdef __cplusplus
+}
+#endif
+
+#ifdef MOEK_IMPLEMENTATION
+#include "moek/impl.h"
+#endif
+#endif

@@ -1,0 +1,221 @@
+/* moek/device.h -- helpers of the CUDA rows: one function a PTX instruction, named after it.
+ *
+ * The same kernels also run on a CPU, a fibre a thread: tests/emu.h stands in for the compiler's own words
+ * (__global__, threadIdx, __syncthreads, shuffles) and for the PTX below, where MOEK_EMU is defined. */
+#ifndef MOEK_DEVICE_H
+#define MOEK_DEVICE_H
+#include "common.h"
+
+typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 bytes, as one load or store moves them */
+
+#ifndef MOEK_EMU
+#include <cuda_runtime_api.h>
+#define MOEK_DEVICE static MOEK_UNUSED __device__ __forceinline__
+
+/* <<<>>> needs sizes it can see; every launcher goes through here. */
+#define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
+    (kernel<<<(grid), (threads), (shared), (stream)>>>(args), cudaPeekAtLastError() == cudaSuccess ? MOEK_OK : MOEK_E_CUDA)
+
+/* What a launcher does when it is called with NULL: is there code for this device, and may it have its shared memory? */
+#define MOEK_READY_(kernel, shared) moek_ready_((const void *)(kernel), (shared))
+static MOEK_UNUSED moek_status moek_ready_(const void *kernel, int shared)
+{
+    struct cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess ||
+        (shared > 48 * 1024 && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)) {
+        (void)cudaGetLastError();
+        return MOEK_E_ARCH;
+    }
+    return MOEK_OK;
+}
+
+/* Copy 16 bytes to shared memory, asynchronously; only the first `bytes` are read, the rest are zero. */
+MOEK_DEVICE void moek_cp_async16_(void *shared, const void *global, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes) : "memory");
+}
+MOEK_DEVICE void moek_cp_async_commit_(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+/* At most `n` (a constant) groups of this thread are still on their way. */
+#define moek_cp_async_wait_(n) asm volatile("cp.async.wait_group %0;\n" :: "n"(n) : "memory")
+
+/* Copy 4 bytes likewise, through L1. */
+MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+}
+
+/* The block's dynamic shared memory. */
+#define MOEK_SHARED_(type, name) \
+    extern __shared__ __align__(128) unsigned char moek_shared_[]; type *const name = (type *)moek_shared_
+
+/* 16 bytes of memory, aligned to 16. */
+MOEK_DEVICE moek_words_ moek_load_words_(const void *shared)
+{
+    const uint4 v = *(const uint4 *)shared;
+    moek_words_ r;
+    r.w[0] = v.x; r.w[1] = v.y; r.w[2] = v.z; r.w[3] = v.w;
+    return r;
+}
+MOEK_DEVICE void moek_store_words_(void *to, moek_words_ v) { *(uint4 *)to = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+
+/* Four 8 x 8 matrices of 2-byte elements: lane 8 i + r points to row r of matrix i; r[i] of lane 4 g + q is elements 2q
+ * and 2q + 1 of row g of matrix i. */
+MOEK_DEVICE void moek_ldmatrix4_(uint32_t r[4], const void *shared)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(shared)));
+}
+
+/* Two floats, aligned to 8. */
+MOEK_DEVICE void moek_store2_(float *to, float x, float y) { *(float2 *)to = make_float2(x, y); }
+
+/* Four e4m3 -> four fp16 in the same order, exactly; NaN stays NaN. */
+MOEK_DEVICE void moek_fp16_of_e4m3_(uint32_t h[2], uint32_t bytes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.rn.f16x2.e4m3x2 %0, lo; cvt.rn.f16x2.e4m3x2 %1, hi; }\n"
+        : "=r"(h[0]), "=r"(h[1]) : "r"(bytes));
+#else
+    int i;
+    for (i = 0; i < 2; i++) {                         /* a byte's value * 2^-8 is its bits in fp16's places */
+        const uint32_t high = __byte_perm(bytes, 0, i ? 0x3424 : 0x1404);
+        const uint32_t magnitude = (high >> 1) & 0x3f803f80;
+        uint32_t nan;                                 /* 0 * (magnitude * 2^15 + 8160): 0; NaN of 480, where it overflows */
+        asm("{ .reg .b32 t; fma.rn.f16x2 t, %1, %2, %3; mul.rn.f16x2 %0, t, %4; }\n"
+            : "=r"(nan) : "r"(magnitude), "r"(0x78007800), "r"(0x6ff86ff8), "r"(0));
+        asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(h[i]) : "r"(magnitude | (high & 0x80008000)), "r"(0x5c005c00), "r"(nan));
+    }
+#endif
+}
+
+/* Two floats -> two T, lo in the low half. */
+MOEK_DEVICE uint32_t moek_to_t2_(float lo, float hi, int dtype)
+{
+    uint32_t two;
+    if (dtype == MOEK_DTYPE_FP16) asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(two) : "f"(hi), "f"(lo));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(two) : "f"(hi), "f"(lo));
+    return two;
+}
+
+/* Two T, lo in the low half -> two floats. */
+MOEK_DEVICE void moek_from_t2_(float f[2], uint32_t two, int dtype)
+{
+    if (dtype == MOEK_DTYPE_FP16) {
+        asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }\n"
+            : "=f"(f[0]), "=f"(f[1]) : "r"(two));
+    } else {
+        f[0] = moek_float_(two << 16);
+        f[1] = moek_float_(two & 0xffff0000);
+    }
+}
+
+/* Two floats -> two e4m3, lo in the low byte: the bits of moek_to_e4m3_.  The sign of a NaN is put in by hand. */
+MOEK_DEVICE uint32_t moek_to_e4m3x2_(float lo, float hi)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(two) : "f"(hi), "f"(lo));
+    return (two & 0x7f7fu) | ((moek_bits_(lo) >> 24) & 0x80) | ((moek_bits_(hi) >> 16) & 0x8000);
+#else
+    return moek_to_e4m3_(lo) | (uint32_t)moek_to_e4m3_(hi) << 8;
+#endif
+}
+
+/* d += a * b, 16 x 8 x 16, f32 sums.  Fragments as the PTX manual draws them (mma.m16n8k16). */
+MOEK_DEVICE void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+MOEK_FN moek_words_ moek_load_words_(const void *shared) { moek_words_ r; memcpy(&r, shared, 16); return r; }
+MOEK_FN void moek_ldmatrix4_(uint32_t r[4], const void *shared)
+{
+    int i;
+    for (i = 0; i < 4; i++) {
+        const uintptr_t row = __shfl_sync(0xffffffff, (uintptr_t)shared, 8 * i + (int)threadIdx.x % 32 / 4);
+        memcpy(&r[i], (const char *)row + threadIdx.x % 4 * 4, 4);
+    }
+}
+MOEK_FN void moek_store2_(float *to, float x, float y) { to[0] = x; to[1] = y; }
+MOEK_FN void moek_fp16_of_e4m3_(uint32_t h[2], uint32_t bytes)
+{
+    int i;
+    h[0] = h[1] = 0;
+    for (i = 0; i < 4; i++) h[i / 2] |= (uint32_t)moek_to_fp16_(moek_from_e4m3_((uint8_t)(bytes >> 8 * i))) << 16 * (i % 2);
+}
+MOEK_FN uint32_t moek_to_t2_(float lo, float hi, int dtype) { return moek_to_t_(lo, dtype) | (uint32_t)moek_to_t_(hi, dtype) << 16; }
+MOEK_FN void moek_from_t2_(float f[2], uint32_t two, int dtype)
+{
+    f[0] = moek_from_t_((uint16_t)two, dtype);
+    f[1] = moek_from_t_((uint16_t)(two >> 16), dtype);
+}
+MOEK_FN uint32_t moek_to_e4m3x2_(float lo, float hi) { return moek_to_e4m3_(lo) | (uint32_t)moek_to_e4m3_(hi) << 8; }
+MOEK_FN void moek_store_words_(void *to, moek_words_ v) { memcpy(to, &v, 16); }
+#endif
+
+/* ---- Helpers in plain C, for the SIMT rows. ---- */
+
+/* Eight T from memory, by one load if `whole` (all are there, and aligned to 16 bytes), else the first n and zeros. */
+MOEK_DEVICE moek_words_ moek_load8_(const uint16_t *from, int n, int whole)
+{
+    moek_words_ r = {{0, 0, 0, 0}};
+    int i;
+    if (whole) return moek_load_words_(from);
+    #pragma unroll
+    for (i = 0; i < 8; i++) if (i < n) r.w[i / 2] |= (uint32_t)from[i] << 16 * (i % 2);
+    return r;
+}
+MOEK_DEVICE void moek_store8_(uint16_t *to, moek_words_ v, int n, int whole)
+{
+    int i;
+    if (whole) {
+        moek_store_words_(to, v);
+        return;
+    }
+    #pragma unroll
+    for (i = 0; i < 8; i++) if (i < n) to[i] = (uint16_t)(v.w[i / 2] >> 16 * (i % 2));
+}
+MOEK_DEVICE void moek_from_t8_(float f[8], moek_words_ v, int dtype)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) moek_from_t2_(f + 2 * i, v.w[i], dtype);
+}
+MOEK_DEVICE moek_words_ moek_to_t8_(const float f[8], int dtype)
+{
+    moek_words_ r;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) r.w[i] = moek_to_t2_(f[2 * i], f[2 * i + 1], dtype);
+    return r;
+}
+
+/* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
+MOEK_DEVICE uint32_t moek_order_(float f)
+{
+    const uint32_t u = moek_bits_(f);
+    return f == 0.0f ? 0x80000000 : u & 0x80000000 ? ~u : u | 0x80000000;
+}
+MOEK_DEVICE float moek_unorder_(uint32_t order) { return moek_float_(order & 0x80000000 ? order & 0x7fffffff : ~order); }
+
+/* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */
+MOEK_DEVICE float moek_warp_sum_(float f)
+{
+    int by;
+    #pragma unroll
+    for (by = 16; by; by /= 2) f += __shfl_xor_sync(0xffffffff, f, by);
+    return f;
+}
+MOEK_DEVICE float moek_warp_max_(float f)
+{
+    return moek_unorder_(__reduce_max_sync(0xffffffff, f == f ? moek_order_(f) : 0u));
+}
+#endif

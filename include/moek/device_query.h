@@ -1,0 +1,37 @@
+/* moek/device_query.h -- the little that the host asks of a device; without nvcc there is none. */
+#ifndef MOEK_DEVICE_QUERY_H
+#define MOEK_DEVICE_QUERY_H
+
+typedef struct moek_device_ { int ordinal, arch, shared_bytes; } moek_device_;
+
+#if MOEK_HAVE_CUDA_ && !defined(MOEK_EMU)
+#include <cuda_runtime_api.h>
+static moek_device_ moek_device_query_(void)
+{
+    moek_device_ d = { -1, 0, 0 };
+    int major = 0, minor = 0, ordinal = -1;
+    if (cudaGetDevice(&ordinal) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal) == cudaSuccess &&
+        cudaDeviceGetAttribute(&d.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) == cudaSuccess) {
+        d.ordinal = ordinal;
+        d.arch = 10 * major + minor;
+    } else {
+        (void)cudaGetLastError();                     /* no driver, no device: the CPU rows serve */
+    }
+    return d;
+}
+static int moek_device_current_(void) { int d = -1; return cudaGetDevice(&d) == cudaSuccess ? d : -1; }
+#else
+static moek_device_ moek_device_query_(void)
+{
+#ifdef MOEK_EMU
+    moek_device_ d = { 0, 80, 163 * 1024 };
+#else
+    moek_device_ d = { -1, 0, 0 };
+#endif
+    return d;
+}
+static int moek_device_current_(void) { return moek_device_query_().ordinal; }
+#endif
+#endif

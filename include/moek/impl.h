@@ -1,0 +1,19 @@
+/* moek/impl.h -- the host side, compiled where MOEK_IMPLEMENTATION is defined: table, plan, parts, run. */
+#ifndef MOEK_IMPL_H
+#define MOEK_IMPL_H
+#include <stdarg.h>
+#include <stdio.h>
+#include "common.h"
+
+#if defined(__CUDACC__) || defined(MOEK_EMU)
+#define MOEK_HAVE_CUDA_ 1
+#else
+#define MOEK_HAVE_CUDA_ 0
+#endif
+#include "device_query.h"
+#include "table.h"
+#include "text.h"
+#include "parts.h"
+#include "plan.h"
+#include "run.h"
+#endif

@@ -1,0 +1,161 @@
+/* moek/ops.h -- the contract of each kernel: one argument struct an operation.
+ *
+ * moek_run fills these in; read on only to call a kernel by its name, or to write one.  Every row of an operation
+ * takes the same struct and computes the same thing.  A launcher is
+ *
+ *     moek_status <row>(const void *args, moek_stream stream);     args: the struct of the row's op
+ *
+ * and launches on `stream` only.  args == NULL makes it ready on the current device (opts in to large shared memory)
+ * and returns MOEK_E_ARCH where the binary holds no code for it; moek_plan_init does that, so that no run has to.
+ *
+ * "T" is dtype, MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16.  A slot is one (token, k) pair: slot = token * topk + k.
+ * "device pointer" means host memory for rows of arch cpu.  Device arrays of T, e4m3 and weights are 16-byte aligned.
+ * Whatever is not said to be written is not written.  All results are the same bits in every run.                */
+#ifndef MOEK_OPS_H
+#define MOEK_OPS_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* route: router logits -> ids and weights of the chosen experts, highest first; equal scores: the lower id first.
+ *   s = score(logit) in f32, NaN and Inf of s become 0;  c = s + bias;
+ *   groups > 1: a group scores max(s) (no bias) or the sum of its two best c (bias), the best topk_groups stay;
+ *   pick the topk best c;  w = s of the chosen, then normalize, then * scale, then * expert_scale[id].
+ *   No finite group at all: ids 0 .. topk-1, weights 1/topk (before scale).
+ *   SPARSEMIXER (topk 2): see moek.h.  table != NULL: the ids are table[token_ids[t]][k], weights as ever.
+ *   Then `shared` constant slots: id experts + i, weight shared_weight.  is_padding[t]: all ids of t are -1, weights 0. */
+typedef struct moek_route_args {
+    int tokens, experts, topk;
+    int score;                      /* MOEK_SCORE_SOFTMAX, _SIGMOID, _SQRTSOFTPLUS, _RAW, _SPARSEMIXER               */
+    int normalize;                  /* MOEK_NORM_NONE, _SUM (divide by sum + eps; by 1 if sum + eps <= 0),
+                                       _SOFTMAX (softmax over the chosen), _SIGMOID (sigmoid of the chosen)          */
+    float eps, scale;
+    int groups, topk_groups;        /* 0 or 1: no groups; experts % groups == 0                                      */
+    const void *logits;             /* [tokens][experts] of logits_dtype                                             */
+    int logits_dtype;               /* MOEK_DTYPE_F32, _BF16, _FP16                                                  */
+    const float *bias;              /* [experts] or NULL: for the choice, not in the weights                         */
+    const float *expert_scale;      /* [experts] or NULL                                                             */
+    const int32_t *table;           /* [vocabulary][topk] or NULL                                                    */
+    const int32_t *token_ids;       /* [tokens], with table                                                          */
+    const unsigned char *is_padding;/* [tokens] or NULL                                                              */
+    int shared;                     /* constant slots behind the topk ones                                           */
+    float shared_weight;
+    int32_t *ids;                   /* written: [tokens][topk + shared]                                              */
+    float *weights;                 /* written: [tokens][topk + shared] f32                                          */
+} moek_route_args;
+
+/* map: logical expert ids -> ids on this rank.  For each slot, id = ids[slot]; outside [0, experts): -1.
+ *   replicas: id = replicas[id][(uint32)((first + token) * 2654435769) % replica_count[id]]  (count < 1 or entry < 0: -1)
+ *   load:     load[id] += 1 (also for experts that live elsewhere)
+ *   map:      id = map[id]                                                                                           */
+typedef struct moek_map_args {
+    int tokens, topk, experts;      /* experts: the bound of ids                                                     */
+    int physical, max_replicas;     /* length of load and map; row length of replicas                                */
+    const int32_t *ids;             /* [tokens][topk]                                                                */
+    const int32_t *replicas;        /* [experts][max_replicas] or NULL                                               */
+    const int32_t *replica_count;   /* [experts], with replicas                                                      */
+    const int32_t *map;             /* [physical] or NULL                                                            */
+    int32_t *load;                  /* [physical] or NULL: added to                                                  */
+    int32_t *out;                   /* written: [tokens][topk]; may be ids                                           */
+    const unsigned char *is_padding;/* [tokens] or NULL: all slots of such a token become -1, and load nothing       */
+    int first;                      /* number of the first token in its run (chunks)                                 */
+} moek_map_args;
+
+/* sort: slots by expert, stable (within an expert in slot order).  Ids outside [0, experts) are dropped.
+ *   Standard (rows_per_expert 0): counts, offsets (exclusive prefix sum), order, and the list of row blocks: expert e
+ *     has ceil(counts[e] / block_m) blocks, experts ascending; block b covers rows [block_row[b], +block_m) below
+ *     offsets[block_expert[b] + 1].  At most  min(slots, experts) + slots / block_m  blocks (moek_max_blocks).
+ *   Batched (rows_per_expert = R): counts (at most R: what is beyond is dropped) and
+ *     slot_row[slot] = e * R + rank of the slot in its expert, -1 for a dropped slot.  The other arrays are NULL.     */
+typedef struct moek_sort_args {
+    int slots, experts, block_m, rows_per_expert;
+    const int32_t *ids;             /* [slots]                                                                       */
+    int32_t *counts;                /* written: [experts]                                                            */
+    int32_t *offsets;               /* written: [experts + 1]                                                        */
+    int32_t *order;                 /* written: [offsets[experts]]: the slot of each sorted row                      */
+    int32_t *block_expert;          /* written: [num_blocks]                                                         */
+    int32_t *block_row;             /* written: [num_blocks]                                                         */
+    int32_t *num_blocks;            /* written: [1]                                                                  */
+    int32_t *slot_row;              /* written: [slots] (batched), else NULL                                         */
+} moek_sort_args;
+
+/* quant: rows of T -> rows of the format.  Row r reads source row r / source_div and writes row
+ *   (target ? target[r] : r); rows with target < 0 or that are not live are skipped.  Live: r < *row_limit (if given),
+ *   and (r % rows_per_expert) < counts[r / rows_per_expert] (if counts is given).
+ *   bf16, fp16: q = T(x * weight)                                                                    scale unused
+ *   fp8t        s = *static_scale, or max |x| over live source rows / 448 (finite x only);  q = e4m3(x * (1/s)), 0 if s == 0
+ *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
+ *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
+ *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
+ *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.
+ *   ue8m0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
+ *   scale of fp8b128, G = ceil(cols / 128) groups, is f32 unless packed:
+ *     MOEK_SCALE_ROW     scale[row * G + g]
+ *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
+ *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
+ *                        bytes of missing groups are 0; needs ue8m0                                                   */
+typedef struct moek_quant_args {
+    int rows, cols, source_div;     /* source_div >= 1                                                               */
+    int dtype;                      /* of x                                                                          */
+    const void *x;                  /* [ceil(rows / source_div)][cols] T                                             */
+    const float *row_weight;        /* [ceil(rows / source_div)] or NULL                                             */
+    const float *static_scale;      /* [1] or NULL: dynamic; fp8t only                                               */
+    int ue8m0, scale_layout, scale_stride;
+    const int32_t *target;          /* [rows] or NULL                                                                */
+    const int32_t *row_limit;       /* [1] or NULL                                                                   */
+    const int32_t *counts;          /* [rows / rows_per_expert] or NULL                                              */
+    int rows_per_expert;
+    float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
+    void *q;                        /* written: rows of cols, T or e4m3                                              */
+    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
+} moek_quant_args;
+enum { MOEK_QUANT_PARTIALS = 1024 };
+
+/* up and down: out[p][j] = f(sum over k of a[row(p)][k] * w[e][j][k]), accumulated in f32, rounded to T once.
+ *   p runs over the rows of each expert e: standard, the sorted rows [offsets[e], offsets[e+1]); batched
+ *   (rows_per_expert = R), rows e*R .. e*R + counts[e] - 1.  It reads row  a_order ? a_order[p] / a_div : p  and
+ *   writes row  out_order ? out_order[p] : p.
+ *   up    n = inter.  Gated: g = w rows gate_first + j*w_step, u = w rows up_first + j*w_step; out = act(g + bias, u + bias).
+ *         Not gated: g = w row j; out = act(g + bias).  act: moek.h.
+ *   down  n = hidden; out = sum + bias.
+ *   Scales multiply in f32:
+ *     fp8t     a_scale[1],          w_scale[experts]
+ *     fp8c     a_scale[row],        w_scale[experts][w_rows]
+ *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
+ *              multiplied by both scales and then added.                                                              */
+typedef struct moek_gemm_args {
+    int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
+    int experts, max_blocks;        /* experts on this rank; standard: the most blocks there can be                   */
+    const void *a;                  /* [rows][k] T or e4m3                                                           */
+    const float *a_scale;
+    const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */
+    const float *w_scale;
+    const void *bias;               /* [experts][w_rows] T, or NULL                                                  */
+    void *out;                      /* written: rows of n, T                                                         */
+    int dtype;                      /* T                                                                             */
+    const int32_t *a_order;  int a_div;
+    const int32_t *out_order;
+    const int32_t *offsets, *counts;
+    const int32_t *block_expert, *block_row, *num_blocks;
+    int rows_per_expert;            /* 0: standard                                                                   */
+    int act;  float alpha, beta, limit;                                                          /* up only          */
+    int gate_first, up_first, w_step;                                                            /* up, gated only   */
+} moek_gemm_args;
+
+/* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
+ *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;
+ *   the others are not read.  No slot counts: y[t] = addend[t] or 0.                                                   */
+typedef struct moek_combine_args {
+    int tokens, topk, hidden, experts;
+    int dtype;
+    const void *rows;               /* [..][hidden] T                                                                */
+    const int32_t *ids;             /* [tokens][topk], or NULL: every slot counts                                    */
+    const int32_t *slot_row;        /* [tokens][topk] or NULL                                                        */
+    const float *weights;           /* [tokens][topk] f32, or NULL: ones                                             */
+    const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
+    void *y;                        /* written: [tokens][hidden] T; may be addend                                    */
+} moek_combine_args;
+
+#define moek_max_blocks(slots, experts, block_m) \
+    (((slots) < (experts) ? (slots) : (experts)) + (slots) / (block_m))
+
+#endif

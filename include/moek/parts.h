@@ -1,0 +1,314 @@
+/* moek/parts.h -- the built-in parts: prepare/finalize `local` and `batched`, and the experts made of table rows.
+ *
+ * Each lays out its workspace in one function that serves both the query (base NULL) and the use. */
+#ifndef MOEK_PARTS_H
+#define MOEK_PARTS_H
+
+typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
+
+static void *moek_take_(moek_carver_ *c, size_t bytes)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += (bytes + 255) / 256 * 256;
+    return p;
+}
+
+static int moek_is_fp8_(int quant) { return quant == MOEK_FP8T || quant == MOEK_FP8C || quant == MOEK_FP8B128; }
+static size_t moek_groups_(size_t columns) { return (columns + 127) / 128; }
+
+/* f32 scales of `rows` quantized rows. */
+static size_t moek_scales_(int quant, size_t rows, size_t columns)
+{
+    return quant == MOEK_FP8B128 ? rows * moek_groups_(columns) : quant == MOEK_FP8C ? rows : quant == MOEK_FP8T ? 1 : 0;
+}
+
+typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantized_;
+
+static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns)
+{
+    moek_quantized_ q;
+    q.q = moek_take_(c, rows * columns * (moek_is_fp8_(config->quant) ? 1 : 2));
+    q.scale = (float *)moek_take_(c, 4 * moek_scales_(config->quant, rows, columns));
+    q.partial = (float *)moek_take_(c, config->quant == MOEK_FP8T ? 4 * MOEK_QUANT_PARTIALS : 0);
+    return q;
+}
+
+static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size_t rows, size_t columns, moek_quantized_ to)
+{
+    moek_quant_args a;
+    memset(&a, 0, sizeof a);
+    a.rows = (int)rows; a.cols = (int)columns; a.source_div = 1;
+    a.dtype = plan->config.dtype;
+    a.x = x;
+    a.ue8m0 = plan->config.ue8m0;
+    a.partial = to.partial;
+    a.q = to.q; a.scale = to.scale;
+    return a;
+}
+
+/* ---- prepare/finalize on one rank ---------------------------------------------------------------------------------- */
+
+typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
+
+static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_rank_ *w)
+{
+    const moek_config *c = &plan->config;
+    const int batched = plan->rows_per_expert > 0;
+    const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert : (size_t)plan->chunk;
+    moek_carver_ carver;
+    carver.base = (char *)base; carver.used = 0;
+    w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden);
+    w->counts = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
+    w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->chunk * (size_t)plan->slots : 0);
+    return carver.used;
+}
+
+static size_t moek_one_rank_workspace_(const moek_prepare_finalize *self, const moek_plan *plan)
+{
+    moek_one_rank_ w;
+    (void)self;
+    return moek_one_rank_layout_(plan, NULL, &w);
+}
+
+/* Nothing to send on one rank: quantize, and multiply by the router's weight where that is asked for. */
+static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int defer = plan->experts->expects_unquantized;
+    moek_one_rank_ w;
+    moek_quant_args a;
+    (void)self;
+    moek_one_rank_layout_(plan, step->prepare_workspace, &w);
+    step->a = step->args.x;
+    step->a_scale = NULL;
+    step->rows = step->tokens;
+    step->expert_ids = step->ids;
+    step->expert_weights = step->topk_weights;
+    step->expert_tokens = NULL;
+    if ((defer || !moek_is_fp8_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
+    a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)plan->config.hidden, w.a);
+    a.static_scale = plan->weights.x_scale;
+    a.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    step->a = w.a.q;
+    step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
+    return plan->quant->launch(&a, stream);
+}
+
+/* Rows to [local experts][rows_per_expert][hidden], in token order within an expert. */
+static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    moek_one_rank_ w;
+    moek_sort_args s;
+    moek_quant_args a;
+    moek_status status;
+    (void)self;
+    moek_one_rank_layout_(plan, step->prepare_workspace, &w);
+    memset(&s, 0, sizeof s);
+    s.slots = step->tokens * plan->slots;
+    s.experts = plan->local_experts;
+    s.rows_per_expert = plan->rows_per_expert;
+    s.ids = step->ids; s.counts = w.counts; s.slot_row = w.slot_row;
+    if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+    a = moek_quant_to_(plan, step->args.x, (size_t)s.slots, (size_t)plan->config.hidden, w.a);
+    a.source_div = plan->slots;
+    a.target = w.slot_row;
+    a.static_scale = plan->weights.x_scale;
+    a.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    step->a = w.a.q;
+    step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
+    step->rows = plan->rows_per_expert;
+    step->expert_ids = NULL;
+    step->expert_weights = NULL;
+    step->expert_tokens = w.counts;
+    return plan->quant->launch(&a, stream);
+}
+
+static moek_status moek_nothing_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    (void)self; (void)step; (void)stream;
+    return MOEK_OK;
+}
+
+static moek_status moek_nothing_to_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream)
+{
+    (void)self; (void)step; (void)weight_and_reduce; (void)stream;
+    return MOEK_OK;
+}
+
+static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int batched = self->format == MOEK_BATCHED;
+    moek_combine_args a;
+    moek_one_rank_ w;
+    if (weight_and_reduce == MOEK_DELEGATE) weight_and_reduce = batched ? MOEK_NAIVE_BATCHED : MOEK_CONTIGUOUS;
+    memset(&a, 0, sizeof a);
+    a.tokens = step->tokens; a.topk = plan->slots; a.hidden = plan->config.hidden;
+    a.experts = plan->local_experts;
+    a.dtype = plan->config.dtype;
+    a.rows = step->out;
+    a.ids = step->ids;
+    a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
+    a.addend = step->args.shared_y;
+    a.y = step->args.y;
+    if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, with all done: only the shared experts are left */
+        if (step->out == step->args.y && !a.addend) return MOEK_OK;
+        a.topk = 1; a.ids = NULL; a.weights = NULL;
+    } else if (weight_and_reduce == MOEK_NAIVE_BATCHED) {
+        moek_one_rank_layout_(plan, step->prepare_workspace, &w);
+        a.slot_row = w.slot_row;
+    }
+    return plan->combine->launch(&a, stream);
+}
+
+const moek_prepare_finalize moek_local = {
+    "local", MOEK_STANDARD, 0, 1, 0, 0, NULL, NULL, moek_one_rank_workspace_,
+    moek_local_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_
+};
+const moek_prepare_finalize moek_batched = {
+    "batched", MOEK_BATCHED, 0, 1, 0, 1, NULL, NULL, moek_one_rank_workspace_,
+    moek_batched_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_
+};
+
+/* ---- experts made of table rows ------------------------------------------------------------------------------------- */
+
+typedef struct moek_table_work_ {
+    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks;
+    void *h;
+    moek_quantized_ hq;
+} moek_table_work_;
+
+static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_work_ *w)
+{
+    const moek_config *c = &plan->config;
+    const size_t experts = (size_t)plan->local_experts;
+    const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
+    const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
+    const size_t blocks = slots ? moek_max_blocks(slots, experts, (size_t)plan->up[0]->m) : 0;
+    moek_carver_ carver;
+    carver.base = (char *)base; carver.used = 0;
+    w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
+    w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
+    w->order = (int32_t *)moek_take_(&carver, 4 * slots);
+    w->block_expert = (int32_t *)moek_take_(&carver, 4 * blocks);
+    w->block_row = (int32_t *)moek_take_(&carver, 4 * blocks);
+    w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
+    w->h = moek_take_(&carver, 2 * rows * (size_t)c->inter);
+    if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter);
+    else memset(&w->hq, 0, sizeof w->hq);
+    return carver.used;
+}
+
+static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *plan)
+{
+    moek_table_work_ w;
+    (void)self;
+    return moek_table_layout_(plan, NULL, &w);
+}
+
+/* The smallest tile that holds an expert's mean share of the rows; the largest has no bound.  Host counts only: what the
+ * device knows better may cost speed, never correctness. */
+static int moek_tile_(const moek_plan *plan, const moek_step *step)
+{
+    const int senders = plan->prepare_finalize->num_dispatchers > 1 ? plan->prepare_finalize->num_dispatchers : 1;
+    const long long rows = plan->rows_per_expert ? (long long)step->tokens * senders : step->rows;
+    const long long mean = (rows * plan->slots + plan->config.physical_experts - 1) / plan->config.physical_experts;
+    int i;
+    for (i = 0; i < plan->tiles - 1; i++)
+        if (mean <= plan->up[i]->m) break;
+    return i;
+}
+
+static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const moek_config *c = &plan->config;
+    const moek_weights *weights = &plan->weights;
+    const int tile = moek_tile_(plan, step), gated = moek_act_gated_(c->act), fp8 = moek_is_fp8_(c->quant);
+    const int slots = step->rows * plan->slots;
+    moek_table_work_ w;
+    moek_sort_args s;
+    moek_gemm_args g;
+    moek_quant_args q;
+    moek_status status;
+    (void)self;
+    moek_table_layout_(plan, step->experts_workspace, &w);
+
+    memset(&g, 0, sizeof g);
+    g.experts = plan->local_experts;
+    g.dtype = c->dtype;
+    if (plan->rows_per_expert) {
+        g.rows_per_expert = plan->rows_per_expert;
+        g.counts = step->expert_tokens;
+        g.a_div = 1;
+    } else {
+        memset(&s, 0, sizeof s);
+        s.slots = slots; s.experts = plan->local_experts; s.block_m = plan->up[tile]->m;
+        s.ids = step->expert_ids;
+        s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
+        s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
+        if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+        g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
+        g.counts = w.counts; g.offsets = w.offsets;
+        g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
+        g.a_order = w.order; g.a_div = plan->slots;
+    }
+
+    g.n = c->inter; g.k = c->hidden; g.w_rows = gated ? 2 * c->inter : c->inter;
+    g.a = step->a; g.a_scale = step->a_scale;
+    g.w = weights->w_up; g.w_scale = weights->w_up_scale; g.bias = weights->w_up_bias;
+    g.out = w.h;
+    g.act = c->act; g.alpha = c->alpha; g.beta = c->beta; g.limit = c->limit;
+    g.w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
+    g.gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
+    g.up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
+    if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
+
+    if (fp8) {
+        q = moek_quant_to_(plan, w.h, plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
+                           (size_t)c->inter, w.hq);
+        q.static_scale = weights->h_scale;
+        if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
+        else q.row_limit = w.offsets + g.experts;
+        if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
+    }
+
+    g.n = c->hidden; g.k = c->inter; g.w_rows = c->hidden;
+    g.a = fp8 ? w.hq.q : w.h; g.a_scale = fp8 ? w.hq.scale : NULL;
+    g.w = weights->w_down; g.w_scale = weights->w_down_scale; g.bias = weights->w_down_bias;
+    g.out = step->out;
+    g.out_order = g.a_order;                          /* back to slot order: out is [rows][slots][hidden] */
+    g.a_order = NULL; g.a_div = 1;
+    return plan->down[tile]->launch(&g, stream);
+}
+
+static const moek_experts moek_table_standard_ = {
+    "table", MOEK_STANDARD, MOEK_DELEGATE, 0, NULL, NULL, moek_table_workspace_, moek_table_apply_
+};
+static const moek_experts moek_table_batched_ = {
+    "table_batched", MOEK_BATCHED, MOEK_DELEGATE, 0, NULL, NULL, moek_table_workspace_, moek_table_apply_
+};
+
+
+moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream)
+{
+    int i;
+    if (!args || args->rows < 0 || args->cols < 1 || args->source_div < 1 || !args->x || !args->q) return MOEK_E_ARGUMENT;
+    if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
+    if ((quant == MOEK_BF16 && args->dtype != MOEK_DTYPE_BF16) || (quant == MOEK_FP16 && args->dtype != MOEK_DTYPE_FP16)) return MOEK_E_ARGUMENT;
+    if (args->counts && args->rows_per_expert < 1) return MOEK_E_ARGUMENT;
+    if (args->scale_layout < MOEK_SCALE_ROW || args->scale_layout > MOEK_SCALE_PACKED) return MOEK_E_ARGUMENT;
+    if (args->scale_layout != MOEK_SCALE_ROW && (quant != MOEK_FP8B128 || args->scale_stride < args->rows)) return MOEK_E_ARGUMENT;
+    if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0) return MOEK_E_ARGUMENT;
+    if (moek_is_fp8_(quant) && !args->scale) return MOEK_E_ARGUMENT;
+    if (quant == MOEK_FP8T && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op != MOEK_OP_QUANT || k->quant != quant || (k->arch ? arch < k->arch : arch != 0)) continue;
+        if (k->hidden ? k->hidden != args->cols : args->cols % k->granule) continue;
+        return k->launch(args, stream);
+    }
+    return MOEK_E_NO_KERNEL;
+}
+#endif

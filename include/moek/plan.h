@@ -1,0 +1,499 @@
+/* moek/plan.h -- the oracle: fill in defaults, walk the backends, take the first that accepts, say why of the others. */
+#ifndef MOEK_PLAN_H
+#define MOEK_PLAN_H
+
+enum { MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32 };
+
+#define MOEK_NO_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
+
+/* Defaults, and everything that can be said without looking at kernels.  config is the plan's own copy. */
+static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
+{
+    const long long limit = 0x7fffffff;
+    const long long all = (long long)c->experts + c->shared_slots;
+#define MOEK_POSITIVE_(field) \
+    if (c->field < 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must be at least 1", c->field)
+    MOEK_POSITIVE_(hidden); MOEK_POSITIVE_(inter); MOEK_POSITIVE_(experts); MOEK_POSITIVE_(topk); MOEK_POSITIVE_(max_tokens);
+#define MOEK_NOT_NEGATIVE_(field) \
+    if (c->field < 0) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must not be negative", c->field)
+    MOEK_NOT_NEGATIVE_(shared_slots); MOEK_NOT_NEGATIVE_(local_experts); MOEK_NOT_NEGATIVE_(physical_experts);
+    MOEK_NOT_NEGATIVE_(max_replicas); MOEK_NOT_NEGATIVE_(chunk_tokens); MOEK_NOT_NEGATIVE_(max_rows_per_expert);
+    MOEK_NOT_NEGATIVE_(groups); MOEK_NOT_NEGATIVE_(topk_groups);
+#undef MOEK_POSITIVE_
+#undef MOEK_NOT_NEGATIVE_
+    if (c->experts > MOEK_MAX_EXPERTS_ || all > MOEK_MAX_EXPERTS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.experts + shared_slots is %lld; the router takes at most %d", all, MOEK_MAX_EXPERTS_);
+    if (c->topk > c->experts || c->topk + c->shared_slots > MOEK_MAX_TOPK_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk is %d (+ %d shared slots) of %d experts; at most %d, and not more than there are",
+                 c->topk, c->shared_slots, c->experts, MOEK_MAX_TOPK_);
+    if (c->local_experts > MOEK_MAX_EXPERTS_ || c->physical_experts > 65536)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
+                 c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
+    if ((long long)c->max_tokens * (c->topk + c->shared_slots) > limit - 65536 || c->inter > limit / 2 - 128 || c->hidden > limit - 128)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; use chunk_tokens",
+                 c->max_tokens, c->topk + c->shared_slots, c->inter, c->hidden);
+    return MOEK_OK;
+}
+
+static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
+{
+    const int own = c->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : c->dtype;
+    if (!moek_quant_name(c->quant)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...", c->quant);
+    if (!moek_act_name(c->act)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
+    if (c->dtype != MOEK_DTYPE_DEFAULT && c->dtype != MOEK_DTYPE_BF16 && c->dtype != MOEK_DTYPE_FP16)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %d; MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16", c->dtype);
+    if (c->dtype != MOEK_DTYPE_DEFAULT && own != c->dtype)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0", moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
+    if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
+    if (c->up_layout < 0 || c->up_layout > MOEK_UP_SWAPPED) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
+    if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
+    if (c->ue8m0 && c->quant != MOEK_FP8B128) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
+    if (c->act == MOEK_SWIGLUOAI_UNINTERLEAVE && !(c->limit > 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; swigluoai_uninterleave needs one above 0 (MiniMax-M3: 7)", (double)c->limit);
+    if (!(c->limit >= 0)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; it must not be negative", (double)c->limit);
+    if (c->router_weight_on_input && c->topk + c->shared_slots != 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d", c->topk + c->shared_slots);
+    return MOEK_OK;
+}
+
+static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
+{
+    int known = 0;
+#define MOEK_KNOWN_(name, number, score, normalize, eps, text) known |= c->routing == number;
+    MOEK_EACH_ROUTING(MOEK_KNOWN_)
+#undef MOEK_KNOWN_
+    if (!known) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
+    if (c->groups > 1 && (c->experts % c->groups || c->topk_groups < 1 || c->topk_groups > c->groups ||
+                          c->topk > c->experts / c->groups * c->topk_groups))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: groups must divide experts, "
+                 "and the groups kept must hold topk", c->groups, c->topk_groups, c->experts, c->topk);
+    if (c->routing == MOEK_ROUTE_SPARSEMIXER && (c->topk != 2 || c->groups > 1))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d", c->topk, c->groups);
+    if (c->routing == MOEK_ROUTE_LLAMA4 && c->topk != 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_LLAMA4 needs topk 1, not %d", c->topk);
+    return MOEK_OK;
+}
+
+static void moek_fill_defaults_(moek_config *c)
+{
+    if (!c->dtype) c->dtype = c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
+    if (!c->up_layout) c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    if (c->scale == 0) c->scale = 1;
+    if (c->shared_weight == 0) c->shared_weight = 1;
+    if (!c->physical_experts) c->physical_experts = c->experts + c->shared_slots;
+    if (!c->local_experts) c->local_experts = c->physical_experts < MOEK_MAX_EXPERTS_ ? c->physical_experts : MOEK_MAX_EXPERTS_;
+    if (c->act == MOEK_SWIGLUOAI) {
+        if (c->alpha == 0) c->alpha = 1.702f;
+        if (c->beta == 0) c->beta = 1;
+        if (c->limit == 0) c->limit = 7;
+    }
+    if (c->act == MOEK_SWIGLUSTEP && c->limit == 0) c->limit = 7;
+    if (c->alpha == 0) c->alpha = 1;
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct moek_oracle_ {
+    moek_device_ device;
+    const moek_config *config;
+    moek_text_ *why;
+} moek_oracle_;
+
+/* Why a row cannot serve its op in this plan: NULL if it can. */
+static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
+{
+    const moek_config *c = o->config;
+    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
+    moek_text_ t = moek_text_in_(why, size);
+    if (k->arch != arch) moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
+    else if (k->arch && k->shared_bytes > o->device.shared_bytes)
+        moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d", k->shared_bytes, o->device.shared_bytes);
+    else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
+    else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
+    else if (k->granule > 1 && c->hidden % k->granule)
+        moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
+    else if (k->granule > 1 && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
+        moek_say_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
+    return t.length ? why : NULL;
+}
+
+static int moek_demanded_(const moek_kernel *k, const moek_config *c)
+{
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    return !demanded || demanded->op != k->op || demanded == k;
+}
+
+static const moek_kernel *moek_first_(const moek_oracle_ *o, int op, int arch, int m)
+{
+    char why[160];
+    int i;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op == op && (m < 0 || k->m == m) && moek_demanded_(k, o->config) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+            return k;
+    }
+    return NULL;
+}
+
+/* The row to add: the nearest row's text with this config's format, and its hidden size if that was baked in. */
+static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek_config *c)
+{
+    const char *p = near_row->row;
+    moek_say_(t, "add to kernels.toml:  ");
+    while (*p) {
+        if (!strncmp(p, "quant = \"", 9)) {
+            moek_say_(t, "quant = \"%s", moek_quant_name(c->quant));
+            p = strchr(p + 9, '"');
+        } else if (near_row->hidden && !strncmp(p, "hidden = ", 9)) {
+            moek_say_(t, "hidden = %d", c->hidden);
+            p += 9 + strspn(p + 9, "0123456789");
+        } else {
+            moek_say_(t, "%c", *p++);
+        }
+    }
+    moek_say_(t, "\nthen:  python3 codegen/moegen.py");
+}
+
+static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *near_row = NULL;
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    char reason[160] = "";
+    int i;
+    if (demanded && demanded->op == op && moek_row_refuses_(demanded, o, arch, reason, sizeof reason))
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
+    for (i = MOEK_ROWS_ - 1; i >= 0; i--) {           /* same op; better the same arch, best also the format */
+        const moek_kernel *k = &moek_table_[i];
+        const int closer = !near_row || (k->arch == arch) > (near_row->arch == arch) ||
+                           (k->arch == near_row->arch && (k->quant == c->quant) >= (near_row->quant == c->quant));
+        if (k->op == op && closer) near_row = k;
+    }
+    moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant), c->hidden, c->inter,
+              arch ? "sm80" : "cpu");
+    if (!near_row) MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; python3 codegen/moegen.py list shows what there is.");
+    moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
+    moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
+    if (near_row->arch == arch && near_row->quant == c->quant && !near_row->hidden)
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "pad the sizes to the next multiple%s", moek_hidden_round_up(c->hidden) ? "" : "; hidden is above every baked size");
+    moek_say_row_(o->why, near_row, c);
+    return MOEK_E_NO_KERNEL;
+}
+
+/* ---- backends ------------------------------------------------------------------------------------------------------- */
+
+/* The predicates of a backend in their order; each says "kernel does not support ..." when it refuses. */
+static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const moek_experts *experts, const moek_prepare_finalize *pf)
+{
+    const moek_config *c = o->config;
+    char why[256] = "";
+    int i, formats = 0;
+    if (arch > 0 && o->device.ordinal < 0)
+        MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
+                 MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
+    if (arch > o->device.arch)
+        MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer", o->device.arch, arch);
+    /* "no act_and_mul MLP layer" and "activation": every row takes every activation; a user's experts say so in supports */
+    for (i = 0; i < MOEK_ROWS_; i++) formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].arch == arch && moek_table_[i].quant == c->quant;
+    if (!formats && !experts->supports && experts->apply == moek_table_apply_) return moek_no_row_(o, MOEK_OP_UP, arch);
+    if (c->local_experts > c->physical_experts)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d local of %d physical experts", c->local_experts, c->physical_experts);
+    if (c->physical_experts < c->experts + c->shared_slots && !c->max_replicas)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d physical experts for %d logical ones and no replicas",
+                 c->physical_experts, c->experts + c->shared_slots);
+    if (!experts->apply) MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: apply is NULL", experts->name);
+    if (experts->weight_and_reduce < MOEK_DELEGATE || experts->weight_and_reduce > MOEK_NAIVE_BATCHED ||
+        (experts->weight_and_reduce == MOEK_NAIVE_BATCHED && experts->format != MOEK_BATCHED))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: weight_and_reduce %d is none of MOEK_DELEGATE, ..., or is not for %s format",
+                 experts->name, experts->weight_and_reduce, moek_format_name_(experts->format));
+    /* "routing method", "router logits dtype": routing is a step of its own, the same for every backend */
+    if (experts->supports && !experts->supports(experts, c, why, sizeof why))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: kernel does not support %s", experts->name, why);
+    if (pf->format != experts->format)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support %s activation format: prepare/finalize %s delivers it, experts %s take %s",
+                 moek_format_name_(pf->format), pf->name, experts->name, moek_format_name_(experts->format));
+    if (pf->supports && !pf->supports(pf, c, why, sizeof why))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s does not support %s", pf->name, why);
+    if (pf->cannot_defer && experts->expects_unquantized && moek_is_fp8_(c->quant))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, and experts %s expect unquantized rows", pf->name, experts->name);
+    if (pf->max_tokens_per_rank && (c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens) > pf->max_tokens_per_rank)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s takes %d tokens a rank, config.max_tokens is %d: set chunk_tokens",
+                 pf->name, pf->max_tokens_per_rank, c->max_tokens);
+    if (pf->prepare_send == moek_local_prepare_ && experts->expects_unquantized && c->router_weight_on_input && moek_is_fp8_(c->quant))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows that experts %s quantize themselves", pf->name, experts->name);
+    return MOEK_OK;
+}
+
+/* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
+static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan)
+{
+    const moek_kernel *all[5 + 2 * MOEK_MAX_TILES];
+    int i, n = 0;
+    all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant; all[n++] = plan->combine;
+    for (i = 0; i < plan->tiles; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
+    for (i = 0; i < n; i++)
+        if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK)
+            MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d; compile with -gencode arch=compute_%d,code=sm_%d",
+                     all[i]->name, o->device.arch, o->device.arch, o->device.arch);
+    return MOEK_OK;
+}
+
+static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan *plan)
+{
+    const moek_config *c = o->config;
+    const int table = plan->experts->apply == moek_table_apply_;
+    int i, j;
+#define MOEK_FIRST_(op, field) if (!(plan->field = moek_first_(o, op, arch, -1))) return moek_no_row_(o, op, arch)
+    MOEK_FIRST_(MOEK_OP_ROUTE, route);
+    MOEK_FIRST_(MOEK_OP_MAP, map);
+    MOEK_FIRST_(MOEK_OP_SORT, sort);
+    MOEK_FIRST_(MOEK_OP_QUANT, quant);
+    MOEK_FIRST_(MOEK_OP_COMBINE, combine);
+#undef MOEK_FIRST_
+    plan->tiles = 0;
+    for (i = 0; table && i < MOEK_ROWS_; i++) {       /* the best row of each tile height, with the best partner */
+        const moek_kernel *up = &moek_table_[i], *down;
+        char why[160];
+        if (up->op != MOEK_OP_UP || !moek_demanded_(up, c) || moek_row_refuses_(up, o, arch, why, sizeof why)) continue;
+        if (!(down = moek_first_(o, MOEK_OP_DOWN, arch, up->m))) continue;
+        for (j = 0; j < plan->tiles; j++) if (plan->up[j]->m == up->m) break;
+        if (j < plan->tiles || plan->tiles == MOEK_MAX_TILES) continue;
+        for (j = plan->tiles++; j > 0 && plan->up[j - 1]->m > up->m; j--) { plan->up[j] = plan->up[j - 1]; plan->down[j] = plan->down[j - 1]; }
+        plan->up[j] = up;
+        plan->down[j] = down;
+    }
+    if (table && !plan->tiles) return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
+    if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
+    return MOEK_OK;
+}
+
+static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step);
+
+static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moek_plan *plan)
+{
+    const moek_config *c = o->config;
+    const moek_prepare_finalize *pf = c->prepare_finalize ? c->prepare_finalize : c->format == MOEK_BATCHED ? &moek_batched : &moek_local;
+    const int senders = pf->num_dispatchers > 1 ? pf->num_dispatchers : 1;
+    const moek_experts *experts = backend == MOEK_BACKEND_USER ? c->experts_impl
+                                : pf->format == MOEK_BATCHED ? &moek_table_batched_ : &moek_table_standard_;
+    long long rows, per_expert;
+    moek_status status;
+    moek_step step;
+    if (!experts) MOEK_NO_(o->why, MOEK_E_BACKEND, "config.experts_impl is NULL");
+    if ((status = moek_backend_refuses_(o, arch, experts, pf)) != MOEK_OK) return status;
+    plan->backend = backend;
+    plan->prepare_finalize = pf;
+    plan->experts = experts;
+    plan->device = arch ? o->device.ordinal : -1;
+    plan->arch = arch ? o->device.arch : 0;
+    plan->slots = c->topk + c->shared_slots;
+    plan->local_experts = c->local_experts;
+    plan->chunk = c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens;
+    rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
+    per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
+    if ((double)plan->local_experts * (double)per_expert > 0x7fffffff || (double)rows * plan->slots > 0x7fffffff)
+        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: set chunk_tokens or max_rows_per_expert",
+                 plan->local_experts, per_expert, rows, plan->slots);
+    plan->rows = (int)rows;
+    plan->rows_per_expert = (int)per_expert;
+    if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
+    if ((status = moek_ready_rows_(o, plan)) != MOEK_OK) return status;
+    plan->workspace_size = moek_layout_(plan, NULL, &step);
+    return MOEK_OK;
+}
+
+/* A backend with its rows.  A user's experts take the rows of the first architecture that serves and is not excluded. */
+static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan *plan)
+{
+    moek_status status = MOEK_E_BACKEND;
+    int i;
+    if (b->number != MOEK_BACKEND_USER) return moek_try_backend_(o, b->number, b->arch, plan);
+    for (i = 0; i < MOEK_BACKENDS_ && status != MOEK_OK; i++) {
+        const moek_backend_ *rows = &moek_backends_[i];
+        if (rows->number == MOEK_BACKEND_USER || o->config->exclude & 1u << rows->number) continue;
+        if (rows->arch > 0 && o->device.ordinal < 0) continue;
+        o->why->length = 0;
+        status = moek_try_backend_(o, b->number, rows->arch, plan);
+    }
+    if (!o->why->length) moek_say_(o->why, "its other steps need the rows of a backend, and config.exclude leaves none");
+    return status;
+}
+
+/* The demanded kernel must be in the plan, not just in the table. */
+static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
+{
+    int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
+    for (i = 0; i < p->tiles; i++) has |= k == p->up[i] || k == p->down[i];
+    return has;
+}
+
+/* Walk the backends: the log gets a line for each, `why` the reasons if none serves. */
+static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_text_ *why, moek_text_ *log)
+{
+    const moek_config *c = o->config;
+    moek_status status = MOEK_E_BACKEND, first = MOEK_E_BACKEND;
+    char reason[MOEK_WHY];
+    int i;
+    for (i = 0; i < MOEK_BACKENDS_; i++) {
+        const moek_backend_ *b = &moek_backends_[i];
+        const int asked = !c->backend || c->backend == b->number;
+        moek_text_ t = moek_text_in_(reason, sizeof reason);
+        if (!asked || status == MOEK_OK) {
+            moek_say_(log, "%s: %s\n", b->name, asked ? "not asked, a better one was taken" : "not demanded");
+            continue;
+        }
+        o->why = &t;
+        if (!c->backend && c->exclude & 1u << b->number) moek_say_(&t, "excluded by config.exclude");
+        else status = moek_try_(o, b, plan);
+        moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
+        if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
+        moek_say_(why, "%s%s: %s", why->length ? "\n" : "", b->name, reason);
+        if (first == MOEK_E_BACKEND || first == MOEK_E_ARCH || status == MOEK_E_NO_KERNEL) first = status;       /* the one the user can mend */
+    }
+    if (status == MOEK_OK) why->length = 0;
+    return status == MOEK_OK ? MOEK_OK : first;
+}
+
+static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek_text_ *why, moek_text_ *log)
+{
+    const moek_kernel *demanded;
+    moek_oracle_ o;
+    moek_status status;
+    moek_config *c = &plan->config;
+    char reason[160] = "";
+    *c = *config;
+    if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
+        (status = moek_check_routing_(c, why)) != MOEK_OK) return status;
+    moek_fill_defaults_(c);
+    if (c->backend && !moek_backend_name_(c->backend)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
+    demanded = moek_kernel_find(c->kernel);
+    if (c->kernel && !demanded)
+        MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; python3 codegen/moegen.py list shows what there is, "
+                 "kernels.toml what to add", c->kernel);
+    o.config = c; o.why = why;
+    o.device = moek_device_query_();
+    if ((status = moek_walk_backends_(&o, plan, why, log)) != MOEK_OK || !demanded || moek_plan_has_(plan, demanded)) {
+        if (why->size && status == MOEK_OK) why->at[0] = 0;
+        return status;
+    }
+    moek_row_refuses_(demanded, &o, plan->route->arch, reason, sizeof reason);
+    MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason[0] ? reason : "no row of the other GEMM has its tile");
+}
+
+moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size, int version)
+{
+    moek_text_ why, log = moek_text_in_(NULL, 0);
+    moek_status status;
+    if (!plan) return MOEK_E_ARGUMENT;
+    if (plan_size != sizeof *plan) return MOEK_E_VERSION;                        /* its why may lie elsewhere: do not write */
+    memset(plan, 0, sizeof *plan);
+    why = moek_text_in_(plan->why, sizeof plan->why);
+    if (version != MOEK_VERSION || config_size != sizeof *config)
+        MOEK_NO_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same", version, MOEK_VERSION);
+    if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
+    status = moek_choose_(config, plan, &why, &log);
+    if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
+    return status;
+}
+
+size_t moek_workspace_size(const moek_plan *plan) { return plan ? plan->workspace_size : 0; }
+
+/* ---- weights -------------------------------------------------------------------------------------------------------- */
+
+moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
+{
+    moek_text_ why;
+    const moek_config *c;
+    if (!plan) return MOEK_E_ARGUMENT;
+    why = moek_text_in_(plan->why, sizeof plan->why);
+    c = &plan->config;
+    plan->bound = 0;
+    if (!plan->backend) MOEK_NO_(&why, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
+    if (!weights) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights is NULL");
+#define MOEK_NEED_(field, condition, reason) \
+    if ((condition) && !weights->field) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is NULL; %s", reason)
+#define MOEK_ALIGNED_(field, bytes) \
+    if ((uintptr_t)weights->field % bytes) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
+    if (plan->backend != MOEK_BACKEND_USER) {
+        const int scaled = moek_is_fp8_(c->quant);
+        MOEK_NEED_(w_up, 1, "every layer needs it");
+        MOEK_NEED_(w_down, 1, "every layer needs it");
+        MOEK_NEED_(w_up_scale, scaled, "fp8 weights need scales");
+        MOEK_NEED_(w_down_scale, scaled, "fp8 weights need scales");
+        if (!scaled && (weights->w_up_scale || weights->w_down_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, which has none", moek_quant_name(c->quant));
+        if (c->quant != MOEK_FP8T && (weights->x_scale || weights->h_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, not %s", moek_quant_name(c->quant));
+        if (c->batch_invariant && c->quant == MOEK_FP8T && (!weights->x_scale || !weights->h_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: fp8t needs x_scale and h_scale for it");
+    }
+    MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_up_scale, 4); MOEK_ALIGNED_(w_down_scale, 4);
+    MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
+    MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
+    MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4); MOEK_ALIGNED_(expert_load, 4);
+    MOEK_NEED_(expert_map, c->local_experts != c->physical_experts, "local_experts differs from physical_experts, so it must say which are here");
+    MOEK_NEED_(replica_count, weights->replicas != NULL, "replicas needs it");
+    if (weights->replicas && c->max_replicas < 1) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config.max_replicas is %d, but weights.replicas is given", c->max_replicas);
+    MOEK_NEED_(replicas, c->physical_experts < c->experts + c->shared_slots, "there are fewer physical than logical experts");
+#undef MOEK_NEED_
+#undef MOEK_ALIGNED_
+    plan->weights = *weights;
+    plan->bound = 1;
+    return MOEK_OK;
+}
+
+/* ---- text ----------------------------------------------------------------------------------------------------------- */
+
+size_t moek_explain(const moek_config *config, char *text, size_t size)
+{
+    moek_text_ t = moek_text_in_(text, size), why;
+    char reason[MOEK_WHY];
+    moek_plan plan;
+    moek_oracle_ o;
+    int i;
+    memset(&plan, 0, sizeof plan);
+    why = moek_text_in_(reason, sizeof reason);
+    if (!config) { moek_say_(&t, "config is NULL\n"); return t.length; }
+    if (moek_choose_(config, &plan, &why, &t) != MOEK_OK) {
+        moek_say_(&t, "%s\n", reason);
+        if (!plan.config.physical_experts) return t.length;                      /* refused before any row was looked at */
+    }
+    o.config = &plan.config; o.why = &why;
+    o.device = moek_device_query_();
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        const char *no = moek_row_refuses_(k, &o, plan.route ? plan.route->arch : k->arch, reason, sizeof reason);
+        moek_say_(&t, "  %-44s %s\n", k->name, moek_plan_has_(&plan, k) ? "taken" : no ? no : "fits, another was before it");
+    }
+    return t.length;
+}
+
+size_t moek_describe(const moek_plan *plan, char *text, size_t size)
+{
+    moek_text_ t = moek_text_in_(text, size);
+    const moek_config *c;
+    int i;
+    if (!plan || !plan->backend) { moek_say_(&t, "not initialized: %s\n", plan ? plan->why : "NULL"); return t.length; }
+    c = &plan->config;
+    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s, %s, up to %d tokens in chunks of %d\n", c->hidden, c->inter,
+              c->experts, plan->local_experts, c->topk, c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
+              moek_act_name(c->act), c->max_tokens, plan->chunk);
+    moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend), plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
+    moek_say_(&t, "route     %s\n", plan->route->name);
+    moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name, moek_format_name_(plan->prepare_finalize->format),
+              moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
+              moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
+    if (plan->tiles && !plan->rows_per_expert) moek_say_(&t, "sort      %s\n", plan->sort->name);
+    if (!plan->tiles) moek_say_(&t, "experts   %s\n", plan->experts->name);
+    for (i = 0; i < plan->tiles; i++) {
+        const int last = i == plan->tiles - 1;
+        moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ", last && i ? "otherwise:" : last ? "any number of rows:" : "up to");
+        if (!last) moek_say_(&t, "%d rows an expert):\n", plan->up[i]->m);
+        moek_say_(&t, "  up      %s\n", plan->up[i]->name);
+        if (moek_is_fp8_(c->quant)) moek_say_(&t, "  quant   %s\n", plan->quant->name);
+        moek_say_(&t, "  down    %s\n", plan->down[i]->name);
+    }
+    moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
+    return t.length;
+}
+#endif

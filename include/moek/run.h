@@ -1,0 +1,232 @@
+/* moek/run.h -- the walk: route, prepare, experts, finalize; checks first, then launches only. */
+#ifndef MOEK_RUN_H
+#define MOEK_RUN_H
+
+/* Workspace of one chunk; the same code counts (base NULL) and carves. */
+static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
+{
+    const size_t slots = (size_t)plan->chunk * (size_t)plan->slots;
+    const size_t hidden = (size_t)plan->config.hidden;
+    const moek_prepare_finalize *pf = plan->prepare_finalize;
+    const moek_experts *experts = plan->experts;
+    const size_t batched = (size_t)plan->local_experts * (size_t)plan->rows_per_expert;
+    const size_t flat = (size_t)plan->rows * (experts->weight_and_reduce == MOEK_NOOP ? 1 : (size_t)plan->slots);
+    const int by_expert = experts->weight_and_reduce == MOEK_DELEGATE || experts->weight_and_reduce == MOEK_NAIVE_BATCHED;
+    const size_t rows = plan->rows_per_expert && (by_expert || batched > flat) ? batched : flat;
+    moek_carver_ c;
+    c.base = base; c.used = 0;
+    step->topk_ids = (int32_t *)moek_take_(&c, 4 * slots);
+    step->topk_weights = (float *)moek_take_(&c, 4 * slots);
+    step->ids = (const int32_t *)moek_take_(&c, 4 * slots);
+    step->prepare_workspace = moek_take_(&c, pf->workspace ? pf->workspace(pf, plan) : 0);
+    step->experts_workspace = moek_take_(&c, experts->workspace ? experts->workspace(experts, plan) : 0);
+    step->out = moek_take_(&c, 2 * rows * hidden);
+    return c.used ? c.used : 256;
+}
+
+/* Ids are below this: logical ones if there are replicas, else physical. */
+static int moek_id_bound_(const moek_plan *plan)
+{
+    return plan->weights.replicas ? plan->config.experts + plan->config.shared_slots : plan->config.physical_experts;
+}
+
+static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
+
+/* Everything that can be refused is refused here, before anything is launched or written. */
+static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args)
+{
+    if (!plan || !args) return MOEK_E_ARGUMENT;
+    if (!plan->backend) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
+    if (!plan->bound) MOEK_REFUSE_(args, MOEK_E_UNBOUND, "the plan has no weights: call moek_plan_bind after moek_plan_init");
+    if (args->tokens < 0 || args->tokens > plan->config.max_tokens)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the plan was made for 0 to %d (config.max_tokens)", args->tokens, plan->config.max_tokens);
+    if (args->handle != 0 && args->handle != 1) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.handle is %d; 0 or 1", args->handle);
+    if (!args->workspace) MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is NULL; %lu bytes are needed", (unsigned long)plan->workspace_size);
+    if ((uintptr_t)args->workspace % 256) MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is not aligned to 256 bytes");
+    if (args->workspace_size < plan->workspace_size)
+        MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace_size is %lu; moek_workspace_size(plan) is %lu",
+                     (unsigned long)args->workspace_size, (unsigned long)plan->workspace_size);
+    if (plan->device >= 0 && moek_device_current_() != plan->device)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan belongs to CUDA device %d, current is %d: cudaSetDevice(%d), or make a plan for it",
+                     plan->device, moek_device_current_(), plan->device);
+    if (args->tokens == 0) return MOEK_OK;
+    if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
+    if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.x, y or shared_y is not aligned to 16 bytes");
+    if ((uintptr_t)args->router_logits % moek_logit_bytes_(plan->config.logits_dtype) || (uintptr_t)args->topk_ids % 4 ||
+        (uintptr_t)args->topk_weights % 4 || (uintptr_t)args->token_ids % 4)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits, topk_ids, topk_weights or token_ids is not aligned to its elements");
+    if (!args->router_logits && (!args->topk_ids || !args->topk_weights))
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits is NULL, so topk_ids and topk_weights must both be given; %s is NULL",
+                     args->topk_ids ? "topk_weights" : "topk_ids");
+    if (args->router_logits && plan->weights.router_table && !args->token_ids)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "weights.router_table is given (hash routing), so args.token_ids must be; it is NULL");
+    if (plan->device < 0 && !args->router_logits) {   /* host memory: the ids can be looked at */
+        const long long slots = (long long)args->tokens * plan->slots;
+        const int bound = moek_id_bound_(plan);
+        long long i;
+        for (i = 0; i < slots; i++)
+            if (args->topk_ids[i] < -1 || args->topk_ids[i] >= bound)
+                MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids[%ld][%d] is %d; ids are -1 to %d", (long)(i / plan->slots), (int)(i % plan->slots),
+                             (int)args->topk_ids[i], bound - 1);
+    }
+    return MOEK_OK;
+}
+
+/* The step of tokens first .. first + tokens - 1: pointers moved, workspace laid out. */
+static void moek_slice_(const moek_plan *plan, const moek_args *args, int first, int tokens, moek_step *step)
+{
+    const moek_config *c = &plan->config;
+    const size_t row = 2 * (size_t)first * (size_t)c->hidden, slot = (size_t)first * (size_t)plan->slots;
+    int32_t *ids;
+    float *weights;
+    memset(step, 0, sizeof *step);
+    step->plan = plan;
+    step->args = *args;
+    step->first = first;
+    step->tokens = step->args.tokens = tokens;
+    moek_layout_(plan, (char *)args->workspace, step);
+    if (!tokens) return;
+    step->args.x = (const char *)args->x + row;
+    step->args.y = (char *)args->y + row;
+    if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row;
+    if (args->router_logits)
+        step->args.router_logits = (const char *)args->router_logits + (size_t)first * (size_t)c->experts * moek_logit_bytes_(c->logits_dtype);
+    if (args->token_ids) step->args.token_ids = args->token_ids + first;
+    if (args->is_padding) step->args.is_padding = args->is_padding + first;
+    ids = args->topk_ids ? args->topk_ids + slot : NULL;
+    weights = args->topk_weights ? args->topk_weights + slot : NULL;
+    step->args.topk_ids = ids;
+    step->args.topk_weights = weights;
+    if (ids) step->topk_ids = ids;                    /* the caller's arrays are read, or written, in place */
+    if (weights) step->topk_weights = weights;
+}
+
+moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step)
+{
+    moek_status status = moek_check_run_(plan, args);
+    if (status != MOEK_OK) return status;
+    if (!step) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "step is NULL");
+    if (args->tokens > plan->chunk)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the stages take at most plan.chunk = %d at once", args->tokens, plan->chunk);
+    moek_slice_(plan, args, 0, args->tokens, step);
+    return MOEK_OK;
+}
+
+static void moek_method_(int routing, moek_route_args *a)
+{
+    switch (routing) {
+#define MOEK_CASE_(name, number, how, norm, e, text) \
+    case number: a->score = MOEK_SCORE_##how; a->normalize = MOEK_NORM_##norm; a->eps = e; break;
+    MOEK_EACH_ROUTING(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: break;
+    }
+}
+
+static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const moek_config *c = &plan->config;
+    moek_route_args a;
+    memset(&a, 0, sizeof a);
+    moek_method_(c->routing, &a);
+    a.tokens = step->tokens; a.experts = c->experts; a.topk = c->topk;
+    a.scale = c->scale;
+    a.groups = c->groups; a.topk_groups = c->topk_groups;
+    a.logits = step->args.router_logits; a.logits_dtype = c->logits_dtype;
+    a.bias = plan->weights.router_bias;
+    a.expert_scale = plan->weights.router_expert_scale;
+    a.table = plan->weights.router_table; a.token_ids = step->args.token_ids;
+    a.is_padding = step->args.is_padding;
+    a.shared = c->shared_slots; a.shared_weight = c->shared_weight;
+    a.ids = step->topk_ids; a.weights = step->topk_weights;
+    return plan->route->launch(&a, stream);
+}
+
+/* moek_step: ids after this are experts of this rank, or -1. */
+moek_status moek_route(moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const moek_weights *w = &plan->weights;
+    moek_map_args a;
+    moek_status status;
+    if (!step->tokens) return MOEK_OK;
+    if (step->args.router_logits && (status = moek_route_logits_(step, stream)) != MOEK_OK) return status;
+    if (!w->replicas && !w->expert_map && !w->expert_load && !(step->args.is_padding && !step->args.router_logits)) {
+        step->ids = step->topk_ids;                   /* nothing to map: every consumer skips what is out of range */
+        return MOEK_OK;
+    }
+    memset(&a, 0, sizeof a);
+    a.tokens = step->tokens; a.topk = plan->slots; a.first = step->first;
+    a.experts = moek_id_bound_(plan);
+    a.physical = plan->config.physical_experts; a.max_replicas = plan->config.max_replicas;
+    a.ids = step->topk_ids;
+    a.replicas = w->replicas; a.replica_count = w->replica_count;
+    a.map = w->expert_map; a.load = w->expert_load;
+    a.is_padding = step->args.is_padding;
+    a.out = (int32_t *)step->ids;
+    return plan->map->launch(&a, stream);
+}
+
+moek_status moek_prepare_send(moek_step *step, moek_stream stream)
+{
+    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    return pf->prepare_send ? pf->prepare_send(pf, step, stream) : MOEK_OK;
+}
+
+moek_status moek_prepare_receive(moek_step *step, moek_stream stream)
+{
+    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    return pf->prepare_receive ? pf->prepare_receive(pf, step, stream) : MOEK_OK;
+}
+
+/* No rows reached this rank: nothing to compute, and finalize still takes part. */
+moek_status moek_experts_apply(moek_step *step, moek_stream stream)
+{
+    const moek_experts *experts = step->plan->experts;
+    return step->rows > 0 ? experts->apply(experts, step, stream) : MOEK_OK;
+}
+
+moek_status moek_finalize_send(moek_step *step, moek_stream stream)
+{
+    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    return pf->finalize_send ? pf->finalize_send(pf, step, step->plan->experts->weight_and_reduce, stream) : MOEK_OK;
+}
+
+moek_status moek_finalize_receive(moek_step *step, moek_stream stream)
+{
+    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    return pf->finalize_receive ? pf->finalize_receive(pf, step, step->plan->experts->weight_and_reduce, stream) : MOEK_OK;
+}
+
+moek_status moek_prepare(moek_step *step, moek_stream stream)
+{
+    const moek_status status = moek_prepare_send(step, stream);
+    return status != MOEK_OK ? status : moek_prepare_receive(step, stream);
+}
+
+moek_status moek_finalize(moek_step *step, moek_stream stream)
+{
+    moek_status status = moek_finalize_send(step, stream);
+    if (status == MOEK_OK && step->args.shared) status = step->args.shared(step->args.shared_context, step->first, step->tokens, stream);
+    return status != MOEK_OK ? status : moek_finalize_receive(step, stream);
+}
+
+moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    moek_step step;
+    int first = 0;
+    moek_status status = moek_check_run_(plan, args);
+    if (status != MOEK_OK) return status;
+    do {
+        const int left = args->tokens - first;
+        moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
+        if ((status = moek_route(&step, stream)) != MOEK_OK || (status = moek_prepare(&step, stream)) != MOEK_OK ||
+            (status = moek_experts_apply(&step, stream)) != MOEK_OK || (status = moek_finalize(&step, stream)) != MOEK_OK)
+            MOEK_REFUSE_(args, status, "a step failed at token %d: %s", first, moek_status_text(status));
+        first += step.tokens;
+    } while (first < args->tokens);
+    return MOEK_OK;
+}
+#endif

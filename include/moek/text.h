@@ -1,0 +1,124 @@
+/* moek/text.h -- names, sentences, and a string that never overflows. */
+#ifndef MOEK_TEXT_H
+#define MOEK_TEXT_H
+
+typedef struct moek_text_ { char *at; size_t size, length; } moek_text_;      /* length: what it would need */
+
+static moek_text_ moek_text_in_(char *at, size_t size)
+{
+    moek_text_ t;
+    t.at = at; t.size = at ? size : 0; t.length = 0;
+    if (t.size) at[0] = 0;
+    return t;
+}
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static void moek_say_(moek_text_ *t, const char *format, ...)
+{
+    const size_t room = t->length < t->size ? t->size - t->length : 0;
+    va_list list;
+    int n;
+    va_start(list, format);
+    n = vsnprintf(room ? t->at + t->length : NULL, room, format, list);
+    va_end(list);
+    if (n > 0) t->length += (size_t)n;
+}
+
+/* A sentence for the caller of a run; the status is passed through. */
+#define MOEK_REFUSE_(args, status, ...) \
+    do { moek_text_ t_ = moek_text_in_((args)->why, (args)->why_size); moek_say_(&t_, __VA_ARGS__); return (status); } while (0)
+
+const char *moek_status_name(moek_status status)
+{
+    switch (status) {
+#define MOEK_CASE_(name, number, text) case MOEK_##name: return "MOEK_" #name;
+    MOEK_EACH_STATUS(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return "MOEK_E_?";
+    }
+}
+
+const char *moek_status_text(moek_status status)
+{
+    switch (status) {
+#define MOEK_CASE_(name, number, text) case MOEK_##name: return text;
+    MOEK_EACH_STATUS(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return "not a status of this version";
+    }
+}
+
+const char *moek_quant_name(int quant)
+{
+    switch (quant) {
+#define MOEK_CASE_(NAME, name, number) case number: return #name;
+    MOEK_EACH_QUANT(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return NULL;
+    }
+}
+
+const char *moek_act_name(int act)
+{
+    switch (act) {
+#define MOEK_CASE_(NAME, name, number, gated) case number: return #name;
+    MOEK_EACH_ACT(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return NULL;
+    }
+}
+
+static int moek_act_gated_(int act)
+{
+    switch (act) {
+#define MOEK_CASE_(NAME, name, number, gated) case number: return gated;
+    MOEK_EACH_ACT(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return 0;
+    }
+}
+
+static const char *moek_op_name_(int op)
+{
+    switch (op) {
+#define MOEK_CASE_(NAME, name, number) case number: return #name;
+    MOEK_EACH_OP(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return "?";
+    }
+}
+
+typedef struct moek_backend_ { const char *name; int number, arch; } moek_backend_;
+static const moek_backend_ moek_backends_[] = {                                  /* best first */
+#define MOEK_ROW_(name, number, arch) { #name, number, arch },
+    MOEK_EACH_BACKEND(MOEK_ROW_)
+#undef MOEK_ROW_
+};
+enum { MOEK_BACKENDS_ = (int)(sizeof moek_backends_ / sizeof moek_backends_[0]) };
+
+static const char *moek_backend_name_(int backend)
+{
+    int i;
+    for (i = 0; i < MOEK_BACKENDS_; i++)
+        if (moek_backends_[i].number == backend) return moek_backends_[i].name;
+    return NULL;
+}
+
+static const char *moek_format_name_(int format) { return format == MOEK_BATCHED ? "batched" : "standard"; }
+static const char *moek_dtype_name_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? "fp16" : dtype == MOEK_DTYPE_F32 ? "f32" : "bf16";
+}
+
+int moek_version(void) { return MOEK_VERSION; }
+
+int moek_hidden_round_up(int hidden)
+{
+#define MOEK_STEP_(h) if (hidden <= h) return h;
+    MOEK_EACH_HIDDEN(MOEK_STEP_)
+#undef MOEK_STEP_
+    return 0;
+}
+#endif

@@ -1,0 +1,201 @@
+#!/bin/sh
+# matrix.sh c|cuda -- compiles and links moek.h in every way that it promises: a line a case, and at the end
+# N passed, N failed, N skipped.  c: C and C++ compilers; cuda: nvcc.  CC, CXX, NVCC as in ./moek.
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD part=${1:-c}
+work=$root/build/compile_$part
+rm -rf "$work"
+mkdir -p "$work"
+cd "$work" || exit 1
+passed=0 failed=0 skipped=0
+
+good() { passed=$((passed + 1)); echo "ok       $1"; }
+bad() { failed=$((failed + 1)); echo "FAILED   $1"; sed -n 1,20p log; }
+skip() { skipped=$((skipped + 1)); echo "skipped  $1"; }
+must() { name=$1; shift; if "$@" > log 2>&1 && ! [ -s log ]; then good "$name"; else bad "$name"; fi; }       # silently
+must_fail() {                                          # NAME WORDS COMMAND ...: fails, and says WORDS
+    name=$1 words=$2; shift 2
+    if "$@" > log 2>&1; then echo "this should have failed: $*" >> log; bad "$name"
+    elif grep -q -- "$words" log; then good "$name"
+    else echo "it does not say: $words" >> log; bad "$name"; fi
+}
+none() { if [ -s log ]; then bad "$1"; else good "$1"; fi; }                                                   # log is empty
+have() { command -v "${1%% *}" > /dev/null 2>&1; }
+
+cat > implementation.c <<'END'
+#define MOEK_IMPLEMENTATION
+#include "moek.h"
+END
+cat > caller.c <<'END'
+#include "moek.h"
+#ifdef __cplusplus
+extern "C"
+#endif
+int caller_rows(void);
+int caller_rows(void)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    moek_plan plan;
+    int n = 0;
+    config.max_tokens = 16;
+    if (!moek_kernels(&n) || moek_plan_init(&plan, &config) != MOEK_OK || moek_workspace_size(&plan) == 0) return 0;
+    return n;
+}
+END
+cat > main.c <<'END'
+#include <stdio.h>
+#include "moek.h"
+#ifdef __cplusplus
+extern "C"
+#endif
+int caller_rows(void);
+int main(void)
+{
+    int i, n;
+    const moek_kernel *k = moek_kernels(&n);
+    for (i = 0; i < n; i++) printf("%s %d %d %d\n", k[i].name, k[i].quant, k[i].hidden, k[i].arch);
+    return !n || caller_rows() != n;
+}
+END
+for f in implementation caller main; do cp $f.c $f.cc; cp $f.c $f.cu; done
+
+warnings="-Wall -Wextra -Werror -I$root/include"
+
+# Every name that moek.h brings, beyond those of the system headers it includes, starts with moek_ or MOEK_.
+macros() {                                             # NAME COMMAND-THAT-PRINTS-MACROS
+    name=$1; shift
+    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h | grep -v cuda | sort -u > before.h
+    { cat before.h; echo '#include "moek.h"'; } > after.h
+    "$@" before.h 2>&1 | sort > before.txt
+    "$@" after.h 2>&1 | sort > after.txt
+    comm -13 before.txt after.txt | awk '$2 !~ /^(MOEK|moek)_/ { print } $2 == "MOEK_VERSION" { n++ } END { if (!n) print "moek.h was not seen" }' > log
+    none "$name"
+}
+symbols() {                                            # NAME OBJECT
+    nm -g --defined-only "$2" 2>&1 | awk '$3 !~ /^moek_/ && $3 !~ /^(_ZN4dim3C[12]Ejjj|DW\.ref\..*)$/' > log          # weak, of cuda_runtime
+    none "$1: every global starts with moek_"
+}
+
+c_part() {
+    for cc in "${CC:-cc}" gcc clang; do
+        have "$cc" || { skip "no $cc"; continue; }
+        [ "$cc" != "${CC:-cc}" ] && [ "$(readlink -f "$(command -v "$cc")")" = "$(readlink -f "$(command -v "${CC:-cc}")")" ] && continue
+        for std in c99 c11 c17; do
+            must "$cc -std=$std: caller" $cc -std=$std -pedantic $warnings -c caller.c -o caller.o
+        done
+        must "$cc -std=c99: implementation" $cc -std=c99 -pedantic $warnings -O1 -c implementation.c -o implementation.o
+        must "$cc -std=c99 -fopenmp -O3: implementation" $cc -std=c99 -pedantic $warnings -O3 -fopenmp -c implementation.c -o openmp.o
+    done
+    for cxx in "${CXX:-g++}" clang++; do
+        have "$cxx" || { skip "no $cxx"; continue; }
+        for std in 11 14 17 20; do
+            must "$cxx -std=c++$std: caller" $cxx -std=c++$std -pedantic $warnings -c caller.cc -o caller_cc.o
+        done
+        must "$cxx -std=c++11: implementation" $cxx -std=c++11 -pedantic $warnings -O1 -c implementation.cc -o implementation_cc.o
+    done
+    have clang && must "clang -Weverything: caller" clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c caller.c -o caller.o
+
+    cc=${CC:-cc}
+    for f in "$root"/generated/*_on_cpu*.h; do
+        must "alone: $(basename "$f")" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -x c -c "$f" -o alone.o
+    done
+    for f in "$root"/include/moek/*.h; do
+        case $(basename "$f") in common.h | ops.h | cpu.h) must "alone: moek/$(basename "$f")" $cc -std=c99 -pedantic $warnings -x c -c "$f" -o alone.o ;; esac
+    done
+
+    must "compile: caller, main" $cc $warnings -c caller.c main.c
+    must "link: two files without the implementation, one with it" $cc caller.o main.o implementation.o -o program -lm
+    must "run it" sh -c './program > rows.txt'
+    must_fail "link: none with it must fail" "undefined" $cc caller.o main.o -o never -lm
+    cp implementation.o twice.o
+    must_fail "link: two with it must fail" "moek_plan_init_" $cc caller.o main.o implementation.o twice.o -o never -lm
+    if have "${CXX:-g++}"; then
+        must "link: C++ caller, C implementation" ${CXX:-g++} $warnings caller.cc main.cc -x none implementation.o -o program_cc -lm
+        must "run it" sh -c './program_cc > rows.txt'
+    else
+        skip "no ${CXX:-g++}: C++ caller, C implementation"
+    fi
+
+    macros "macro leak: moek.h" $cc -std=c99 -dM -E -x c -I"$root/include"
+    macros "macro leak: implementation" $cc -std=c99 -dM -E -x c -I"$root/include" -DMOEK_IMPLEMENTATION
+    symbols "symbol leak: implementation.c" implementation.o
+    nm -u openmp.o 2> /dev/null | awk '{ print $2 }' |
+        grep -E '^(_?_?(malloc|calloc|realloc|free|printf|fprintf|puts|putchar|fopen|getenv|exit|abort|__assert_fail|time|rand|pthread_create))(_chk)?$' > log
+    none "the implementation asks for no memory, output, environment or exit"
+
+    wanted="-DMOEK_QUANT=MOEK_FP8B128 -DMOEK_HIDDEN=2048"
+    must "selection: $wanted" $cc -std=c99 -pedantic $warnings $wanted -c implementation.c -o selected.o
+    must "selection: link" $cc main.o selected.o caller.o -o selected -lm
+    ./selected > rows.txt 2>&1
+    awk -v q="$(sed -n 's/^#define MOEK_FP8B128 *//p' "$root"/generated/moek_enums.h)" '
+        { if (($2 != 0 && $2 != q) || ($3 != 0 && $3 != 2048) || $4 != 0) print "not asked for: " $0; n[$2 != 0]++ }
+        END { if (!n[0] || !n[1]) print "rows are missing" }' rows.txt > log
+    none "selection: only such rows are listed"
+    nm selected.o | grep -E 'moek_[a-z]*_(bf16|fp16|fp8t|fp8c)_.*on_' > log
+    none "selection: only such rows are compiled"
+    for wrong in -DMOEK_QUANT=99 -DMOEK_ARCH=80 '-DMOEK_WANT_HIDDEN(h)=((h)==77)'; do
+        must_fail "selection: $wrong leaves nothing and says so" "leave no kernel" $cc -std=c99 "$wrong" -I"$root/include" -c implementation.c -o never.o
+    done
+
+    for f in "$root"/examples/*.c; do
+        [ -f "$f" ] || continue
+        example "$f" "$cc -std=c99" c "$cc -std=c99 -pedantic"
+        if have "${CXX:-g++}"; then example "$f" "${CXX:-g++} -std=c++11" c++ "${CXX:-g++} -std=c++11"; fi
+    done
+    for f in "$root"/examples/*.cpp "$root"/examples/*.cc; do
+        [ -f "$f" ] || continue
+        if have "${CXX:-g++}"; then example "$f" "${CXX:-g++} -std=c++11" c++ "${CXX:-g++} -std=c++11"; else skip "no C++: $(basename "$f")"; fi
+    done
+}
+
+# An example that needs CUDA's headers is compiled where they are; "c++20" or the like in its first lines raises the standard.
+example() {                                            # FILE NAME LANGUAGE COMMAND
+    case $4 in *c++*) set -- "$1" "$2" "$3" "$(echo "$4" | sed "s/c++11/$(sed -n '1,15s/.*\(c++[12][0-9]\).*/\1/p' "$1" | sed -n 1p | grep . || echo c++17)/")" ;; esac
+    cuda=
+    if grep -q '#include <cuda' "$1"; then
+        for d in "${CUDA_HOME:-/usr/local/cuda}/include" "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include"; do
+            [ -f "$d/cuda_runtime_api.h" ] && cuda="-isystem $d"
+        done
+        [ "$cuda" ] || { skip "no CUDA headers: example $(basename "$1")"; return; }
+    fi
+    must "example $(basename "$1") as $2" $4 $warnings $cuda -x $3 -c "$1" -o example.o
+}
+
+cuda_part() {
+    nvcc=${NVCC:-nvcc}
+    have "$nvcc" || nvcc=/usr/local/cuda/bin/nvcc
+    have "$nvcc" || { skip "no nvcc"; return; }
+    arch=$(sed -n 's/^arch = //p' "$root"/build/config.ninja 2> /dev/null)
+    arch=${arch:-80}
+    nv="$nvcc -std=c++17 -gencode=arch=compute_$arch,code=sm_$arch -I$root/include -Xcompiler -Wall,-Wextra"
+    must "nvcc: implementation" $nv -c implementation.cu -o implementation.o
+    symbols "symbol leak: implementation.cu" implementation.o
+    must "nvcc: caller and main" $nv -c caller.cu main.cu
+    must "link: two .cu without the implementation, one with it" $nvcc caller.o main.o implementation.o -o program
+    must "run it" sh -c './program > rows.txt'
+    cp implementation.o twice.o
+    must_fail "link: two .cu with it must fail" "moek_plan_init_" $nvcc caller.o main.o implementation.o twice.o -o never
+    ${CC:-cc} -std=c99 $warnings -c caller.c -o caller_c.o > log 2>&1
+    ${CC:-cc} -std=c99 $warnings -c main.c -o main_c.o >> log 2>&1
+    must "link: C callers, CUDA implementation" $nvcc caller_c.o main_c.o implementation.o -o program
+    wanted="-DMOEK_QUANT=MOEK_BF16 -DMOEK_ARCH=80"
+    must "selection: $wanted" $nv $wanted -c implementation.cu -o selected.o
+    must "selection: link" $nvcc main.o selected.o caller.o -o selected
+    ./selected > rows.txt 2>&1
+    awk -v q="$(sed -n 's/^#define MOEK_BF16 *//p' "$root"/generated/moek_enums.h)" '
+        { if (($2 != 0 && $2 != q) || $4 != 80) print "not asked for: " $0; n++ } END { if (!n) print "no rows" }' rows.txt > log
+    none "selection: only such rows are listed"
+    for f in "$root"/examples/*; do
+        case $f in
+            *.c | *.cc | *.cpp | *.cu) must "example $(basename "$f") as CUDA" $nv -x cu -c "$f" -o example.o ;;
+        esac
+    done
+}
+
+case $part in
+    c) c_part ;;
+    cuda) cuda_part ;;
+    *) echo "matrix.sh c|cuda"; exit 2 ;;
+esac
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -1,0 +1,516 @@
+/* emu.h -- runs the CUDA rows on a CPU, a fibre a thread, so that CI tests them without a GPU.  C++11, one host thread.
+ *
+ *     #define MOEK_EMU
+ *     #include "emu.h"            before moek.h or a generated kernel
+ *
+ * Blocks run one after another.  Threads run until they wait: at __syncthreads, or in a warp for the lanes of a mask;
+ * the last lane that comes does the work of all.  It stops with a sentence (and abort) where a GPU would hang or give
+ * any result: a barrier that some threads never reach, lanes that meet at different words or lines, a shuffle from a
+ * lane that is not there, writes behind dynamic shared memory, a stack that overflows.  Shared memory starts as 0x7f
+ * bytes in each block.  cp.async delivers at the wait for it, no sooner: until then its target reads 0x7f.
+ * With -Wall, add -Wno-unknown-pragmas for #pragma unroll.
+ * moek_emu_backwards = 1 runs blocks, warps and lanes in falling order: results that change show a race. */
+#ifndef EMU_H
+#define EMU_H
+#if !defined(MOEK_EMU) || !defined(__cplusplus)
+#error "emu.h: compile as C++ with -DMOEK_EMU"
+#endif
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The compiler's words. ---- */
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static __attribute__((section("moek_emu_shared")))      /* a section: so that it can be filled */
+#define MOEK_DEVICE static __attribute__((unused)) inline
+#define EMU_FN static __attribute__((unused)) inline
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+static __attribute__((unused)) dim3 threadIdx, blockIdx, blockDim, gridDim;
+static const int warpSize __attribute__((unused)) = 32;
+
+struct __align__(8) int2 { int x, y; };
+struct __align__(8) uint2 { unsigned x, y; };
+struct __align__(8) float2 { float x, y; };
+struct __align__(16) int4 { int x, y, z, w; };
+struct __align__(16) uint4 { unsigned x, y, z, w; };
+struct __align__(16) float4 { float x, y, z, w; };
+EMU_FN int2 make_int2(int x, int y) { int2 v = { x, y }; return v; }
+EMU_FN uint2 make_uint2(unsigned x, unsigned y) { uint2 v = { x, y }; return v; }
+EMU_FN float2 make_float2(float x, float y) { float2 v = { x, y }; return v; }
+EMU_FN int4 make_int4(int x, int y, int z, int w) { int4 v = { x, y, z, w }; return v; }
+EMU_FN uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { uint4 v = { x, y, z, w }; return v; }
+EMU_FN float4 make_float4(float x, float y, float z, float w) { float4 v = { x, y, z, w }; return v; }
+
+EMU_FN float __fdiv_rn(float a, float b) { return a / b; }
+EMU_FN float __frcp_rn(float a) { return 1.0f / a; }
+EMU_FN float __fmul_rn(float a, float b) { return a * b; }
+EMU_FN float __fadd_rn(float a, float b) { return a + b; }
+#define __expf expf                                   /* a function of that name is libm's own */
+EMU_FN float rsqrtf(float a) { return 1.0f / sqrtf(a); }
+EMU_FN unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
+EMU_FN float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
+EMU_FN int __float_as_int(float f) { return (int)__float_as_uint(f); }
+EMU_FN float __int_as_float(int i) { return __uint_as_float((unsigned)i); }
+EMU_FN int __popc(unsigned u) { return __builtin_popcount(u); }
+EMU_FN int __clz(int i) { return i ? __builtin_clz((unsigned)i) : 32; }
+EMU_FN int __ffs(int i) { return __builtin_ffs(i); }
+EMU_FN unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
+{
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) r |= (unsigned)(bytes >> 8 * (s >> 4 * i & 7) & 0xff) << 8 * i;
+    return r;
+}
+template <class T> EMU_FN T __ldg(const T *p) { return *p; }
+EMU_FN int min(int a, int b) { return a < b ? a : b; }
+EMU_FN int max(int a, int b) { return a > b ? a : b; }
+EMU_FN void __threadfence() {}
+EMU_FN void __threadfence_block() {}
+
+/* Threads only change at waits, so atomics are plain. */
+template <class T> EMU_FN T emu_swap_(T *p, T v) { const T old = *p; *p = v; return old; }
+template <class T, class V> EMU_FN T atomicAdd(T *p, V v) { return emu_swap_(p, (T)(*p + (T)v)); }
+template <class T, class V> EMU_FN T atomicMax(T *p, V v) { return emu_swap_(p, *p < (T)v ? (T)v : *p); }
+template <class T, class V> EMU_FN T atomicMin(T *p, V v) { return emu_swap_(p, (T)v < *p ? (T)v : *p); }
+template <class T, class V> EMU_FN T atomicOr(T *p, V v) { return emu_swap_(p, (T)(*p | (T)v)); }
+template <class T, class V> EMU_FN T atomicExch(T *p, V v) { return emu_swap_(p, (T)v); }
+template <class T, class V> EMU_FN T atomicCAS(T *p, V is, V v) { return emu_swap_(p, *p == (T)is ? (T)v : *p); }
+
+/* ---- Fibres. ---- */
+
+enum { EMU_THREADS = 1024, EMU_STACK = 128 * 1024, EMU_SHARED = 227 * 1024, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
+enum emu_state { EMU_DONE, EMU_RUNS, EMU_AT_WARP, EMU_AT_BLOCK };
+enum emu_word { EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
+                EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16 };
+static const char *const emu_words[] = { "__syncwarp", "a shuffle", "a vote", "__match_any_sync", "__reduce_add_sync",
+    "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
+    "__reduce_or_sync", "__reduce_xor_sync", "moek_mma_bf16_", "moek_mma_fp16_" };
+
+struct emu_copy { void *to; const void *from; int bytes, size, group; };
+struct emu_fibre {
+    void *stack_pointer;
+    char *stack;
+    int state, line;
+    /* what it brings to a meeting of lanes, and takes away */
+    int word, from;                                   /* from: the lane it reads, or -1: its own */
+    uint32_t mask;
+    uint64_t value;
+    float *d;
+    const uint32_t *a, *b;
+    /* cp.async */
+    emu_copy *copies;
+    int copies_count, copies_room, groups;
+};
+static emu_fibre emu_fibres[EMU_THREADS];
+static int emu_now, emu_count;                        /* the thread that runs; threads of the block */
+static char *emu_shared;
+static void *emu_scheduler;
+static void (*emu_body)(void *);
+static void *emu_context;
+static const char *emu_kernel = "";
+static __attribute__((unused)) int moek_emu_backwards;
+
+__attribute__((unused, noreturn)) static void emu_die(const char *what)
+{
+    static const char *const doing[] = { "finished", "running", "waiting in its warp at ", "waiting at __syncthreads" };
+    int i, j;
+    fflush(stdout);
+    fprintf(stderr, "emu: %s, block (%u, %u, %u), thread %d: %s\n", emu_kernel, blockIdx.x, blockIdx.y, blockIdx.z, emu_now, what);
+    for (i = 0; i < emu_count; i = j) {
+        const emu_fibre *f = &emu_fibres[i], *g;
+        const int warp = f->state == EMU_AT_WARP, placed = f->state >= EMU_AT_WARP;
+        for (j = i + 1; j < emu_count; j++) {
+            g = &emu_fibres[j];
+            if (g->state != f->state || (placed && g->line != f->line) || (warp && (g->word != f->word || g->mask != f->mask))) break;
+        }
+        fprintf(stderr, "  threads %4d .. %4d: %s%s", i, j - 1, doing[f->state], warp ? emu_words[f->word] : "");
+        if (warp) fprintf(stderr, ", mask %08x", f->mask);
+        if (placed) fprintf(stderr, ", line %d", f->line);
+        fprintf(stderr, "\n");
+    }
+    abort();
+}
+
+/* emu_switch(&mine, theirs): keep my stack pointer, go on with theirs.  No system call. */
+#if defined(__x86_64__) && defined(__ELF__) && !defined(EMU_UCONTEXT)
+extern "C" void emu_switch(void **mine, void *theirs) __asm__("emu_switch_");
+__asm__(".text\n.p2align 4\n.type emu_switch_, @function\nemu_switch_:\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n    movq %rsi, %rsp\n"
+        "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n    ret\n"
+        ".size emu_switch_, .-emu_switch_\n");
+EMU_FN void *emu_first_frame(char *top, void (*entry)())
+{
+    void **sp = (void **)top - 8;                     /* six registers, the address of entry, and one that it never returns to */
+    memset(sp, 0, 8 * sizeof *sp);
+    sp[6] = (void *)entry;
+    return sp;
+}
+#elif defined(__aarch64__) && defined(__ELF__) && !defined(EMU_UCONTEXT)
+extern "C" void emu_switch(void **mine, void *theirs) __asm__("emu_switch_");
+__asm__(".text\n.p2align 4\n.type emu_switch_, %function\nemu_switch_:\n"
+        "    sub sp, sp, #160\n"
+        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n    stp x25, x26, [sp, #48]\n"
+        "    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n"
+        "    stp d12, d13, [sp, #128]\n    stp d14, d15, [sp, #144]\n"
+        "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
+        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n    ldp x25, x26, [sp, #48]\n"
+        "    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n"
+        "    ldp d12, d13, [sp, #128]\n    ldp d14, d15, [sp, #144]\n"
+        "    add sp, sp, #160\n    ret\n"
+        ".size emu_switch_, .-emu_switch_\n");
+EMU_FN void *emu_first_frame(char *top, void (*entry)())
+{
+    void **sp = (void **)top - 20;
+    memset(sp, 0, 20 * sizeof *sp);
+    sp[11] = (void *)entry;                           /* x30 */
+    return sp;
+}
+#else                                                 /* any other: slower, for swapcontext asks the kernel */
+#define EMU_IS_UCONTEXT 1
+#include <ucontext.h>
+static ucontext_t emu_contexts[EMU_THREADS + 1];
+static int emu_contexts_made;
+EMU_FN void emu_switch(void **mine, void *theirs)
+{
+    if (!*mine) *mine = &emu_contexts[EMU_THREADS];
+    swapcontext((ucontext_t *)*mine, (ucontext_t *)theirs);
+}
+EMU_FN void *emu_first_frame(char *top, void (*entry)())
+{
+    ucontext_t *c = &emu_contexts[emu_contexts_made++];
+    getcontext(c);
+    c->uc_stack.ss_sp = top - EMU_STACK;
+    c->uc_stack.ss_size = EMU_STACK;
+    makecontext(c, entry, 0);
+    return c;
+}
+#endif
+
+#ifdef EMU_IS_UCONTEXT
+EMU_FN int emu_below(const void *, const char *) { return 0; }
+#else
+EMU_FN int emu_below(const void *stack_pointer, const char *stack) { return (const char *)stack_pointer < stack; }
+#endif
+
+EMU_FN void emu_yield() { emu_switch(&emu_fibres[emu_now].stack_pointer, emu_scheduler); }
+EMU_FN void emu_entry()
+{
+    for (;;) {                                        /* a fibre serves one block after another */
+        emu_body(emu_context);
+        emu_fibres[emu_now].state = EMU_DONE;
+        emu_yield();
+    }
+}
+EMU_FN void emu_resume(int thread)
+{
+    emu_fibre *f = &emu_fibres[thread];
+    const unsigned x = blockDim.x, y = blockDim.y;
+    emu_now = thread;
+    threadIdx = dim3((unsigned)thread % x, (unsigned)thread / x % y, (unsigned)thread / x / y);
+    emu_switch(&emu_scheduler, f->stack_pointer);
+    if (f->stack[0] != EMU_POISON || emu_below(f->stack_pointer, f->stack)) emu_die("its stack overflowed: EMU_STACK");
+}
+
+/* Run lanes of a warp until none of them can go on. */
+EMU_FN int emu_run_warp(int warp)
+{
+    int ran = 0, again, i;
+    do {
+        again = 0;
+        for (i = 0; i < 32; i++) {
+            const int thread = 32 * warp + (moek_emu_backwards ? 31 - i : i);
+            if (thread >= emu_count || emu_fibres[thread].state != EMU_RUNS) continue;
+            emu_resume(thread);
+            ran = again = 1;
+        }
+    } while (again);
+    return ran;
+}
+EMU_FN void emu_release_block()
+{
+    int i, first = -1, waiting = 0, alive = 0;
+    for (i = 0; i < emu_count; i++) {
+        const emu_fibre *f = &emu_fibres[i];
+        alive += f->state != EMU_DONE;
+        if (f->state != EMU_AT_BLOCK) continue;
+        waiting++;
+        if (first < 0) first = i;
+        if (f->line != emu_fibres[first].line) emu_die("threads wait at different __syncthreads");
+    }
+    if (waiting < alive) emu_die("threads wait for others that never come");
+    for (i = 0; i < emu_count; i++) if (emu_fibres[i].state == EMU_AT_BLOCK) emu_fibres[i].state = EMU_RUNS;
+}
+EMU_FN void emu_run_block(size_t shared)
+{
+    const int warps = (emu_count + 31) / 32;
+    int i, ran, alive;
+    for (i = 0; i < emu_count; i++) {
+        emu_fibres[i].state = EMU_RUNS;
+        emu_fibres[i].copies_count = emu_fibres[i].groups = 0;
+    }
+    for (;;) {
+        for (ran = 0, i = 0; i < warps; i++) ran |= emu_run_warp(moek_emu_backwards ? warps - 1 - i : i);
+        for (alive = 0, i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
+        if (!alive) break;
+        if (!ran) emu_release_block();
+    }
+    for (i = 0; i < EMU_BEHIND; i++) if (emu_shared[shared + i] != EMU_POISON) emu_die("it wrote behind its dynamic shared memory");
+}
+
+/* The static shared variables of all kernels of this program. */
+extern "C" char emu_static_begin[] __asm__("__start_moek_emu_shared") __attribute__((weak));
+extern "C" char emu_static_end[] __asm__("__stop_moek_emu_shared") __attribute__((weak));
+EMU_FN void emu_poison(size_t shared)
+{
+    memset(emu_shared, EMU_POISON, shared + EMU_BEHIND);
+    if (emu_static_begin) memset(emu_static_begin, EMU_POISON, (size_t)(emu_static_end - emu_static_begin));
+}
+EMU_FN void emu_set_up()
+{
+    char *stacks = (char *)malloc((size_t)EMU_THREADS * EMU_STACK + 64);
+    char *shared = (char *)malloc(EMU_SHARED + EMU_BEHIND + 1024);
+    int i;
+    if (!stacks || !shared) abort();
+    stacks += (64 - ((uintptr_t)stacks & 63)) & 63;
+    emu_shared = shared + ((1024 - ((uintptr_t)shared & 1023)) & 1023);
+    for (i = 0; i < EMU_THREADS; i++) {
+        emu_fibre *f = &emu_fibres[i];
+        f->stack = stacks + (size_t)i * EMU_STACK;
+        f->stack[0] = EMU_POISON;
+        f->stack_pointer = emu_first_frame(f->stack + EMU_STACK, emu_entry);
+    }
+}
+template <class Body> static void emu_call(void *body) { (*(Body *)body)(); }
+template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared, Body body)
+{
+    const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    uint64_t i;
+    if (!emu_shared) emu_set_up();
+    emu_kernel = kernel, emu_count = 0, emu_now = 0;
+    if (threads.x * threads.y * threads.z - 1 >= EMU_THREADS) emu_die("launched with 0 or more than 1024 threads");
+    if (!blocks || grid.y > 65535 || grid.z > 65535) emu_die("launched with a grid of 0 blocks, or y or z above 65535");
+    if (shared > EMU_SHARED) emu_die("launched with more than 227 KiB of shared memory");
+    emu_body = emu_call<Body>, emu_context = &body;
+    blockDim = threads, gridDim = grid;
+    emu_count = (int)(threads.x * threads.y * threads.z);
+    for (i = 0; i < blocks; i++) {
+        const uint64_t b = moek_emu_backwards ? blocks - 1 - i : i;
+        blockIdx = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y));
+        emu_poison(shared);
+        emu_run_block(shared);
+    }
+}
+
+#define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
+    (emu_launch(#kernel, dim3(grid), dim3(threads), (size_t)(shared), [&] { kernel(args); }), (void)(stream), MOEK_OK)
+#define MOEK_READY_(kernel, shared) ((void)(kernel), (shared) <= EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
+#define MOEK_SHARED_(type, name) type *const name = (type *)emu_shared
+
+/* ---- Barriers and meetings of lanes. ---- */
+
+EMU_FN void emu_syncthreads(int line)
+{
+    emu_fibres[emu_now].state = EMU_AT_BLOCK;
+    emu_fibres[emu_now].line = line;
+    emu_yield();
+}
+#define __syncthreads() emu_syncthreads(__LINE__)
+
+EMU_FN double emu_half(int word, uint16_t bits)
+{
+    const int exponent = word == EMU_MMA_FP16 ? bits >> 10 & 31 : 0, fraction = bits & 1023;
+    if (word == EMU_MMA_BF16) return __uint_as_float((unsigned)bits << 16);
+    const double v = exponent == 31 ? (fraction ? NAN : INFINITY)
+                   : exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
+    return bits & 0x8000 ? -v : v;
+}
+/* m16n8k16.  Lane 4 g + t: a[i] is row g (+8: i odd), columns 2t, 2t+1 (+8: i >= 2); b[i] is rows 2t, 2t+1 (+8: i = 1) of
+ * column g; d[i] is row g (+8: i >= 2), column 2t (+1: i odd). */
+EMU_FN void emu_mma(int word, const emu_fibre *warp)
+{
+    float a[16][16], b[16][8];
+    int lane, i, half, k;
+    for (lane = 0; lane < 32; lane++) {
+        const int g = lane / 4, t = lane % 4;
+        for (i = 0; i < 4; i++) for (half = 0; half < 2; half++) {
+            const uint16_t bits = (uint16_t)(warp[lane].a[i] >> 16 * half);
+            a[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = (float)emu_half(word, bits);
+        }
+        for (i = 0; i < 2; i++) for (half = 0; half < 2; half++) {
+            const uint16_t bits = (uint16_t)(warp[lane].b[i] >> 16 * half);
+            b[2 * t + half + 8 * i][g] = (float)emu_half(word, bits);
+        }
+    }
+    for (lane = 0; lane < 32; lane++) {
+        for (i = 0; i < 4; i++) {
+            const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+            float sum = 0;
+            for (k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
+            warp[lane].d[i] += sum;
+        }
+    }
+}
+EMU_FN uint32_t emu_reduce_two(int word, uint32_t x, uint32_t y)
+{
+    switch (word) {
+    case EMU_REDUCE_ADD:  return x + y;
+    case EMU_REDUCE_MIN:  return (int32_t)x < (int32_t)y ? x : y;
+    case EMU_REDUCE_MAX:  return (int32_t)x > (int32_t)y ? x : y;
+    case EMU_REDUCE_UMIN: return x < y ? x : y;
+    case EMU_REDUCE_UMAX: return x > y ? x : y;
+    case EMU_REDUCE_AND:  return x & y;
+    case EMU_REDUCE_OR:   return x | y;
+    default:              return x ^ y;
+    }
+}
+/* All lanes of the mask are there: each gets its value. */
+EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
+{
+    uint64_t in[32] = {0};
+    uint32_t total = 0;
+    int lane, other, first = 1;
+    if (word >= EMU_MMA_BF16) {
+        if (mask != 0xffffffff) emu_die("mma needs all 32 lanes");
+        emu_mma(word, warp);
+        return;
+    }
+    for (lane = 0; lane < 32; lane++) {
+        if (!(mask >> lane & 1)) continue;
+        in[lane] = warp[lane].value;
+        total = word == EMU_BALLOT ? total | (uint32_t)(in[lane] != 0) << lane
+              : first ? (uint32_t)in[lane] : emu_reduce_two(word, total, (uint32_t)in[lane]);
+        first = 0;
+    }
+    for (lane = 0; lane < 32; lane++) {
+        if (!(mask >> lane & 1)) continue;
+        if (word == EMU_SHFL) {
+            if (!(mask >> warp[lane].from & 1)) emu_die("a shuffle reads a lane that is not in the mask");
+            warp[lane].value = in[warp[lane].from];
+        } else if (word == EMU_MATCH) {
+            for (warp[lane].value = 0, other = 0; other < 32; other++)
+                if (mask >> other & 1 && in[other] == in[lane]) warp[lane].value |= 1u << other;
+        } else if (word != EMU_SYNCWARP) {
+            warp[lane].value = total;
+        }
+    }
+}
+EMU_FN void emu_meet(int word, uint32_t mask, int line)
+{
+    emu_fibre *const me = &emu_fibres[emu_now], *const warp = &emu_fibres[emu_now / 32 * 32];
+    const int lanes = emu_count - emu_now / 32 * 32 < 32 ? emu_count - emu_now / 32 * 32 : 32;
+    int lane, i;
+    me->state = EMU_AT_WARP, me->word = word, me->mask = mask, me->line = line;
+    if (!(mask >> emu_now % 32 & 1)) emu_die("its own lane is not in the mask");
+    if (lanes < 32) mask &= (1u << lanes) - 1;        /* a warp that is not full: its other lanes never were */
+    for (i = 0; i < lanes; i++) {                     /* those who come last first: mostly, one look will do */
+        lane = moek_emu_backwards ? i : lanes - 1 - i;
+        if (!(mask >> lane & 1)) continue;
+        if (warp[lane].state == EMU_DONE) emu_die("the mask names a lane that has finished");
+        if (warp[lane].state != EMU_AT_WARP || warp[lane].mask != me->mask) { emu_yield(); return; }
+        if (warp[lane].word != word || warp[lane].line != line) emu_die("lanes meet at different words");
+    }
+    emu_work(word, mask, warp);
+    for (lane = 0; lane < lanes; lane++) if (mask >> lane & 1) warp[lane].state = EMU_RUNS;
+}
+EMU_FN uint64_t emu_share(int word, uint32_t mask, uint64_t value, int from, int line)
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    me->value = value, me->from = from;
+    emu_meet(word, mask, line);
+    return me->value;
+}
+template <class T> EMU_FN T emu_shuffle(uint32_t mask, T v, int from, int width, int line)
+{
+    uint64_t bits = 0;
+    const int lane = emu_now % 32, first = lane / width * width;
+    memcpy(&bits, &v, sizeof v);
+    bits = emu_share(EMU_SHFL, mask, bits, from < first || from >= first + width ? lane : from, line);
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+/* The forms of a shuffle with and without a width. */
+template <class T> EMU_FN T emu_shfl(int line, uint32_t m, T v, int from, int w = 32) { return emu_shuffle(m, v, emu_now % 32 / w * w + from % w, w, line); }
+template <class T> EMU_FN T emu_shfl_xor(int line, uint32_t m, T v, int by, int w = 32) { return emu_shuffle(m, v, emu_now % 32 ^ by, w, line); }
+template <class T> EMU_FN T emu_shfl_up(int line, uint32_t m, T v, int by, int w = 32) { return emu_shuffle(m, v, emu_now % 32 - by, w, line); }
+template <class T> EMU_FN T emu_shfl_down(int line, uint32_t m, T v, int by, int w = 32) { return emu_shuffle(m, v, emu_now % 32 + by, w, line); }
+#define __shfl_sync(...) emu_shfl(__LINE__, __VA_ARGS__)
+#define __shfl_xor_sync(...) emu_shfl_xor(__LINE__, __VA_ARGS__)
+#define __shfl_up_sync(...) emu_shfl_up(__LINE__, __VA_ARGS__)
+#define __shfl_down_sync(...) emu_shfl_down(__LINE__, __VA_ARGS__)
+
+EMU_FN uint32_t emu_mask(uint32_t mask = 0xffffffff) { return mask; }
+#define __syncwarp(...) emu_meet(EMU_SYNCWARP, emu_mask(__VA_ARGS__), __LINE__)
+EMU_FN uint32_t emu_share32(int word, uint32_t mask, uint64_t v, int line) { return (uint32_t)emu_share(word, mask, v, -1, line); }
+#define __ballot_sync(mask, p) emu_share32(EMU_BALLOT, (mask), (p) != 0, __LINE__)
+#define __any_sync(mask, p) (__ballot_sync(mask, p) != 0)
+#define __all_sync(mask, p) (__ballot_sync(mask, !(p)) == 0)
+#define __match_any_sync(mask, v) emu_share32(EMU_MATCH, (mask), (uint64_t)(v), __LINE__)
+
+template <class T> EMU_FN T emu_reduce(int word, int unsigned_word, uint32_t mask, T v, int line)
+{
+    static_assert(sizeof(T) == 4, "redux takes 32 bits");
+    return (T)emu_share((T)-1 > (T)0 ? unsigned_word : word, mask, (uint32_t)v, -1, line);
+}
+#define __reduce_add_sync(mask, v) emu_reduce(EMU_REDUCE_ADD, EMU_REDUCE_ADD, (mask), (v), __LINE__)
+#define __reduce_min_sync(mask, v) emu_reduce(EMU_REDUCE_MIN, EMU_REDUCE_UMIN, (mask), (v), __LINE__)
+#define __reduce_max_sync(mask, v) emu_reduce(EMU_REDUCE_MAX, EMU_REDUCE_UMAX, (mask), (v), __LINE__)
+#define __reduce_and_sync(mask, v) emu_reduce(EMU_REDUCE_AND, EMU_REDUCE_AND, (mask), (v), __LINE__)
+#define __reduce_or_sync(mask, v) emu_reduce(EMU_REDUCE_OR, EMU_REDUCE_OR, (mask), (v), __LINE__)
+#define __reduce_xor_sync(mask, v) emu_reduce(EMU_REDUCE_XOR, EMU_REDUCE_XOR, (mask), (v), __LINE__)
+
+/* ---- Stand-ins for the PTX of moek/device.h that moves data or needs a warp. ---- */
+
+EMU_FN void emu_mma_meet(int word, float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    me->d = d, me->a = a, me->b = b;
+    emu_meet(word, 0xffffffff, word);
+}
+EMU_FN void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma_meet(EMU_MMA_BF16, d, a, b); }
+EMU_FN void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma_meet(EMU_MMA_FP16, d, a, b); }
+
+EMU_FN void emu_cp_async(void *shared, const void *global, int bytes, int size)
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    const emu_copy c = { shared, global, bytes, size, me->groups };
+    if ((uintptr_t)shared % (unsigned)size || (bytes && (uintptr_t)global % (unsigned)size)) emu_die("cp.async: not aligned");
+    if (me->copies_count == me->copies_room) {
+        me->copies_room = me->copies_room ? 2 * me->copies_room : 64;
+        me->copies = (emu_copy *)realloc(me->copies, (size_t)me->copies_room * sizeof *me->copies);
+        if (!me->copies) abort();
+    }
+    me->copies[me->copies_count++] = c;
+    memset(shared, EMU_POISON, (size_t)size);
+}
+EMU_FN void emu_cp_async_wait(int n)
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    int i, left = 0;
+    for (i = 0; i < me->copies_count; i++) {
+        const emu_copy c = me->copies[i];
+        if (c.group >= me->groups - n) { me->copies[left++] = c; continue; }
+        memset(c.to, 0, (size_t)c.size);
+        if (c.bytes) memcpy(c.to, c.from, (size_t)c.bytes);
+    }
+    me->copies_count = left;
+}
+EMU_FN void moek_cp_async16_(void *shared, const void *global, int bytes) { emu_cp_async(shared, global, bytes, 16); }
+EMU_FN void moek_cp_async4_(void *shared, const void *global) { emu_cp_async(shared, global, 4, 4); }
+EMU_FN void moek_cp_async_commit_(void) { emu_fibres[emu_now].groups++; }
+#define moek_cp_async_wait_(n) emu_cp_async_wait(n)
+
+#endif

@@ -1,0 +1,667 @@
+/* ref.h -- what the kernels must compute: plain loops in double, written from moek.h and moek/ops.h, not from kernels.
+ *
+ * It shares nothing with them: bf16, fp16 and e4m3 are made here by frexp and nearbyint.  The functions take the
+ * structs of moek/ops.h with host pointers; up, down and combine write doubles, before the rounding to T.
+ *
+ * Quantization is f32 arithmetic whose bits matter, so ref_quant does it in float, one operation a statement: no
+ * product is followed by a sum, so that -ffp-contract cannot change it.  Not for -ffast-math, nor for x87. */
+#ifndef REF_H
+#define REF_H
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "moek.h"
+
+#define REF_UNWRITTEN (-1e300)                         /* fill outputs with it to see which rows somebody owns */
+
+/* ---- numbers: sign, then codes that count up from 0.  bits: of the significand; low: exponent of the smallest step. */
+
+typedef struct ref_format { int bits, low, width; double largest; int saturates; } ref_format;
+static const ref_format ref_bf16 = { 8, -133, 16, 3.3895313892515355e38, 0 };
+static const ref_format ref_fp16 = { 11, -24, 16, 65504.0, 0 };
+static const ref_format ref_e4m3 = { 4, -9, 8, 448.0, 1 };
+
+static inline unsigned ref_sign_bit(const ref_format *f) { return 1u << (f->width - 1); }
+static inline unsigned ref_largest_code(const ref_format *f)
+{
+    return f->saturates ? 0x7e : (ref_sign_bit(f) - 1) & ~((1u << (f->bits - 1)) - 1);     /* e4m3: 448; else Inf */
+}
+static inline double ref_decode(const ref_format *f, unsigned code)
+{
+    const unsigned magnitude = code & (ref_sign_bit(f) - 1), step = 1u << (f->bits - 1);
+    const unsigned exponent = magnitude / step, fraction = magnitude % step;
+    double v;
+    if (f->saturates ? magnitude == 0x7f : magnitude > ref_largest_code(f)) return NAN;
+    if (!f->saturates && magnitude == ref_largest_code(f)) v = INFINITY;
+    else if (exponent == 0) v = ldexp(fraction, f->low);
+    else v = ldexp(fraction + step, f->low + (int)exponent - 1);
+    return code & ref_sign_bit(f) ? -v : v;
+}
+/* To nearest, ties to even; NaN: quiet, of either sign. */
+static inline unsigned ref_encode(const ref_format *f, double x)
+{
+    const unsigned sign = signbit(x) ? ref_sign_bit(f) : 0, top = ref_largest_code(f);
+    double steps, code;
+    int e, scale;
+    if (isnan(x)) return sign | (ref_sign_bit(f) - 1);
+    if (isinf(x)) return sign | top;
+    frexp(x, &e);
+    scale = x == 0 || e - f->bits < f->low ? f->low : e - f->bits;
+    steps = nearbyint(ldexp(fabs(x), -scale));         /* a carry into the next exponent adds up right by itself */
+    code = steps + (double)(scale - f->low) * (1 << (f->bits - 1));
+    return sign | (code > top ? top : (unsigned)code);
+}
+
+static inline const ref_format *ref_t(int dtype) { return dtype == MOEK_DTYPE_FP16 ? &ref_fp16 : &ref_bf16; }
+static inline const double *ref_table_(const ref_format *f)           /* all codes, decoded once */
+{
+    static double tables[3][65536];
+    static int ready[3];
+    const int which = f->bits == 8 ? 0 : f->bits == 11 ? 1 : 2;
+    unsigned code;
+    if (!ready[which]) for (code = 0; code < (1u << f->width); code++) tables[which][code] = ref_decode(f, code);
+    ready[which] = 1;
+    return tables[which];
+}
+static inline double ref_get_t(const void *array, size_t i, int dtype)
+{
+    return ref_table_(ref_t(dtype))[((const uint16_t *)array)[i]];
+}
+static inline double ref_get_e4m3(const void *array, size_t i)
+{
+    return ref_table_(&ref_e4m3)[((const uint8_t *)array)[i]];
+}
+static inline uint16_t ref_to_t(double x, int dtype) { return (uint16_t)ref_encode(ref_t(dtype), x); }
+static inline double ref_round_t(double x, int dtype)
+{
+    const uint16_t code = ref_to_t(x, dtype);
+    return ref_get_t(&code, 0, dtype);
+}
+
+/* ---- how far apart ----------------------------------------------------------------------------------------------- */
+
+typedef struct ref_distance { double rel_l2, max_abs; int same_nonfinite; } ref_distance;
+/* Of `got` (T) to `want`.  What is not finite in `want` must be the same in `got`, and is not in the sums. */
+static inline ref_distance ref_compare_t(const void *got, const double *want, size_t n, int dtype)
+{
+    ref_distance r = { 0, 0, 1 };
+    double square = 0, error = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const double g = ref_get_t(got, i, dtype), d = g - want[i];
+        if (isnan(want[i]) || isinf(want[i])) {
+            if (isnan(want[i]) ? !isnan(g) : g != want[i]) r.same_nonfinite = 0;
+            continue;
+        }
+        if (isnan(d)) r.same_nonfinite = 0;
+        square += want[i] * want[i];
+        error += d * d;
+        if (fabs(d) > r.max_abs) r.max_abs = fabs(d);
+    }
+    r.rel_l2 = square > 0 ? sqrt(error / square) : sqrt(error);
+    return r;
+}
+
+/* ---- activations: g the gate or only value, u the up value ------------------------------------------------------- */
+
+static inline double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static inline double ref_below(double x, double limit) { return x > limit ? limit : x; }          /* NaN passes */
+static inline double ref_within(double x, double limit) { return x < -limit ? -limit : ref_below(x, limit); }
+static inline double ref_gelu(double x) { return x * (0.5 * erfc(-x / sqrt(2.0))); }
+static inline double ref_gelu_tanh(double x)
+{
+    const double pi = 3.14159265358979323846;
+    return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
+}
+static inline int ref_gated(int act)
+{
+    return act != MOEK_SILU_NO_MUL && act != MOEK_GELU_NO_MUL && act != MOEK_GELU_TANH_NO_MUL &&
+        act != MOEK_RELU2_NO_MUL;
+}
+static inline double ref_act(int act, double g, double u, double alpha, double beta, double limit)
+{
+    switch (act) {
+    case MOEK_SILU:
+        if (limit > 0) g = ref_below(g, limit), u = ref_within(u, limit);
+        return g * ref_sigmoid(g) * u;
+    case MOEK_GELU:             return ref_gelu(g) * u;
+    case MOEK_GELU_TANH:        return ref_gelu_tanh(g) * u;
+    case MOEK_SWIGLUOAI:
+    case MOEK_SWIGLUOAI_UNINTERLEAVE:
+        g = ref_below(g, limit);
+        u = ref_within(u, limit);
+        return g * ref_sigmoid(alpha * g) * (u + beta);
+    case MOEK_SWIGLUSTEP:       return ref_below(g * ref_sigmoid(g), limit) * ref_within(u, limit);
+    case MOEK_SITU:
+        if (beta > 0) u = beta * tanh(u / beta);
+        return alpha * tanh(g / alpha) * ref_sigmoid(g) * u;
+    case MOEK_SILU_NO_MUL:      return g * ref_sigmoid(g);
+    case MOEK_GELU_NO_MUL:      return ref_gelu(g);
+    case MOEK_GELU_TANH_NO_MUL: return ref_gelu_tanh(g);
+    case MOEK_RELU2_NO_MUL:     return g < 0 ? 0 : g * g;
+    default:                    return NAN;
+    }
+}
+
+/* ---- route ------------------------------------------------------------------------------------------------------- */
+
+static inline double ref_logit(const moek_route_args *a, int t, int e)
+{
+    const size_t i = (size_t)t * a->experts + e;
+    return a->logits_dtype == MOEK_DTYPE_F32 ? ((const float *)a->logits)[i] : ref_get_t(a->logits, i, a->logits_dtype);
+}
+static inline double ref_score_one(int score, double x)
+{
+    if (score == MOEK_SCORE_SIGMOID) return ref_sigmoid(x);
+    if (score == MOEK_SCORE_SQRTSOFTPLUS) return sqrt(x > 40 ? x : log1p(exp(x)));
+    return x;
+}
+/* s[experts] of a token. */
+static inline void ref_scores(const moek_route_args *a, int t, double *s)
+{
+    double top = -INFINITY, sum = 0;
+    int e;
+    for (e = 0; e < a->experts; e++) {
+        s[e] = ref_logit(a, t, e);
+        if (s[e] > top) top = s[e];
+    }
+    if (a->score == MOEK_SCORE_SOFTMAX) {
+        for (e = 0; e < a->experts; e++) sum += s[e] = exp(s[e] - top);     /* Inf - Inf, and any NaN, spoil the row */
+        for (e = 0; e < a->experts; e++) s[e] /= sum;
+    }
+    for (e = 0; e < a->experts; e++) {
+        s[e] = ref_score_one(a->score, s[e]);
+        if (isnan(s[e]) || isinf(s[e])) s[e] = 0;
+    }
+}
+/* score[g] of each group, for the choice of groups. */
+static inline void ref_group_scores(const moek_route_args *a, const double *s, double *score)
+{
+    const int size = a->experts / a->groups;
+    int g, i;
+    for (g = 0; g < a->groups; g++) {
+        double best = -INFINITY, second = -INFINITY;
+        for (i = g * size; i < (g + 1) * size; i++) {
+            const double c = s[i] + (a->bias ? a->bias[i] : 0);
+            if (c > best) second = best, best = c;
+            else if (c > second) second = c;
+        }
+        score[g] = a->bias ? best + second : best;
+    }
+}
+/* allowed[experts]: 1 where the expert's group stays.  Returns 0 if no group is finite. */
+static inline int ref_groups(const moek_route_args *a, const double *s, unsigned char *allowed)
+{
+    const int grouped = a->groups > 1;
+    double score[1024];
+    int e, g, k, finite = 0;
+    memset(allowed, !grouped, (size_t)a->experts);
+    if (!grouped) return 1;
+    ref_group_scores(a, s, score);
+    for (g = 0; g < a->groups; g++) if (isfinite(score[g])) finite = 1;
+    for (k = 0; k < a->topk_groups; k++) {
+        int best = -1;
+        for (g = 0; g < a->groups; g++) if (!isnan(score[g]) && (best < 0 || score[g] > score[best])) best = g;
+        if (best < 0) break;
+        score[best] = NAN;
+        for (e = 0; e < a->experts; e++) if (e / (a->experts / a->groups) == best) allowed[e] = 1;
+    }
+    return finite;
+}
+/* weight of expert `at` by the rule of SPARSEMIXER; without expert `without` (or -1). */
+static inline double ref_sparsemixer(const double *s, int experts, int at, int without)
+{
+    double sum = 0;
+    int e;
+    for (e = 0; e < experts; e++) {
+        const double factor = fabs(s[e]) > s[at] ? fabs(s[e]) : s[at];
+        if (e != without && s[at] - s[e] <= 0.02 * factor) sum += exp(s[e] - s[at]);  /* no 0 / 0 where s is 0 */
+    }
+    return 1 / sum;
+}
+/* w[topk] of given ids, before `shared`; `uniform`: no group was finite. */
+static inline void ref_route_weights(const moek_route_args *a, const double *s, const int32_t *ids, int uniform,
+                                     double *w)
+{
+    double sum = 0, top = -INFINITY;
+    int k;
+    for (k = 0; k < a->topk; k++) {
+        w[k] = uniform ? 1.0 / a->topk : s[ids[k]];
+        if (a->score == MOEK_SCORE_SPARSEMIXER) w[k] = ref_sparsemixer(s, a->experts, ids[k], k ? ids[0] : -1);
+        sum += w[k];
+        if (w[k] > top) top = w[k];
+    }
+    if (!uniform && a->normalize == MOEK_NORM_SUM) {
+        sum += a->eps;
+        for (k = 0; k < a->topk; k++) w[k] /= sum > 0 ? sum : 1;
+    } else if (!uniform && a->normalize == MOEK_NORM_SOFTMAX) {
+        for (sum = 0, k = 0; k < a->topk; k++) sum += exp(w[k] - top);
+        for (k = 0; k < a->topk; k++) w[k] = exp(w[k] - top) / sum;
+    } else if (!uniform && a->normalize == MOEK_NORM_SIGMOID) {
+        for (k = 0; k < a->topk; k++) w[k] = ref_sigmoid(w[k]);
+    }
+    for (k = 0; k < a->topk; k++) w[k] *= a->scale * (a->expert_scale ? a->expert_scale[ids[k]] : 1.0);
+}
+/* The best by s + bias, lower ids first among equals. */
+static inline void ref_pick(const moek_route_args *a, const double *s, const unsigned char *allowed, int32_t *ids)
+{
+    unsigned char taken[1024];
+    int e, k;
+    for (e = 0; e < a->experts; e++) taken[e] = !allowed[e];
+    for (k = 0; k < a->topk; k++) {
+        int best = -1;
+        double c, most = 0;
+        for (e = 0; e < a->experts; e++) {
+            if (taken[e]) continue;
+            c = s[e] + (a->bias ? a->bias[e] : 0);
+            if (best < 0 || c > most) best = e, most = c;
+        }
+        ids[k] = best;
+        if (best >= 0) taken[best] = 1;
+    }
+}
+static inline void ref_route(const moek_route_args *a)
+{
+    const int slots = a->topk + a->shared;
+    double s[1024], w[1024];
+    unsigned char allowed[1024];
+    int t, k;
+    for (t = 0; t < a->tokens; t++) {
+        int32_t *ids = a->ids + (size_t)t * slots;
+        float *weights = a->weights + (size_t)t * slots;
+        const int padding = a->is_padding && a->is_padding[t];
+        int uniform;
+        for (k = 0; padding && k < slots; k++) ids[k] = -1, weights[k] = 0;
+        if (padding) continue;
+        ref_scores(a, t, s);
+        uniform = !ref_groups(a, s, allowed);
+        if (!uniform) ref_pick(a, s, allowed, ids);
+        for (k = 0; k < a->topk; k++) {
+            if (uniform) ids[k] = k;
+            if (a->table) ids[k] = a->table[(size_t)a->token_ids[t] * a->topk + k];
+        }
+        ref_route_weights(a, s, ids, uniform && !a->table, w);
+        for (k = 0; k < a->topk; k++) weights[k] = (float)w[k];
+        for (k = a->topk; k < slots; k++) ids[k] = a->experts + k - a->topk, weights[k] = a->shared_weight;
+    }
+}
+
+/* ---- map, sort --------------------------------------------------------------------------------------------------- */
+
+static inline void ref_map(const moek_map_args *a)
+{
+    int i;
+    for (i = 0; i < a->tokens * a->topk; i++) {
+        int32_t id = a->ids[i];
+        if (id < 0 || id >= a->experts || (a->is_padding && a->is_padding[i / a->topk])) id = -1;
+        if (id >= 0 && a->replicas) {
+            const uint32_t hash = (uint32_t)(a->first + i / a->topk) * 2654435769u;
+            const int32_t n = a->replica_count[id];
+            id = n < 1 ? -1 : a->replicas[(size_t)id * a->max_replicas + hash % (uint32_t)n];
+            if (id < 0) id = -1;
+        }
+        if (id >= 0 && a->load) a->load[id]++;
+        if (id >= 0 && a->map) id = a->map[id];
+        a->out[i] = id;
+    }
+}
+
+static inline void ref_sort(const moek_sort_args *a)
+{
+    const int batched = a->rows_per_expert > 0;
+    int e, i, at = 0, blocks = 0;
+    for (i = 0; batched && i < a->slots; i++) a->slot_row[i] = -1;
+    for (e = 0; e < a->experts; e++) {
+        int n = 0, row;
+        if (!batched) a->offsets[e] = at;
+        for (i = 0; i < a->slots; i++) {
+            if (a->ids[i] != e || (batched && n == a->rows_per_expert)) continue;
+            if (batched) a->slot_row[i] = e * a->rows_per_expert + n;
+            else a->order[at + n] = i;
+            n++;
+        }
+        a->counts[e] = n;
+        for (row = 0; !batched && row < n; row += a->block_m) {
+            a->block_expert[blocks] = e;
+            a->block_row[blocks++] = at + row;
+        }
+        at += n;
+    }
+    if (batched) return;
+    a->offsets[a->experts] = at;
+    *a->num_blocks = blocks;
+}
+
+/* ---- quant: float, see the top ----------------------------------------------------------------------------------- */
+
+/* x: T, weighted and rounded to T; exact in a float. */
+static inline float ref_quant_x(const moek_quant_args *a, int source, int column)
+{
+    const float x = (float)ref_get_t(a->x, (size_t)source * a->cols + column, a->dtype);
+    float w, product;
+    if (!a->row_weight) return x;
+    w = (float)ref_round_t(a->row_weight[source], a->dtype);
+    product = x * w;
+    return (float)ref_round_t(product, a->dtype);
+}
+static inline int ref_quant_live(const moek_quant_args *a, int r)
+{
+    if (a->row_limit && r >= *a->row_limit) return 0;
+    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
+}
+/* The largest |x|, NaN passed over; Inf too if `finite`. */
+static inline float ref_amax(const moek_quant_args *a, int source, int begin, int end, int finite)
+{
+    float most = 0;
+    int j;
+    for (j = begin; j < end; j++) {
+        const float x = fabsf(ref_quant_x(a, source, j));
+        if (x > most && !(finite && isinf(x))) most = x;
+    }
+    return most;
+}
+/* 2^ceil(log2(s)), kept below the 255 that UE8M0 means NaN by. */
+static inline float ref_power_of_two(float s)
+{
+    int e;
+    float m;
+    if (isinf(s)) return ldexpf(1, 127);
+    m = frexpf(s, &e);
+    return ldexpf(1, m == 0.5f ? e - 1 : e > 127 ? 127 : e);
+}
+static inline float ref_group_scale(const moek_quant_args *a, int source, int begin, int end)
+{
+    float s = ref_amax(a, source, begin, end, 0);
+    if (s < 1e-10f) s = 1e-10f;
+    s = s / 448.0f;
+    if (!a->ue8m0) return s;
+    if (s < 1e-10f) s = 1e-10f;
+    return ref_power_of_two(s);
+}
+static inline void ref_put_group_scale(const moek_quant_args *a, int row, int g, float s)
+{
+    const int groups = (a->cols + 127) / 128;
+    int e;
+    if (a->scale_layout == MOEK_SCALE_ROW) ((float *)a->scale)[(size_t)row * groups + g] = s;
+    else if (a->scale_layout == MOEK_SCALE_COLUMN) ((float *)a->scale)[(size_t)g * a->scale_stride + row] = s;
+    else {
+        uint32_t *word = (uint32_t *)a->scale + (size_t)(g / 4) * a->scale_stride + row;
+        frexpf(s, &e);                                 /* s = 2^(e - 1) */
+        if (g % 4 == 0) *word = 0;
+        *word |= (uint32_t)(e - 1 + 127) << (8 * (g % 4));
+    }
+}
+static inline void ref_quant_row(const moek_quant_args *a, int quant, int r, float tensor_scale)
+{
+    const int source = r / a->source_div, row = a->target ? a->target[r] : r;
+    const float floor_c = 1.0f / (448.0f * 512.0f);
+    uint8_t *q = (uint8_t *)a->q + (size_t)row * a->cols;
+    float s = 0, x, reciprocal;
+    int j;
+    if (quant == MOEK_FP8C) {
+        s = ref_amax(a, source, 0, a->cols, 0) / 448.0f;
+        if (s < floor_c) s = floor_c;
+        ((float *)a->scale)[row] = s;
+    }
+    for (j = 0; j < a->cols; j++) {
+        x = ref_quant_x(a, source, j);
+        if (quant == MOEK_BF16 || quant == MOEK_FP16) {
+            ((uint16_t *)a->q)[(size_t)row * a->cols + j] = ref_to_t(x, a->dtype);
+            continue;
+        }
+        if (quant == MOEK_FP8B128 && j % 128 == 0) {
+            s = ref_group_scale(a, source, j, j + 128 < a->cols ? j + 128 : a->cols);
+            ref_put_group_scale(a, row, j / 128, s);
+        }
+        if (quant == MOEK_FP8T) {
+            reciprocal = 1.0f / tensor_scale;
+            x = isinf(x) ? NAN : isnan(x) ? x : tensor_scale == 0 ? 0 : x * reciprocal;
+        } else {
+            x = x / s;
+        }
+        q[j] = (uint8_t)ref_encode(&ref_e4m3, x);
+    }
+}
+static inline void ref_quant(const moek_quant_args *a, int quant)
+{
+    float s = 0, m;
+    int r;
+    if (quant == MOEK_FP8T) {
+        for (r = 0; r < a->rows && !a->static_scale; r++) {
+            if (!ref_quant_live(a, r)) continue;
+            m = ref_amax(a, r / a->source_div, 0, a->cols, 1);
+            if (m > s) s = m;
+        }
+        s = a->static_scale ? *a->static_scale : s / 448.0f;
+        *(float *)a->scale = s;
+    }
+    for (r = 0; r < a->rows; r++)
+        if (ref_quant_live(a, r) && (!a->target || a->target[r] >= 0)) ref_quant_row(a, quant, r, s);
+}
+
+/* ---- up, down ---------------------------------------------------------------------------------------------------- */
+
+typedef struct ref_sum { double value, size; } ref_sum;               /* size: the sum of |terms|, for error bounds */
+
+/* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias. */
+static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int expert, int wrow)
+{
+    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, group = quant == MOEK_FP8B128 ? 128 : a->k;
+    const int groups = (a->k + 127) / 128, row_groups = (a->w_rows + 127) / 128;
+    const size_t w_row = (size_t)expert * a->w_rows + wrow, a0 = (size_t)row * a->k, w0 = w_row * a->k;
+    ref_sum sum = { 0, 0 };
+    int k0, k;
+    for (k0 = 0; k0 < a->k; k0 += group) {
+        double part = 0, size = 0, scale = 1;
+        for (k = k0; k < k0 + group && k < a->k; k++) {
+            const double term = fp8 ? ref_get_e4m3(a->a, a0 + k) * ref_get_e4m3(a->w, w0 + k)
+                                    : ref_get_t(a->a, a0 + k, a->dtype) * ref_get_t(a->w, w0 + k, a->dtype);
+            part += term;
+            size += fabs(term);
+        }
+        if (quant == MOEK_FP8T) scale = (double)a->a_scale[0] * a->w_scale[expert];
+        if (quant == MOEK_FP8C) scale = (double)a->a_scale[row] * a->w_scale[w_row];
+        if (quant == MOEK_FP8B128)
+            scale = (double)a->a_scale[(size_t)row * groups + k0 / 128] *
+                    a->w_scale[((size_t)expert * row_groups + wrow / 128) * groups + k0 / 128];
+        sum.value += part * scale;
+        sum.size += size * fabs(scale);
+    }
+    if (a->bias) {
+        const double bias = ref_get_t(a->bias, w_row, a->dtype);
+        sum.value += bias;
+        sum.size += fabs(bias);
+    }
+    return sum;
+}
+/* What f32 sums of k terms may be off by, where the |terms| add up to 1.  The worst case is k * 2^-24; an eighth of it,
+ * and some for the scales, is still far from what sums do (tensor cores truncate,
+                                                            but add 8 or 16 products at a time). */
+static inline double ref_f32_error(int k) { return (k / 16 + 16) * ldexp(1, -23); }
+
+/* out of up before rounding; *slack: how far f32 arithmetic may be from it. */
+static inline double ref_up_one(const moek_gemm_args *a, int quant, int row, int expert, int j, double *slack)
+{
+    const int gated = ref_gated(a->act);
+    const ref_sum zero = { 0, 0 };
+    const ref_sum g = ref_dot(a, quant, row, expert, gated ? a->gate_first + j * a->w_step : j);
+    const ref_sum u = gated ? ref_dot(a, quant, row, expert, a->up_first + j * a->w_step) : zero;
+    const double y = ref_act(a->act, g.value, u.value, a->alpha, a->beta, a->limit), e = ref_f32_error(a->k);
+    const int gelu = a->act == MOEK_GELU || a->act == MOEK_GELU_NO_MUL || a->act == MOEK_GELU_TANH ||
+        a->act == MOEK_GELU_TANH_NO_MUL;
+    int i;
+    *slack = 0;
+    for (i = 0; i < 4; i++) {                          /* what the errors of g and u do to y */
+        const double moved = ref_act(a->act, g.value + (i & 1 ? e : -e) * g.size, u.value + (i & 2 ? e : -e) * u.size,
+                                     a->alpha, a->beta, a->limit);
+        if (fabs(moved - y) > *slack) *slack = fabs(moved - y);
+    }
+    *slack += ldexp(fabs(y), -18);                     /* f32 exp, tanh, erf and the products after them */
+    if (gelu) *slack += ldexp(fabs(g.value) * (gated ? fabs(u.value) : 1), -22);       /* 1 + erf cancels for g < 0 */
+    return y;
+}
+static inline double ref_down_one(const moek_gemm_args *a, int quant, int row, int expert, int j, double *slack)
+{
+    const ref_sum sum = ref_dot(a, quant, row, expert, j);
+    *slack = sum.size * ref_f32_error(a->k);
+    return sum.value;
+}
+/* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone. */
+static inline void ref_gemm_(const moek_gemm_args *a, int quant, int up, double *y, double *slack)
+{
+    const int R = a->rows_per_expert;
+    int e, p, j;
+    for (e = 0; e < a->experts; e++) {
+        const int begin = R ? e * R : a->offsets[e], end = R ? begin + a->counts[e] : a->offsets[e + 1];
+        for (p = begin; p < end; p++) {
+            const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
+            for (j = 0; j < a->n; j++) {
+                double off;
+                y[(size_t)to * a->n + j] = (up ? ref_up_one : ref_down_one)(a, quant, row, e, j, &off);
+                if (slack) slack[(size_t)to * a->n + j] = off;
+            }
+        }
+    }
+}
+static inline void ref_up(const moek_gemm_args *a, int quant, double *y, double *slack)
+{
+    ref_gemm_(a, quant, 1, y, slack);
+}
+static inline void ref_down(const moek_gemm_args *a, int quant, double *y, double *slack)
+{
+    ref_gemm_(a, quant, 0, y, slack);
+}
+
+/* ---- combine ----------------------------------------------------------------------------------------------------- */
+
+static inline void ref_combine(const moek_combine_args *a, double *y, double *slack)
+{
+    int t, j, k;
+    for (t = 0; t < a->tokens; t++) {
+        for (j = 0; j < a->hidden; j++) {
+            const size_t at = (size_t)t * a->hidden + j;
+            double sum = a->addend ? ref_get_t(a->addend, at, a->dtype) : 0, size = fabs(sum);
+            for (k = 0; k < a->topk; k++) {
+                const size_t slot = (size_t)t * a->topk + k;
+                const int32_t row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
+                double term;
+                if (a->ids[slot] < 0 || a->ids[slot] >= a->experts || row < 0) continue;
+                term = ref_get_t(a->rows, (size_t)row * a->hidden + j, a->dtype);
+                if (a->weights) term *= a->weights[slot];
+                sum += term;
+                size += fabs(term);
+            }
+            y[at] = sum;
+            if (slack) slack[at] = size * (a->topk + 2) * ldexp(1, -24);     /* a product and a sum each: the worst */
+        }
+    }
+}
+
+/* ---- a whole layer ----------------------------------------------------------------------------------------------- */
+
+typedef struct ref_layer_args {
+    int tokens, hidden, inter, slots, experts;    /* slots: of a token; experts: in the weights */
+    int quant, dtype, act;
+    float alpha, beta, limit;                     /* defaults filled in */
+    int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED */
+    int ue8m0, router_weight_on_input;
+    int rows_per_expert;                          /* slots beyond it are dropped; 0: none */
+    const void *x;                                /* [tokens][hidden] T */
+    const int32_t *ids;                           /* [tokens][slots]: row of the weights, or nobody */
+    const float *weights;                         /* [tokens][slots] */
+    const moek_weights *w;
+    const void *addend;                           /* [tokens][hidden] T or NULL: shared_y */
+} ref_layer_args;
+
+static inline void *ref_alloc(size_t bytes)
+{
+    void *p = calloc(bytes + 1, 1);
+    if (!p) abort();
+    return p;
+}
+/* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
+static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int rows, int cols, const float *weight,
+                                    const float *fixed, float **scale)
+{
+    moek_quant_args q;
+    memset(&q, 0, sizeof q);
+    q.rows = rows, q.cols = cols, q.source_div = 1, q.dtype = l->dtype, q.x = x, q.row_weight = weight;
+    q.static_scale = fixed, q.ue8m0 = l->ue8m0;
+    q.q = ref_alloc((size_t)rows * cols * 2);
+    q.scale = *scale = (float *)ref_alloc(((size_t)rows * ((cols + 127) / 128) + 1) * sizeof(float));
+    ref_quant(&q, l->quant);
+    return q.q;
+}
+static inline moek_gemm_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets, const int32_t *order,
+                                            int up)
+{
+    const int gated = ref_gated(l->act), inter = l->inter;
+    moek_gemm_args g;
+    memset(&g, 0, sizeof g);
+    g.n = up ? inter : l->hidden, g.k = up ? l->hidden : inter, g.w_rows = up ? inter * (1 + gated) : l->hidden;
+    g.experts = l->experts, g.dtype = l->dtype, g.offsets = offsets;
+    g.w = up ? l->w->w_up : l->w->w_down, g.w_scale = up ? l->w->w_up_scale : l->w->w_down_scale;
+    g.bias = up ? l->w->w_up_bias : l->w->w_down_bias;
+    g.a_order = up ? order : NULL, g.a_div = l->slots, g.out_order = up ? NULL : order;
+    g.act = l->act, g.alpha = l->alpha, g.beta = l->beta, g.limit = l->limit;
+    g.w_step = l->up_layout == MOEK_UP_INTERLEAVED ? 2 : 1;
+    g.gate_first = l->up_layout == MOEK_UP_SWAPPED ? inter : 0;
+    g.up_first = l->up_layout == MOEK_UP_SWAPPED ? 0 : l->up_layout == MOEK_UP_INTERLEAVED ? 1 : inter;
+    return g;
+}
+/* Sorted rows of each expert, as ref_sort gives them, less what overflows rows_per_expert.  Returns their number. */
+static inline int ref_layer_sort(const ref_layer_args *l, int32_t *offsets, int32_t *order)
+{
+    const int slots = l->tokens * l->slots;
+    int e, i, n, at = 0;
+    for (e = 0; e < l->experts; e++) {
+        offsets[e] = at;
+        for (i = 0, n = 0; i < slots; i++)
+            if (l->ids[i] == e && (!l->rows_per_expert || n < l->rows_per_expert)) order[at++] = i, n++;
+    }
+    return offsets[l->experts] = at;
+}
+/* up or down of all sorted rows, rounded to T. */
+static inline uint16_t *ref_layer_step(const ref_layer_args *l, const moek_gemm_args *g, int up, int rows)
+{
+    const size_t n = (size_t)rows * g->n;
+    double *y = (double *)ref_alloc(n * sizeof(double));
+    uint16_t *t = (uint16_t *)ref_alloc(n * 2);
+    size_t i;
+    ref_gemm_(g, l->quant, up, y, NULL);
+    for (i = 0; i < n; i++) t[i] = ref_to_t(y[i], l->dtype);
+    free(y);
+    return t;
+}
+/* y: [tokens][hidden], before the rounding to T.  x and h are quantized as the kernels do it, h and o rounded to T
+ * once; so it is off only by f32 sums, and by the few h and o that these round to the next T. */
+static inline void ref_layer(const ref_layer_args *l, double *y)
+{
+    const int slots = l->tokens * l->slots;
+    int32_t *offsets = (int32_t *)ref_alloc(((size_t)l->experts + 1) * 4);
+    int32_t *order = (int32_t *)ref_alloc((size_t)slots * 4);
+    int32_t *kept = (int32_t *)ref_alloc((size_t)slots * 4);
+    const int rows = ref_layer_sort(l, offsets, order);
+    float *x_scale, *h_scale;
+    void *x = ref_layer_quant(l, l->x, l->tokens, l->hidden, l->router_weight_on_input ? l->weights : NULL,
+                              l->w->x_scale, &x_scale);
+    moek_gemm_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
+    moek_combine_args c;
+    uint16_t *h, *o;
+    void *hq;
+    int i;
+    up.a = x, up.a_scale = x_scale;
+    h = ref_layer_step(l, &up, 1, rows);
+    hq = ref_layer_quant(l, h, rows, l->inter, NULL, l->w->h_scale, &h_scale);
+    down.a = hq, down.a_scale = h_scale;
+    for (i = 0; i < slots; i++) kept[i] = -1;
+    for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];
+    o = ref_layer_step(l, &down, 0, slots);
+    memset(&c, 0, sizeof c);
+    c.tokens = l->tokens, c.topk = l->slots, c.hidden = l->hidden, c.experts = l->experts, c.dtype = l->dtype;
+    c.rows = o, c.ids = kept, c.weights = l->router_weight_on_input ? NULL : l->weights, c.addend = l->addend;
+    ref_combine(&c, y, NULL);
+    free(offsets), free(order), free(kept), free(x), free(x_scale), free(h), free(hq), free(h_scale), free(o);
+}
+#endif

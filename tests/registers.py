@@ -1,0 +1,76 @@
+"""registers.py -- compares what nvcc gave each kernel with the committed tests/registers.tsv, so that a change shows.
+
+    registers.py                             compares build/cuda/registers.tsv; last line: N passed, N failed, N skipped
+    registers.py --write                     ./moek registers: puts the lines of this architecture into tests/registers.tsv
+    registers.py --collect NVCC ARCH rows.a  prints the lines of the objects of these archives
+"""
+import os, subprocess, sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+COMMITTED, BUILT = os.path.join(HERE, "registers.tsv"), os.path.join(HERE, "..", "build", "cuda", "registers.tsv")
+
+
+def read(path):
+    """(nvcc version, {(name, arch): [registers, shared, complaint]})"""
+    if not os.path.exists(path):
+        return "", {}
+    with open(path) as f:
+        first, *lines = f.read().splitlines()
+    rows = [line.split("\t") for line in lines if line and line[0] != "#"]
+    return first.replace("# nvcc ", ""), {(r[0], r[1]): r[2:] + [""] * (5 - len(r)) for r in rows}
+
+
+def collect(version, archives):
+    print(f"# nvcc {version}")
+    for archive in archives:
+        objects = subprocess.run(["ar", "t", archive], stdout=subprocess.PIPE, check=True).stdout.decode().split()
+        for name in sorted(objects):
+            with open(os.path.join(os.path.dirname(archive), name + ".tsv")) as f:
+                sys.stdout.write(f.read())
+
+
+def write():
+    version, built = read(BUILT)
+    old_version, rows = read(COMMITTED)
+    archs = {arch for _, arch in built if arch != "?"}
+    rows = {k: v for k, v in rows.items() if k[1] not in archs and old_version == version}
+    rows.update((k, v) for k, v in built.items() if k[1] != "?")
+    with open(COMMITTED, "w") as f:
+        f.write(f"# nvcc {version}\n# kernel, architecture, registers, bytes of static shared memory.  ./moek registers\n")
+        for (name, arch), (registers, shared, _) in sorted(rows.items()):
+            f.write(f"{name}\t{arch}\t{registers}\t{shared}\n")
+    print(f"tests/registers.tsv: {len(rows)} lines")
+
+
+def compare():
+    version, built = read(BUILT)
+    old_version, rows = read(COMMITTED)
+    passed = failed = skipped = 0
+    for (name, arch), (registers, shared, complaint) in sorted(built.items()):
+        if complaint:
+            failed += 1
+            print(f"{name} sm_{arch}: {complaint}")
+    archs = {arch for _, arch in built if arch != "?"}
+    if old_version != version or not archs & {arch for _, arch in rows}:
+        print(f"tests/registers.tsv is of nvcc {old_version or '?'}, without a line for nvcc {version} and sm_{' '.join(archs)}")
+        passed, skipped = 0, len(built)
+    else:
+        for key in sorted({k for k in built if k[1] != "?"} | {k for k in rows if k[1] in archs}):
+            was, now = rows.get(key, ["no", "no"])[:2], built.get(key, ["no", "no"])[:2]
+            if was == now:
+                passed += 1
+            else:
+                failed += 1
+                print(f"{key[0]} sm_{key[1]}: {now[0]} registers, {now[1]} bytes shared; tests/registers.tsv: {was[0]}, {was[1]}.  "
+                      "If that is right: ./moek registers")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--collect"]:
+        collect(sys.argv[2], sys.argv[4:])
+    elif sys.argv[1:] == ["--write"]:
+        write()
+    else:
+        sys.exit(compare())

@@ -1,0 +1,790 @@
+/* test_layer.c -- whole layers through moek_plan_init, bind and run, against ref_layer, on each backend that is here.
+ *
+ *   cc -std=c99 -O2 -Iinclude -Itests tests/test_layer.c -lm -o layer                       the CPU rows
+ *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
+ *   ./layer [SM80 | CPU]                                                                    one backend only
+ *
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  Tolerances: layer.h, layer_tolerance. */
+#ifdef MOEK_EMU
+#include "emu.h"
+#endif
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include "layer.h"
+
+/* Emulation is 100 times slower: fewer combinations, and smaller layers. */
+#ifdef MOEK_EMU
+enum { SMALL = 1, HIDDEN = 128, INTER = 64, TOKENS = 9 };
+#else
+enum { SMALL = 0, HIDDEN = 256, INTER = 128, TOKENS = 33 };
+#endif
+enum { EXPERTS = 8, TOPK = 2 };
+
+static int backend;                                    /* under test */
+
+static moek_config config_of(int quant)
+{
+    moek_config c;
+    memset(&c, 0, sizeof c);
+    c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK;
+    c.quant = quant; c.act = MOEK_SILU; c.max_tokens = TOKENS;
+    c.backend = backend;
+    return c;
+}
+#define FOR_EACH_QUANT(quant) \
+    static const int quants_[] = { MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128 }; \
+    int q_, quant; \
+    for (q_ = 0; q_ < 5 && (quant = quants_[q_], 1); q_++)
+/* One format for what does not depend on it; under emulation one for all. */
+#define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
+
+/* ---- formats, activations, layouts ---------------------------------------------------------------------------------- */
+
+/* Every format with every activation; layouts, biases, T of fp8, ue8m0, static scales and entries take turns. */
+static void test_formats(void)
+{
+    static const int acts[] = {
+#define ACT(NAME, name, number, gated) number,
+        MOEK_EACH_ACT(ACT)
+#undef ACT
+    };
+    const int n = (int)(sizeof acts / sizeof *acts);
+    FOR_EACH_QUANT(quant) {
+        int turn;
+        for (turn = 0; turn < 2 * n; turn++) {
+            const int format = turn / n, i = turn % n;
+            moek_config c = config_of(quant);
+            char what[64];
+            layer l;
+            SKIP_IF_SMALL((i + 3 * q_ + 5 * format) % n > 1);
+            c.act = acts[i];
+            c.format = format;
+            if (c.act == MOEK_SWIGLUOAI_UNINTERLEAVE || i % 4 == 1) c.limit = 1.5f;
+            if (quant != MOEK_BF16 && quant != MOEK_FP16) c.dtype = i % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+            c.ue8m0 = quant == MOEK_FP8B128 && i % 3 == 1;
+            c.up_layout = (i + q_) % 4;
+            snprintf(what, sizeof what, "%s, layout %d, turn %d", moek_act_name(c.act), c.up_layout, turn);
+            layer_new(&l, &c, (i % 2 ? LAYER_BIAS : 0) | (i % 3 == 2 ? LAYER_STATIC : 0) | ((i + format) % 2 ? LAYER_LOGITS : 0), TOKENS);
+            layer_check(&l, what);
+            layer_free(&l);
+        }
+    }
+}
+
+/* No tokens, one, and sizes at the edges of what tiles and vectors hold. */
+static void test_sizes(void)
+{
+    static const int odd[][2] = { { 100, 36 }, { 1, 1 }, { 129, 257 }, { 130, 3 }, { 17, 128 } };
+    static const int even[][2] = { { 16, 16 }, { 144, 272 }, { 320, 48 } };
+    int i;
+    FOR_EACH_QUANT(quant) {
+        for (i = 0; i < (layer_arch ? 3 : 5); i++) {
+            moek_config c = config_of(quant);
+            const int *size = layer_arch ? even[i] : odd[i];
+            layer l;
+            SKIP_IF_SMALL((i + q_) % 3);
+            c.hidden = size[0]; c.inter = size[1];
+            c.format = i % 2;
+            layer_new(&l, &c, LAYER_BIAS, i == 2 ? 1 : 5);
+            if (layer_check(&l, "odd sizes")) {
+                uint16_t *y = layer_y(&l, moek_run);
+                l.config.chunk_tokens = 2;             /* rows that start anywhere */
+                if (quant != MOEK_FP8T && layer_plan(&l)) layer_same(&l, moek_run, y, "chunks of 2 of an odd size");
+                free(y);
+            }
+            layer_free(&l);
+        }
+    }
+}
+
+/* Many rows an expert, many experts, large topk: the other tiles. */
+static void test_tiles(void)
+{
+    FOR_EACH_QUANT(quant) {
+        moek_config c = config_of(quant);
+        layer l;
+        int batched;
+        SKIP_IF_SMALL(quant != MOEK_FP8B128);
+        c.hidden = 128; c.inter = 64;
+        for (batched = 0; batched < 2; batched++) {
+            c.format = batched;
+            c.experts = 2; c.topk = 1; c.max_tokens = SMALL ? 40 : 300;
+            layer_new(&l, &c, LAYER_LOGITS, c.max_tokens);
+            layer_check(&l, "many rows an expert");
+            layer_free(&l);
+            c.experts = SMALL ? 20 : 64; c.topk = SMALL ? 5 : 20; c.max_tokens = 7;
+            layer_new(&l, &c, LAYER_LOGITS, 7);
+            layer_check(&l, "many experts");
+            layer_free(&l);
+        }
+    }
+}
+
+/* ---- routing -------------------------------------------------------------------------------------------------------- */
+
+static void route_once(int routing, int turn)
+{
+    moek_config c = config_of(turn % 2 ? MOEK_FP16 : MOEK_BF16);
+    char what[64];
+    layer l;
+    c.routing = routing;
+    c.format = turn / 2 % 2;
+    c.logits_dtype = turn % 4;
+    c.topk = routing == MOEK_ROUTE_LLAMA4 ? 1 : 2;
+    c.router_weight_on_input = routing == MOEK_ROUTE_LLAMA4;
+    if (routing == MOEK_ROUTE_DEEPSEEK_V3) c.groups = 4, c.topk_groups = 2, c.scale = 2.5f;
+    layer_new(&l, &c, LAYER_LOGITS, TOKENS);
+    if (routing == MOEK_ROUTE_DEEPSEEK_V3 || routing == MOEK_ROUTE_MINIMAX2) l.w.router_bias = layer_new_f32(&l, EXPERTS, -0.2f, 0.2f);
+    if (turn % 3 == 2) l.w.router_expert_scale = layer_new_f32(&l, EXPERTS, 0.5f, 2);
+    snprintf(what, sizeof what, "routing method %d", routing);
+    layer_check(&l, what);
+    layer_free(&l);
+}
+static void test_routing(void)
+{
+    int turn = 0;
+#define METHOD(name, number, score, normalize, eps, text) route_once(number, turn++);
+    MOEK_EACH_ROUTING(METHOD)
+#undef METHOD
+}
+
+static void test_hash_routing(void)
+{
+    moek_config c = config_of(MOEK_BF16);
+    layer l;
+    int32_t *table, *token_ids;
+    int i;
+    layer_new(&l, &c, LAYER_LOGITS, TOKENS);
+    l.w.router_table = table = layer_new_i32(&l, 50 * TOPK);
+    l.args.token_ids = token_ids = layer_new_i32(&l, TOKENS);
+    for (i = 0; i < 50; i++) layer_choose(table + i * TOPK, TOPK, EXPERTS);
+    for (i = 0; i < TOKENS; i++) token_ids[i] = rng_below(50);
+    if (layer_check(&l, "hash routing")) {
+        uint16_t *y = layer_y(&l, moek_run);
+        l.config.chunk_tokens = 4;
+        if (layer_plan(&l)) layer_same(&l, moek_run, y, "hash routing in chunks");
+        free(y);
+    }
+    layer_free(&l);
+}
+
+/* Ties, one expert for all, experts without rows, an expert twice, nobody. */
+static void test_adversarial(void)
+{
+    int kind, i;
+    FOR_EACH_QUANT(quant) {
+        for (kind = 0; kind < 5; kind++) {
+            static const char *const names[] = { "all to one expert", "every token twice to one", "nobody", "ids out of range", "ties" };
+            moek_config c = config_of(quant);
+            layer l;
+            SKIP_IF_SMALL((kind + q_) % 5);
+            c.format = kind == 1 ? MOEK_STANDARD : (kind + q_) % 2;
+            layer_new(&l, &c, kind == 4 ? LAYER_LOGITS : 0, TOKENS);
+            for (i = 0; i < TOKENS * TOPK && kind < 4; i++) {
+                int32_t *id = &l.args.topk_ids[i];
+                *id = kind == 0 ? (i % TOPK ? -1 : 5) : kind == 1 ? i / TOPK % EXPERTS : kind == 2 ? -1 : i % 5 ? *id : -1;
+                if (kind == 3 && layer_arch && i % 7 == 1) *id = i % 2 ? EXPERTS : 0x7fffffff;     /* the CPU rows refuse them */
+            }
+            if (kind == 4) memset((void *)(size_t)l.args.router_logits, 0, 4 * TOKENS * EXPERTS);
+            layer_check(&l, names[kind]);
+            layer_free(&l);
+        }
+    }
+}
+
+/* ---- where experts are ---------------------------------------------------------------------------------------------- */
+
+/* Two ranks with half of the experts each: what they give adds up to the whole. */
+static void half_of(const layer *whole, layer *half, int first)
+{
+    const moek_config c = whole->config;
+    const size_t n = EXPERTS / 2, element = c.quant == MOEK_BF16 ? 2 : 1, row = (size_t)c.hidden * element;
+    const size_t up = n * whole->up_rows, down = n * c.hidden;
+    moek_config h = c;
+    int32_t *map;
+    int i;
+    h.local_experts = EXPERTS / 2;
+    layer_new(half, &h, whole->options, whole->args.tokens);
+    memcpy((void *)(size_t)half->w.w_up, (const char *)whole->w.w_up + (first ? up * row : 0), up * row);
+    memcpy((void *)(size_t)half->w.w_down, (const char *)whole->w.w_down + (first ? down * c.inter * element : 0), down * c.inter * element);
+    if (half->w.w_up_scale) memcpy((void *)(size_t)half->w.w_up_scale, whole->w.w_up_scale + (first ? up : 0), 4 * up);
+    if (half->w.w_up_scale) memcpy((void *)(size_t)half->w.w_down_scale, whole->w.w_down_scale + (first ? down : 0), 4 * down);
+    memcpy((void *)(size_t)half->args.x, whole->args.x, layer_y_bytes(whole));
+    memcpy(half->args.topk_ids, whole->args.topk_ids, 4 * (size_t)whole->args.tokens * TOPK);
+    memcpy(half->args.topk_weights, whole->args.topk_weights, 4 * (size_t)whole->args.tokens * TOPK);
+    half->w.expert_map = map = layer_new_i32(half, EXPERTS);
+    for (i = 0; i < EXPERTS; i++) map[i] = i / (EXPERTS / 2) == (first != 0) ? i % (EXPERTS / 2) : -1;
+}
+static void test_expert_map(void)
+{
+    static const int quants[] = { MOEK_BF16, MOEK_FP8C };
+    int turn;
+    for (turn = 0; turn < 4; turn++) {
+        moek_config c = config_of(quants[turn % 2]);
+        layer whole, half[2];
+        double *want, square = 0, error = 0;
+        size_t i;
+        SKIP_IF_SMALL(turn == 1 || turn == 2);
+        c.format = turn / 2;
+        layer_new(&whole, &c, 0, TOKENS);
+        half_of(&whole, &half[0], 0);
+        half_of(&whole, &half[1], 1);
+        if (layer_check(&whole, "the whole") && layer_check(&half[0], "the first half") && layer_check(&half[1], "the second half")) {
+            const void *y0 = layer_got(&half[0], half[0].args.y), *y1 = layer_got(&half[1], half[1].args.y);
+            want = layer_ref(&whole);
+            for (i = 0; i < layer_y_bytes(&whole) / 2; i++) {
+                const double d = ref_get_t(y0, i, MOEK_DTYPE_BF16) + ref_get_t(y1, i, MOEK_DTYPE_BF16) - want[i];
+                square += want[i] * want[i];
+                error += d * d;
+            }
+            CHECK(sqrt(error / square) < layer_tolerance(&whole), "the halves do not add up: %.2e", sqrt(error / square));
+            free(want);
+        }
+        layer_free(&whole); layer_free(&half[0]); layer_free(&half[1]);
+    }
+}
+
+/* 12 physical experts for 8 logical ones, in any order; counters; padding and ids of -1 count for nobody. */
+static void test_replicas(void)
+{
+    enum { PHYSICAL = 12, REPLICAS = 3 };
+    int turn;
+    for (turn = 0; turn < 2; turn++) {
+        moek_config c = config_of(MOEK_BF16);
+        layer l;
+        int32_t *replicas, *count, *map;
+        unsigned char *padding;
+        int e, i;
+        c.physical_experts = PHYSICAL; c.local_experts = PHYSICAL - 2; c.max_replicas = REPLICAS;
+        c.format = turn;
+        layer_new(&l, &c, turn ? LAYER_LOGITS : 0, TOKENS);
+        l.w.replicas = replicas = layer_new_i32(&l, EXPERTS * REPLICAS);
+        l.w.replica_count = count = layer_new_i32(&l, EXPERTS);
+        l.w.expert_map = map = layer_new_i32(&l, PHYSICAL);
+        l.w.expert_load = (int32_t *)layer_array_new(&l, 4 * PHYSICAL, LAYER_OUT);
+        l.args.is_padding = padding = (unsigned char *)layer_array_new(&l, TOKENS, LAYER_IN);
+        memset(l.w.expert_load, 0, 4 * PHYSICAL);
+        for (e = 0; e < EXPERTS; e++) {
+            count[e] = e % (REPLICAS + 1);             /* expert 0 and 4: nowhere */
+            for (i = 0; i < REPLICAS; i++) replicas[e * REPLICAS + i] = i < count[e] && e != 3 ? rng_below(PHYSICAL) : -1;
+        }
+        for (e = 0; e < PHYSICAL; e++) map[e] = (e + 5) % PHYSICAL < PHYSICAL - 2 ? (e + 5) % PHYSICAL : -1;
+        for (i = 0; i < TOKENS; i++) padding[i] = i % 4 == 1;
+        if (!turn) for (i = 0; i < TOKENS * TOPK; i += 3) l.args.topk_ids[i] = -1;
+        layer_check(&l, "replicas");
+        layer_free(&l);
+    }
+}
+
+/* The rows of padding are zero, or what the shared experts gave. */
+static void test_padding(void)
+{
+    int turn;
+    for (turn = 0; turn < 4; turn++) {
+        moek_config c = config_of(turn % 2 ? MOEK_FP8B128 : MOEK_BF16);
+        layer l;
+        unsigned char *padding;
+        int i, t, wrong = 0;
+        SKIP_IF_SMALL(turn == 0 || turn == 3);
+        c.format = turn % 2;
+        layer_new(&l, &c, turn / 2 ? LAYER_LOGITS : 0, TOKENS);
+        l.args.is_padding = padding = (unsigned char *)layer_array_new(&l, TOKENS, LAYER_IN);
+        for (t = 0; t < TOKENS; t++) padding[t] = t % 3 == 0;
+        if (turn % 2) l.args.shared_y = layer_new_t(&l, TOKENS * HIDDEN, 1);
+        if (layer_check(&l, "padding")) {
+            const uint16_t *y = (const uint16_t *)layer_got(&l, l.args.y), *shared = (const uint16_t *)l.args.shared_y;
+            for (i = 0; i < TOKENS * HIDDEN; i++) wrong += padding[i / HIDDEN] && y[i] != (shared ? shared[i] : 0);
+            CHECK(!wrong, "%s: %d entries of padding", l.what, wrong);
+        }
+        layer_free(&l);
+    }
+}
+
+/* The router's weight on the input, slots that every token has, rows beyond max_rows_per_expert. */
+static void test_options(void)
+{
+    FOR_EACH_QUANT(quant) {
+        moek_config c = config_of(quant), on_input, shared, few;
+        layer l;
+        SKIP_IF_SMALL(quant != MOEK_FP8T);
+        on_input = shared = few = c;
+        on_input.topk = 1; on_input.router_weight_on_input = 1; on_input.format = q_ % 2;
+        layer_new(&l, &on_input, LAYER_BIAS, TOKENS);
+        layer_check(&l, "weight on the input");
+        layer_free(&l);
+        shared.shared_slots = 2; shared.shared_weight = 0.25f; shared.format = (q_ + 1) % 2;
+        layer_new(&l, &shared, q_ % 2 ? LAYER_LOGITS : 0, TOKENS);
+        layer_check(&l, "shared slots");
+        layer_free(&l);
+        few.format = MOEK_BATCHED; few.max_rows_per_expert = 3;
+        layer_new(&l, &few, LAYER_LOGITS, TOKENS);
+        layer_check(&l, "more rows than max_rows_per_expert");
+        layer_free(&l);
+    }
+}
+
+/* ---- the same bits by another way ----------------------------------------------------------------------------------- */
+
+static moek_status by_stages(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    moek_step step;
+    moek_status s = moek_begin(plan, args, &step);
+    if (s == MOEK_OK) s = moek_route(&step, stream);
+    if (s == MOEK_OK) s = moek_prepare_send(&step, stream);
+    if (s == MOEK_OK) s = moek_prepare_receive(&step, stream);
+    if (s == MOEK_OK) s = moek_experts_apply(&step, stream);
+    if (s == MOEK_OK) s = moek_finalize_send(&step, stream);
+    if (s == MOEK_OK && args->shared) s = args->shared(args->shared_context, step.first, step.tokens, stream);
+    return s == MOEK_OK ? moek_finalize_receive(&step, stream) : s;
+}
+static moek_status by_pairs(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    moek_step step;
+    moek_status s = moek_begin(plan, args, &step);
+    if (s == MOEK_OK) s = moek_route(&step, stream);
+    if (s == MOEK_OK) s = moek_prepare(&step, stream);
+    if (s == MOEK_OK) s = moek_experts_apply(&step, stream);
+    return s == MOEK_OK ? moek_finalize(&step, stream) : s;
+}
+/* A plan is a value: a copy runs as well. */
+static moek_status by_copy(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    const moek_plan copy = *plan;
+    return moek_run(&copy, args, stream);
+}
+static moek_args token_of(const moek_plan *plan, const moek_args *args, int t)
+{
+    moek_args a = *args;
+    const size_t row = 2 * (size_t)t * plan->config.hidden;
+    a.tokens = 1;
+    a.x = (const char *)args->x + row;
+    a.y = (char *)args->y + row;
+    a.topk_ids += t * plan->slots;
+    a.topk_weights += t * plan->slots;
+    return a;
+}
+static moek_status token_by_token(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    moek_status s = MOEK_OK;
+    int t;
+    for (t = 0; t < args->tokens && s == MOEK_OK; t++) {
+        const moek_args a = token_of(plan, args, t);
+        s = moek_run(plan, &a, stream);
+    }
+    return s;
+}
+static moek_status in_place(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    moek_args a = *args;
+    layer_copy(args->y, args->x, 2 * (size_t)args->tokens * plan->config.hidden, stream);
+    a.x = args->y;
+    return moek_run(plan, &a, stream);
+}
+/* Two steps at once, each with its workspace: halves of the tokens, interleaved as dual-batch overlap does. */
+static void *second_workspace;
+static moek_status two_in_flight(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    static moek_status (*const stages[])(moek_step *, moek_stream) = {
+        moek_route, moek_prepare_send, moek_prepare_receive, moek_experts_apply, moek_finalize_send, moek_finalize_receive
+    };
+    moek_args half[2];
+    moek_step step[2];
+    moek_status s = MOEK_OK;
+    int i, k;
+    half[0] = half[1] = *args;
+    half[0].tokens = args->tokens / 2;
+    half[1] = token_of(plan, args, half[0].tokens);
+    half[1].tokens = args->tokens - half[0].tokens;
+    half[1].handle = 1;
+    half[1].workspace = second_workspace;
+    for (k = 0; k < 2 && s == MOEK_OK; k++) s = moek_begin(plan, &half[k], &step[k]);
+    for (i = 0; i < 6; i++)
+        for (k = 0; k < 2 && s == MOEK_OK; k++) s = stages[i](&step[(i + k) % 2], stream);
+    CHECK(step[0].args.handle == 0 && step[1].args.handle == 1, "handles");
+    return s;
+}
+#if MEM_CUDA
+/* Capture, replay twice.  The first replay works on what a run before left behind. */
+static moek_status by_graph(const moek_plan *plan, const moek_args *args, moek_stream unused)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    moek_status s;
+    (void)unused;
+    mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    mem_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    s = moek_run(plan, args, stream);
+    mem_must(cudaStreamEndCapture(stream, &graph));
+    mem_must(cudaGraphInstantiate(&exec, graph, 0));
+    mem_must(cudaGraphLaunch(exec, stream));
+    mem_must(cudaGraphLaunch(exec, stream));
+    mem_must(cudaStreamSynchronize(stream));
+    mem_must(cudaGraphExecDestroy(exec));
+    mem_must(cudaGraphDestroy(graph));
+    mem_must(cudaStreamDestroy(stream));
+    return s;
+}
+#endif
+
+static void test_same_bits(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int format;
+        for (format = 0; format < 2; format++) {
+            moek_config c = config_of(quant);
+            uint16_t *y;
+            layer l;
+            SKIP_IF_SMALL((q_ + format) % 3);
+            c.format = format;
+            c.batch_invariant = 1;                     /* a token's bits do not depend on the others */
+            layer_new(&l, &c, LAYER_BIAS | LAYER_STATIC, TOKENS);
+            if (layer_check(&l, "the same bits") && (y = layer_y(&l, moek_run)) != NULL) {
+                layer_same(&l, by_stages, y, "stage by stage");
+                layer_same(&l, by_pairs, y, "prepare and finalize");
+                layer_same(&l, by_copy, y, "a copied plan");
+                layer_same(&l, in_place, y, "y in the place of x");
+                layer_same(&l, token_by_token, y, "a token alone");
+                second_workspace = mem_alloc(layer_arch, moek_workspace_size(&l.plan));
+                layer_same(&l, two_in_flight, y, "two steps in flight");
+                mem_free(layer_arch, second_workspace);
+#if MEM_CUDA
+                if (layer_arch) layer_same(&l, by_graph, y, "a graph");
+#endif
+                l.config.chunk_tokens = 4;
+                if (layer_plan(&l)) layer_same(&l, moek_run, y, "chunks of 4");
+                l.config.chunk_tokens = 1;
+                if (layer_plan(&l)) layer_same(&l, moek_run, y, "chunks of 1");
+                l.config.chunk_tokens = TOKENS + 1;
+                if (layer_plan(&l)) layer_same(&l, moek_run, y, "a chunk larger than all");
+                l.config.max_tokens = 2 * TOKENS;
+                if (layer_plan(&l)) layer_same(&l, moek_run, y, "a plan for more tokens");
+                free(y);
+            }
+            layer_free(&l);
+        }
+    }
+}
+
+/* Without batch_invariant: chunks give the same bits while tiles are the same, which such few tokens see to. */
+static void test_chunks(void)
+{
+    FOR_EACH_QUANT(quant) {
+        moek_config c = config_of(quant);
+        uint16_t *y;
+        layer l;
+        SKIP_IF_SMALL(quant != MOEK_BF16);
+        if (quant == MOEK_FP8T) continue;              /* its scale is that of the chunk */
+        layer_new(&l, &c, LAYER_LOGITS, TOKENS);
+        if (layer_check(&l, "in chunks") && (y = layer_y(&l, moek_run)) != NULL) {
+            l.config.chunk_tokens = 5;
+            if (layer_plan(&l)) layer_same(&l, moek_run, y, "chunks of 5");
+            free(y);
+        }
+        layer_free(&l);
+    }
+}
+
+/* No tokens: nothing is written. */
+static void test_no_tokens(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int format;
+        for (format = 0; format < 2; format++) {
+            moek_config c = config_of(quant);
+            layer l;
+            SKIP_IF_SMALL(quant != MOEK_FP8T);
+            c.format = format;
+            layer_new(&l, &c, 0, TOKENS);
+            snprintf(l.what, sizeof l.what, "no tokens, %s, format %d", moek_quant_name(quant), format);
+            l.args.tokens = 0;
+            if (layer_plan(&l) && layer_run(&l, moek_run) && layer_run(&l, by_stages)) {
+                const layer_array *y = layer_find(&l, l.args.y);
+                CHECK(!memcmp(y->got, y->host, y->bytes), "%s: y was written", l.what);
+            }
+            layer_free(&l);
+        }
+    }
+}
+
+/* ---- NaN and Inf ---------------------------------------------------------------------------------------------------- */
+
+/* A token that is spoilt changes no other's bits.  (Compared with zeros in its place: the dynamic scale of fp8t is that of
+ * all finite x, so the token may not have any.) */
+static void test_nonfinite(void)
+{
+    static const uint16_t bad[2][2] = { { 0x7fc0, 0x7f80 }, { 0x7e00, 0x7c00 } };         /* NaN, Inf; bf16, fp16 */
+    FOR_EACH_QUANT(quant) {
+        int kind;
+        for (kind = 0; kind < 3; kind++) {
+            moek_config c = config_of(quant);
+            uint16_t *y, *x;
+            layer l;
+            int j, visible = 0;
+            SKIP_IF_SMALL(quant != MOEK_FP8T || kind == 2);
+            c.format = kind == 2;
+            layer_new(&l, &c, 0, TOKENS);
+            x = (uint16_t *)(size_t)l.args.x + 4 * HIDDEN;
+            memset(x, 0, 2 * HIDDEN);
+            if (layer_check(&l, "a token of zeros") && (y = layer_y(&l, moek_run)) != NULL) {
+                for (j = 0; j < (kind == 1 ? 1 : HIDDEN); j++) x[j + (kind == 1 ? 7 : 0)] = bad[l.config.dtype == MOEK_DTYPE_FP16][kind == 1];
+                if (layer_run(&l, moek_run)) {
+                    uint16_t *got = (uint16_t *)layer_got(&l, l.args.y);
+                    for (j = 0; j < HIDDEN; j++) {
+                        const double v = ref_get_t(got, 4 * HIDDEN + j, l.config.dtype);
+                        visible += isnan(v) || isinf(v);
+                    }
+                    memcpy(got + 4 * HIDDEN, y + 4 * HIDDEN, 2 * HIDDEN);
+                    CHECK(!memcmp(got, y, layer_y_bytes(&l)), "%s: NaN or Inf of a token reaches others", l.what);
+                    CHECK(visible, "%s: NaN or Inf of a token is not to be seen", l.what);
+                }
+                free(y);
+            }
+            layer_free(&l);
+        }
+    }
+}
+
+/* ---- own parts ------------------------------------------------------------------------------------------------------ */
+
+static char events[256];
+static void event(char what)
+{
+    const size_t n = strlen(events);
+    if (n + 1 < sizeof events) events[n] = what, events[n + 1] = 0;
+}
+#define INNER(self) ((const moek_prepare_finalize *)(self)->context)
+static moek_status own_prepare_send(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    event('p');
+    return INNER(self)->prepare_send(INNER(self), step, stream);
+}
+static moek_status own_prepare_receive(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    event('r');
+    return INNER(self)->prepare_receive(INNER(self), step, stream);
+}
+static moek_status own_finalize_send(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream)
+{
+    event('s');
+    return INNER(self)->finalize_send(INNER(self), step, weight_and_reduce, stream);
+}
+static moek_status own_finalize_receive(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream)
+{
+    event('f');
+    return INNER(self)->finalize_receive(INNER(self), step, weight_and_reduce, stream);
+}
+static size_t own_workspace(const moek_prepare_finalize *self, const moek_plan *plan) { return INNER(self)->workspace(INNER(self), plan); }
+static moek_prepare_finalize own_around(const moek_prepare_finalize *inner)
+{
+    moek_prepare_finalize own = *inner;
+    own.name = "own";
+    own.context = (void *)(size_t)inner;
+    own.workspace = own_workspace;
+    own.prepare_send = own_prepare_send;
+    own.prepare_receive = own_prepare_receive;
+    own.finalize_send = own_finalize_send;
+    own.finalize_receive = own_finalize_receive;
+    return own;
+}
+
+/* Shared experts that take their time: y comes when they are called, a chunk at a time, between send and receive. */
+typedef struct shared_call { const void *from; void *to; int next, wrong; size_t row; } shared_call;
+static moek_status shared_experts(void *context, int first, int tokens, moek_stream stream)
+{
+    shared_call *s = (shared_call *)context;
+    event('S');
+    s->wrong |= first != s->next || tokens != (first + 4 > TOKENS ? TOKENS - first : 4);
+    s->next = first + tokens;
+    layer_copy((char *)s->to + first * s->row, (const char *)s->from + first * s->row, tokens * s->row, stream);
+    return MOEK_OK;
+}
+static moek_status shared_fails(void *context, int first, int tokens, moek_stream stream)
+{
+    (void)context; (void)first; (void)tokens; (void)stream;
+    return MOEK_E_CUDA;
+}
+
+static shared_call shared_now;
+static moek_status with_shared(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    moek_args a = *args;
+    shared_call s = shared_now;
+    moek_status status;
+    a.shared = shared_experts;
+    a.shared_context = &s;
+    s.next = s.wrong = 0;
+    events[0] = 0;
+    status = moek_run(plan, &a, stream);
+    CHECK(!s.wrong && s.next == args->tokens, "the shared experts are called with other tokens");
+    return status;
+}
+
+/* A user's prepare/finalize is called in order, once a chunk; shared_y is added, and may come late. */
+static void test_shared(void)
+{
+    int format;
+    for (format = 0; format < 2; format++) {
+        const moek_prepare_finalize own = own_around(format ? &moek_batched : &moek_local);
+        moek_config c = config_of(MOEK_BF16);
+        char expected[256] = "";
+        uint16_t *y;
+        void *late;
+        int t;
+        layer l;
+        c.format = format;
+        layer_new(&l, &c, 0, TOKENS);
+        l.args.shared_y = layer_new_t(&l, TOKENS * HIDDEN, 1);
+        if (layer_check(&l, "shared experts") && (y = layer_y(&l, moek_run)) != NULL) {
+            shared_now.from = layer_find(&l, l.args.shared_y)->there + LAYER_GUARD;
+            shared_now.row = 2 * HIDDEN;
+            l.args.shared_y = late = layer_array_new(&l, layer_y_bytes(&l), LAYER_OUT);
+            shared_now.to = layer_find(&l, late)->there + LAYER_GUARD;
+            l.config.prepare_finalize = &own;
+            l.config.chunk_tokens = 4;
+            for (t = 0; t < TOKENS; t += 4) strcat(expected, "prsSf");
+            if (layer_plan(&l)) layer_same(&l, with_shared, y, "shared experts that come late");
+            CHECK(!strcmp(events, expected), "calls are %s, not %s", events, expected);
+            free(y);
+        }
+        layer_free(&l);
+    }
+}
+static void test_failing_part(void)
+{
+    moek_config c = config_of(MOEK_BF16);
+    moek_args a;
+    layer l;
+    layer_new(&l, &c, 0, TOKENS);
+    if (layer_plan(&l)) {
+        layer_put(&l);
+        a = layer_args(&l);
+        a.shared = shared_fails;
+        CHECK(moek_run(&l.plan, &a, NULL) == MOEK_E_CUDA && strstr(l.why, "token 0"), "a part's status is lost: %s", l.why);
+        CHECK(layer_get(&l), "a guard was written to");
+    }
+    layer_free(&l);
+}
+
+/* Experts that give back their input, so y is known exactly: the weighted sum of x over the experts that are somebody. */
+static moek_status identity_apply(const moek_experts *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const size_t row = 2 * (size_t)plan->config.hidden;
+    const int rows = plan->rows_per_expert ? plan->local_experts * plan->rows_per_expert : step->rows;
+    int r, k;
+    event('e');
+    if (self->expects_unquantized) CHECK(!step->a_scale, "quantized rows for experts that quantize themselves");
+    if (plan->rows_per_expert || self->weight_and_reduce == MOEK_NOOP) {
+        layer_copy(step->out, step->a, (size_t)rows * row, stream);
+        return MOEK_OK;
+    }
+    for (r = 0; r < rows; r++)
+        for (k = 0; k < plan->slots; k++)
+            layer_copy((char *)step->out + (r * (size_t)plan->slots + k) * row, (const char *)step->a + r * row, row, stream);
+    return MOEK_OK;
+}
+static size_t some_workspace(const moek_experts *self, const moek_plan *plan) { (void)self; (void)plan; return 1000; }
+
+static void check_identity(layer *l, int kind)
+{
+    const int dtype = l->config.dtype;
+    const void *got = layer_got(l, l->args.y);
+    int t, k, j, wrong = 0;
+    for (t = 0; t < l->args.tokens; t++) {
+        double sum = 0;
+        for (k = 0; k < TOPK; k++) if (l->args.topk_ids[t * TOPK + k] >= 0) sum += l->args.topk_weights[t * TOPK + k];
+        for (j = 0; j < l->config.hidden; j++) {
+            const size_t i = (size_t)t * l->config.hidden + j;
+            const double x = ref_get_t(l->args.x, i, dtype), y = ref_get_t(got, i, dtype);
+            if (kind == MOEK_NOOP) wrong += x != y;
+            else wrong += fabs(x * sum - y) > fabs(x * sum) / 255;
+        }
+    }
+    CHECK(!wrong, "%s: %d entries are wrong", l->what, wrong);
+}
+static void own_experts_once(int kind, int format, int quant)
+{
+    moek_experts own = { "identity", 0, 0, 0, NULL, NULL, some_workspace, identity_apply };
+    moek_config c = config_of(quant);
+    layer l;
+    int i;
+    own.format = format;
+    own.weight_and_reduce = kind;
+    own.expects_unquantized = quant == MOEK_FP8C;
+    c.format = format;
+    c.experts_impl = &own;
+    c.backend = MOEK_BACKEND_USER;
+    if (!layer_arch) c.exclude = 1u << MOEK_BACKEND_SM80;
+    layer_new(&l, &c, 0, TOKENS);
+    for (i = 0; i < TOKENS * TOPK && kind != MOEK_NOOP; i += 5) l.args.topk_ids[i] = -1;
+    snprintf(l.what, sizeof l.what, "own experts, weight_and_reduce %d, format %d, %s", kind, format, moek_quant_name(quant));
+    events[0] = 0;
+    if (layer_plan(&l) && layer_run(&l, moek_run)) {
+        CHECK(!strcmp(events, "e"), "apply was called not once: %s", events);
+        check_identity(&l, kind);
+    }
+    layer_free(&l);
+}
+static void test_own_experts(void)
+{
+    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_BF16);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_BF16);
+    own_experts_once(MOEK_CONTIGUOUS, MOEK_STANDARD, MOEK_FP16);
+    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_FP8C);
+    own_experts_once(MOEK_DELEGATE, MOEK_BATCHED, MOEK_BF16);
+    own_experts_once(MOEK_NAIVE_BATCHED, MOEK_BATCHED, MOEK_FP16);
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------------------ */
+
+#define RUN(test) do { const int failed = check_failed; rng_seed(1); layer_worst = 0; test(); \
+                       printf("%-8s %-18s worst %.3f of the tolerance  %s\n", name, #test, layer_worst, check_failed == failed ? "ok" : "FAILED"); \
+                       fflush(stdout); } while (0)
+static void test_backend(const char *name)
+{
+    RUN(test_formats);
+    RUN(test_sizes);
+    RUN(test_tiles);
+    RUN(test_routing);
+    RUN(test_hash_routing);
+    RUN(test_adversarial);
+    RUN(test_expert_map);
+    RUN(test_replicas);
+    RUN(test_padding);
+    RUN(test_options);
+    RUN(test_same_bits);
+    RUN(test_chunks);
+    RUN(test_no_tokens);
+    RUN(test_nonfinite);
+    RUN(test_shared);
+    RUN(test_failing_part);
+    RUN(test_own_experts);
+}
+
+static void try_backend(const char *name, int number, int arch, const char *only)
+{
+    moek_config c;
+    moek_plan plan;
+    if (arch < 0 || (only && strcmp(only, name))) return;
+    backend = number;
+    layer_arch = arch;
+    c = config_of(MOEK_BF16);
+    if (mem_can_run(arch) && moek_plan_init(&plan, &c) == MOEK_OK) {
+        test_backend(name);
+        return;
+    }
+    printf("%-8s skipped: not for this machine, or not compiled in\n", name);
+    check_skipped++;
+}
+int main(int argc, char **argv)
+{
+    const char *only = argc > 1 ? argv[1] : NULL;
+#define BACKEND(name, number, arch) try_backend(#name, number, arch, only);
+    MOEK_EACH_BACKEND(BACKEND)
+#undef BACKEND
+    return check_end();
+}

@@ -1,0 +1,888 @@
+/* test_rows.c -- every row of the kernel table against ref.h, by operation.
+ *
+ *   cc -std=c99 -O2 -Iinclude tests/test_rows.c -lm -o rows              the CPU rows
+ *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/test_rows.c -o rows        those of this GPU, too
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases
+ *   ./rows [WORD ...]                                                    only rows whose name holds every word
+ *
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
+ * parts of what is allowed (where not all must be exact). */
+#ifdef MOEK_EMU
+#include "emu.h"
+#endif
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include "rows.h"
+
+/* Emulation is 100 times slower: fewer and smaller cases, but each kind of them. */
+#ifdef MOEK_EMU
+enum { SMALL = 1 };
+#else
+enum { SMALL = 0 };
+#endif
+#define SAY(...) snprintf(now.what, sizeof now.what, __VA_ARGS__)
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static void worse(double error) { if (error > now.worst || isnan(error)) now.worst = error; }
+
+/* ---- route ------------------------------------------------------------------------------------------------------- */
+
+typedef struct route_method { int number, score, normalize; float eps; } route_method;
+#define ROUTE_METHOD(name, number, score, normalize, eps, text) \
+    { number, MOEK_SCORE_##score, MOEK_NORM_##normalize, eps },
+static const route_method route_methods[] = { MOEK_EACH_ROUTING(ROUTE_METHOD) };
+
+enum { LOGITS_PLAIN, LOGITS_TIES, LOGITS_EQUAL, LOGITS_NONFINITE, LOGITS_NAN, LOGITS_WIDE, LOGITS_KINDS };
+
+static double route_logit(int kind, int e)
+{
+    static const double odd[] = { NAN, INFINITY, -INFINITY, -0.0, 0.0 };
+    const double x = 2 * rng_normal();
+    switch (kind) {
+    case LOGITS_TIES:      return nearbyint(2 * x) / 2;               /* makes -0, too, which equals 0 */
+    case LOGITS_EQUAL:     return 0.75;
+    case LOGITS_NONFINITE: return e % 5 == 2 ? odd[rng_below(COUNT(odd))] : x;
+    case LOGITS_NAN:       return NAN;
+    case LOGITS_WIDE:      return 10 * x;
+    default:               return x;
+    }
+}
+static void route_fill(moek_route_args *a)
+{
+    void *logits = in((size_t)a->tokens * a->experts * (a->logits_dtype == MOEK_DTYPE_F32 ? 4 : 2));
+    int t, e;
+    for (t = 0; t < a->tokens; t++) {
+        const int kind = a->tokens == 1 ? rng_below(LOGITS_KINDS) : t % 16 < LOGITS_KINDS ? t % 16 : LOGITS_PLAIN;
+        for (e = 0; e < a->experts; e++) {
+            const double x = route_logit(kind, e);
+            const size_t i = (size_t)t * a->experts + e;
+            if (a->logits_dtype == MOEK_DTYPE_F32) ((float *)logits)[i] = (float)x;
+            else ((uint16_t *)logits)[i] = ref_to_t(x, a->logits_dtype);
+        }
+    }
+    a->logits = logits;
+}
+/* How far f32 may be from a double score: exp of a rounded difference, a division, and the sum with the bias. */
+static double route_noise(const moek_route_args *a, double s, double c)
+{
+    return (a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER ? 0 : 8e-6 * fabs(s) + 3e-38) +
+           (a->bias ? 1.2e-7 * fabs(c) : 0);
+}
+/* 1 if f32 could choose other groups than double. */
+static int route_groups_close(const moek_route_args *a, const double *s, const unsigned char *allowed)
+{
+    const int size = a->experts / (a->groups > 1 ? a->groups : 1);
+    double score[1024];
+    int g, h;
+    if (a->groups <= 1) return 0;
+    ref_group_scores(a, s, score);
+    for (g = 0; g < a->groups; g++)
+        for (h = 0; h < a->groups; h++) {
+            const double gap = fabs(score[g] - score[h]), noise = 1e-5 * (fabs(score[g]) + fabs(score[h])) + 1e-30;
+            if (allowed[g * size] && !allowed[h * size] && gap > 0 && gap < noise) return 1;
+        }
+    return 0;
+}
+/* Expert i, chosen, must not lose to j: nearly as good is enough, but of equals the lower comes first. */
+static int route_may_precede(const moek_route_args *a, const double *s, int i, int j)
+{
+    const double bi = a->bias ? a->bias[i] : 0, bj = a->bias ? a->bias[j] : 0, ci = s[i] + bi, cj = s[j] + bj;
+    if (s[i] == s[j] && bi == bj) return i < j;
+    return ci >= cj - route_noise(a, s[i], ci) - route_noise(a, s[j], cj);
+}
+static int route_ids_right(const moek_route_args *a, const double *s, const unsigned char *allowed, const int32_t *ids)
+{
+    unsigned char chosen[1024] = { 0 };
+    int i, j;
+    for (i = 0; i < a->topk; i++) {
+        if (ids[i] < 0 || ids[i] >= a->experts || chosen[ids[i]] || !allowed[ids[i]]) return 0;
+        chosen[ids[i]] = 1;
+        for (j = 0; j < i; j++) if (!route_may_precede(a, s, ids[j], ids[i])) return 0;
+    }
+    for (i = 0; i < a->topk; i++)
+        for (j = 0; j < a->experts; j++)
+            if (!chosen[j] && allowed[j] && !route_may_precede(a, s, ids[i], j)) return 0;
+    return 1;
+}
+/* 1 if an expert is so near the threshold that f32 may count it in or out. */
+static int route_sparse_close(const moek_route_args *a, const double *s, const int32_t *ids)
+{
+    int e, k;
+    for (k = 0; a->score == MOEK_SCORE_SPARSEMIXER && k < 2; k++)
+        for (e = 0; e < a->experts; e++) {
+            const double m = s[ids[k]], factor = fabs(s[e]) > m ? fabs(s[e]) : m;
+            if (e != ids[k] && s[e] != m && fabs(m - s[e] - 0.02 * factor) < 1e-6 * (fabs(m) + factor)) return 1;
+        }
+    return 0;
+}
+static void route_check_token(const moek_route_args *a, int t, const int32_t *ids, const float *weights)
+{
+    double s[1024], w[1024];
+    unsigned char allowed[1024];
+    int k, uniform, in_range = 1, right, close, bad = -1;
+    ref_scores(a, t, s);
+    uniform = !ref_groups(a, s, allowed) && !a->table;
+    for (k = 0; k < a->topk; k++) if (ids[k] < 0 || ids[k] >= a->experts) in_range = 0;
+    if (!CHECK(in_range, "%s: %s: token %d: an id is out of range", now.row->name, now.what, t)) return;
+    close = route_groups_close(a, s, allowed);
+    if (close) memset(allowed, 1, sizeof allowed);
+    for (k = 0, right = 1; k < a->topk; k++) {
+        if (a->table) right = right && ids[k] == a->table[(size_t)a->token_ids[t] * a->topk + k];
+        else if (uniform) right = right && ids[k] == k;
+    }
+    if (!a->table && !uniform && !close) right = route_ids_right(a, s, allowed, ids);
+    CHECK(right, "%s: %s: token %d: wrong ids %d %d ..", now.row->name, now.what, t, ids[0], a->topk > 1 ? ids[1] : -1);
+    if (route_sparse_close(a, s, ids)) return;
+    ref_route_weights(a, s, ids, uniform, w);
+    for (k = 0; k < a->topk; k++) {
+        const double allow = 1e-5 * fabs(w[k]) + 1e-30, error = fabs(weights[k] - w[k]);
+        worse(error / allow);
+        if (!(error <= allow)) bad = k;
+    }
+    k = bad < 0 ? 0 : bad;
+    CHECK(bad < 0, "%s: %s: token %d: weight of expert %d is %.9g, not %.9g", now.row->name, now.what, t, ids[k],
+          weights[k], w[k]);
+}
+static void route_check(const moek_route_args *h)
+{
+    const int slots = h->topk + h->shared;
+    const int32_t *ids = (const int32_t *)got(h->ids);
+    const float *weights = (const float *)got(h->weights);
+    int t, k, constant = 1;
+    for (t = 0; t < h->tokens; t++) {
+        const int padding = h->is_padding && h->is_padding[t];
+        for (k = padding ? 0 : h->topk; k < slots; k++) {
+            const size_t i = (size_t)t * slots + k;
+            const int32_t id = padding ? -1 : h->experts + k - h->topk;
+            if (ids[i] != id || weights[i] != (padding ? 0 : h->shared_weight)) constant = 0;
+        }
+        if (!padding) route_check_token(h, t, ids + (size_t)t * slots, weights + (size_t)t * slots);
+    }
+    CHECK(constant, "%s: %s: shared slots or padding tokens", now.row->name, now.what);
+}
+static void route_run(moek_route_args h)
+{
+    moek_route_args d;
+    h.ids = out_i32(h.tokens * (h.topk + h.shared));
+    h.weights = (float *)out_i32(h.tokens * (h.topk + h.shared));
+    d = h;
+    MOVE(d.logits), MOVE(d.bias), MOVE(d.expert_scale), MOVE(d.table), MOVE(d.token_ids);
+    MOVE(d.is_padding), MOVE(d.ids), MOVE(d.weights);
+    if (launch_twice(&d)) route_check(&h);
+    rows_clear();
+}
+static void route_table(moek_route_args *h)
+{
+    enum { VOCABULARY = 50 };
+    int32_t *table = in_i32(VOCABULARY * h->topk), *token_ids = in_i32(h->tokens);
+    int i, k;
+    for (i = 0; i < VOCABULARY; i++)
+        for (k = 0; k < h->topk; k++) table[i * h->topk + k] = (i * 7 + k * 3 + i / 3) % h->experts;
+    for (i = 0; i < h->tokens; i++) token_ids[i] = rng_below(VOCABULARY);
+    h->table = table, h->token_ids = token_ids;
+}
+/* `options`: bits that choose what else the case has. */
+static void route_case(const route_method *m, int experts, int topk, int groups, int topk_groups, int bias,
+                       unsigned options)
+{
+    static const int dtypes[] = { MOEK_DTYPE_F32, MOEK_DTYPE_BF16, MOEK_DTYPE_FP16 };
+    static const int tokens[] = { 33, 1, 64, 33, 5, 0 };
+    const int sparse = m->score == MOEK_SCORE_SPARSEMIXER;
+    moek_route_args h;
+    float *array;
+    unsigned char *padding;
+    int i;
+    memset(&h, 0, sizeof h);
+    h.tokens = SMALL ? 7 : tokens[options % COUNT(tokens)], h.experts = experts, h.topk = topk;
+    if (SMALL && options % 8 == 0) h.tokens = 33;
+    h.score = m->score, h.normalize = m->normalize, h.eps = m->eps, h.scale = options & 1 ? 2.5f : 1;
+    h.groups = groups, h.topk_groups = topk_groups, h.logits_dtype = dtypes[options % 3];
+    h.shared = options & 2 ? 2 : 0, h.shared_weight = 0.4f;
+    SAY("method %d experts %d topk %d groups %d/%d bias %d tokens %d dtype %d options %x", m->number, experts, topk,
+        groups, topk_groups, bias, h.tokens, h.logits_dtype, options);
+    route_fill(&h);
+    if (bias && !sparse) {
+        h.bias = array = in_f32(experts);
+        for (i = 0; i < experts; i++) array[i] = options & 8 ? 0.25f * rng_below(3) : 0.3f * rng_normal();
+        for (i = 0; i < experts && bias == 2; i++) array[i] = -INFINITY;
+    }
+    if (options & 4) h.expert_scale = array = in_f32(experts), fill_f32(array, (size_t)experts, 0.5f, 2);
+    if ((options & 0x70) == 0x70 && !sparse && groups <= 1) route_table(&h);
+    if (options & 0x80) {
+        h.is_padding = padding = (unsigned char *)in((size_t)h.tokens);
+        for (i = 0; i < h.tokens; i++) padding[i] = (unsigned char)(rng_below(4) == 0 ? 1 + i % 2 * 254 : 0);
+    }
+    route_run(h);
+}
+static void test_route(void)
+{
+    static const int experts[] = { 1, 6, 8, 16, 60, 64, 128, 160, 256, 257, 384, 512, 1024 };
+    static const int topks[] = { 1, 2, 6, 8, 10, 22, 32 };
+    static const int grouped[][4] = {
+        { 256, 8, 8, 4 }, { 16, 2, 8, 2 }, { 128, 2, 8, 2 }, { 160, 6, 8, 3 }, { 384, 8, 1, 1 },
+        { 64, 6, 4, 1 }, { 60, 4, 6, 5 }, { 1024, 8, 32, 4 }, { 512, 22, 1, 1 }, { 48, 8, 2, 2 },
+    };
+    int m, e, k, i, turn = 0;
+    for (m = 0; m < COUNT(route_methods); m++) {
+        const int sparse = route_methods[m].score == MOEK_SCORE_SPARSEMIXER;
+        for (e = 0; e < COUNT(experts); e++)
+            for (k = 0; k < COUNT(topks); k++) {
+                if (topks[k] > experts[e] || (sparse && topks[k] != 2) || (SMALL && ++turn % 9)) continue;
+                route_case(&route_methods[m], experts[e], topks[k], 0, 0, rng_below(2), rng_u32() & 0xff);
+            }
+        for (i = 0; i < COUNT(grouped) && !sparse; i++) {
+            const int *g = grouped[i];
+            if (SMALL && ++turn % 4) continue;
+            route_case(&route_methods[m], g[0], g[1], g[2], g[3], 0, rng_u32() & 0xff);
+            route_case(&route_methods[m], g[0], g[1], g[2], g[3], 1, rng_u32() & 0xff);
+            if (g[2] > 1) route_case(&route_methods[m], g[0], g[1], g[2], g[3], 2, rng_u32() & 0xff);
+        }
+    }
+}
+
+/* ---- map --------------------------------------------------------------------------------------------------------- */
+
+static void map_case(int tokens, int topk, int experts, unsigned options)
+{
+    enum { REPLICAS = 5 };
+    moek_map_args h, d;
+    int32_t *ids, *array;
+    int32_t *want, *load = NULL;
+    unsigned char *padding;
+    int i;
+    memset(&h, 0, sizeof h);
+    SAY("tokens %d topk %d experts %d options %x", tokens, topk, experts, options);
+    h.tokens = tokens, h.topk = topk, h.experts = experts, h.max_replicas = REPLICAS;
+    h.first = rng_below(3) * 1000;
+    h.physical = options & 1 ? experts * 2 + 3 : experts;
+    ids = options & 2 ? out_i32(tokens * topk) : in_i32(tokens * topk);          /* 2: in place */
+    for (i = 0; i < tokens * topk; i++) ids[i] = rng_below(8) ? rng_below(experts) : experts + 3 -
+        rng_below(experts + 9);
+    if (tokens * topk > 2) ids[0] = INT32_MIN, ids[1] = INT32_MAX;
+    h.ids = ids;
+    h.out = options & 2 ? ids : out_i32(tokens * topk);
+    if (options & 1) {
+        h.replicas = array = in_i32(experts * REPLICAS);
+        for (i = 0; i < experts * REPLICAS; i++) array[i] = rng_below(9) ? rng_below(h.physical) : -1 - rng_below(3);
+        h.replica_count = array = in_i32(experts);
+        for (i = 0; i < experts; i++) array[i] = rng_below(REPLICAS + 2) - 1;
+    }
+    if (options & 4) {
+        h.map = array = in_i32(h.physical);
+        for (i = 0; i < h.physical; i++) array[i] = rng_below(2) ? rng_below(1000) : -1;
+    }
+    if (options & 8) {
+        h.load = array = out_i32(h.physical);
+        for (i = 0; i < h.physical; i++) array[i] = rng_below(100000);
+    }
+    if (options & 16) {
+        h.is_padding = padding = (unsigned char *)in((size_t)tokens);
+        for (i = 0; i < tokens; i++) padding[i] = (unsigned char)(rng_below(3) == 0);
+    }
+    d = h;
+    MOVE(d.ids), MOVE(d.replicas), MOVE(d.replica_count), MOVE(d.map), MOVE(d.load), MOVE(d.out), MOVE(d.is_padding);
+    if (launch_twice(&d)) {
+        moek_map_args r = h;
+        r.out = want = (int32_t *)rows_want(h.out);
+        if (h.load) r.load = load = (int32_t *)rows_want(h.load);
+        ref_map(&r);
+        rows_same("out", h.out, want);
+        if (h.load) rows_same("load", h.load, load);
+    }
+    rows_clear();
+}
+static void test_map(void)
+{
+    static const int tokens[] = { 0, 1, 3, 33, 64, 257, 1000 }, topk[] = { 1, 2, 8, 10, 34 };
+    static const int experts[] = { 1, 8, 61, 256, 1026 };
+    unsigned options;
+    int t, turn = 0;
+    for (options = 0; options < 32; options++)
+        for (t = 0; t < COUNT(tokens); t++, turn++)
+            if (!SMALL || tokens[t] < 100)
+                map_case(tokens[t], topk[turn % COUNT(topk)], experts[turn % 3 + turn % 2], options);
+}
+
+/* ---- sort -------------------------------------------------------------------------------------------------------- */
+
+enum { IDS_RANDOM, IDS_ONE, IDS_NONE, IDS_EVEN, IDS_SORTED, IDS_SKEWED, IDS_KINDS };
+
+static void fill_ids(int32_t *ids, int slots, int experts, int kind)
+{
+    const int hot = rng_below(experts);
+    int i;
+    for (i = 0; i < slots; i++) {
+        switch (kind) {
+        case IDS_ONE:    ids[i] = hot; break;
+        case IDS_NONE:   ids[i] = i % 2 ? -1 : experts + i % 3; break;
+        case IDS_EVEN:   ids[i] = rng_below((experts + 1) / 2) * 2; break;
+        case IDS_SORTED: ids[i] = (int32_t)((int64_t)i * experts / slots); break;
+        case IDS_SKEWED: ids[i] = rng_below(2) ? hot : rng_below(experts); break;
+        default:         ids[i] = rng_below(12) ? rng_below(experts) : rng_below(2) ? -1 : experts + rng_below(2);
+        }
+    }
+}
+static void sort_case(int slots, int experts, int block_m, int rows_per_expert, int kind)
+{
+    const int blocks = moek_max_blocks(slots, experts, block_m);
+    moek_sort_args h, d, r;
+    int32_t *ids;
+    memset(&h, 0, sizeof h);
+    SAY("slots %d experts %d block_m %d rows_per_expert %d kind %d", slots, experts, block_m, rows_per_expert, kind);
+    h.slots = slots, h.experts = experts, h.block_m = block_m, h.rows_per_expert = rows_per_expert;
+    h.ids = ids = in_i32(slots);
+    fill_ids(ids, slots, experts, kind);
+    h.counts = out_i32(experts);
+    if (rows_per_expert) h.slot_row = out_i32(slots);
+    else {
+        h.offsets = out_i32(experts + 1), h.order = out_i32(slots), h.num_blocks = out_i32(1);
+        h.block_expert = out_i32(blocks), h.block_row = out_i32(blocks);     /* no more room than the contract says */
+    }
+    d = r = h;
+    MOVE(d.ids), MOVE(d.counts), MOVE(d.offsets), MOVE(d.order);
+    MOVE(d.block_expert), MOVE(d.block_row), MOVE(d.num_blocks), MOVE(d.slot_row);
+    if (launch_twice(&d)) {
+#define WANT(field) if (h.field) r.field = (int32_t *)rows_want(h.field)
+#define SAME(field) if (h.field) rows_same(#field, h.field, r.field)
+        WANT(counts); WANT(offsets); WANT(order); WANT(block_expert); WANT(block_row); WANT(num_blocks); WANT(slot_row);
+        ref_sort(&r);
+        CHECK(rows_per_expert || *r.num_blocks <= blocks, "%s: more blocks than moek_max_blocks", now.what);
+        SAME(counts); SAME(offsets); SAME(order); SAME(block_expert); SAME(block_row); SAME(num_blocks); SAME(slot_row);
+    }
+    rows_clear();
+}
+static void test_sort(void)
+{
+    static const int slots[] = { 0, 1, 7, 64, 1000, 20000 }, experts[] = { 1, 8, 61, 128, 257, 1026 };
+    static const int m[] = { 8, 16, 64, 128 }, limits[] = { 1, 3, 16, 1000 };
+    int s, e, kind, turn = 0;
+    for (s = 0; s < COUNT(slots); s++)
+        for (e = 0; e < COUNT(experts); e++)
+            for (kind = 0; kind < IDS_KINDS; kind++, turn++) {
+                if (slots[s] == 20000 && (kind > 1 || SMALL)) continue;
+                sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind);
+                sort_case(slots[s], experts[e], m[turn % COUNT(m)], limits[turn % COUNT(limits)], kind);
+            }
+}
+
+/* ---- quant ------------------------------------------------------------------------------------------------------- */
+
+enum { X_PLAIN, X_ZERO, X_SUBNORMAL, X_HUGE, X_NAN, X_INF, X_ALL_NAN, X_ONE, X_SMALL, X_KINDS };
+
+static double quant_x(int kind, int dtype, int j)
+{
+    const double x = rng_normal() * 3;
+    switch (kind) {
+    case X_ZERO:      return j % 2 ? 0.0 : -0.0;
+    case X_SUBNORMAL: return x * (dtype == MOEK_DTYPE_FP16 ? 1e-6 : 1e-39);
+    case X_HUGE:      return x * (dtype == MOEK_DTYPE_FP16 ? 6e3 : 3e37);
+    case X_NAN:       return rng_below(9) ? x : NAN;
+    case X_INF:       return rng_below(9) ? x : rng_below(2) ? INFINITY : -INFINITY;
+    case X_ALL_NAN:   return NAN;
+    case X_ONE:       return j == 5 ? 448 : 0.25 * rng_below(40);    /* scale 1: codes fall on ties */
+    case X_SMALL:     return x * (dtype == MOEK_DTYPE_FP16 ? 1e-4 : 1e-12);
+    default:          return x;
+    }
+}
+/* A kind for each group of 128 columns of each row.  `calm`: nothing that has no finite maximum. */
+static void quant_fill(uint16_t *x, int rows, int cols, int dtype, int calm, int only)
+{
+    int r, j, kind = 0;
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < cols; j++) {
+            if (j % 128 == 0) kind = only >= 0 ? only : rng_below(3) ? rng_below(X_KINDS) : X_PLAIN;
+            if (calm && (kind == X_NAN || kind == X_INF || kind == X_ALL_NAN)) kind = X_PLAIN;
+            x[(size_t)r * cols + j] = ref_to_t(quant_x(kind, dtype, j), dtype);
+        }
+}
+typedef struct quant_case_t { int rows, cols, div, dtype, layout, ue8m0, only; unsigned options; } quant_case_t;
+enum { Q_WEIGHT = 1, Q_TARGET = 2, Q_LIMIT = 4, Q_COUNTS = 8, Q_STATIC = 16, Q_CALM = 32 };
+
+static int quant_targets(const quant_case_t *c, moek_quant_args *h)       /* returns the rows that q must have */
+{
+    const int spare = c->options & Q_TARGET ? 5 : 0;
+    int32_t *target;
+    int i;
+    if (!spare) return c->rows;
+    h->target = target = in_i32(c->rows);
+    for (i = 0; i < c->rows; i++) {                    /* distinct: 7 is prime, and else they fall */
+        target[i] = (c->rows + spare) % 7 ? (i * 7 + 3) % (c->rows + spare) : c->rows + spare - 1 - i;
+        if (rng_below(6) == 0) target[i] = -1;
+    }
+    return c->rows + spare;
+}
+static void quant_live(const quant_case_t *c, moek_quant_args *h)
+{
+    int32_t *array;
+    int i;
+    if (c->options & Q_LIMIT) {
+        h->row_limit = array = in_i32(1);
+        *array = rng_below(4) ? rng_below(c->rows + 1) : c->rows + 3;
+    }
+    if (!(c->options & Q_COUNTS)) return;
+    h->rows_per_expert = c->rows % 4 ? 1 : c->rows / 4;
+    h->counts = array = in_i32(c->rows / h->rows_per_expert);
+    for (i = 0; i < c->rows / h->rows_per_expert; i++) array[i] = rng_below(h->rows_per_expert + 1);
+}
+static size_t quant_scale_bytes(const quant_case_t *c, const moek_quant_args *h, int quant, int rows)
+{
+    const int groups = (c->cols + 127) / 128;
+    if (quant == MOEK_FP8T) return 4;
+    if (quant == MOEK_FP8C) return (size_t)rows * 4;
+    if (quant != MOEK_FP8B128) return 4;
+    if (c->layout == MOEK_SCALE_ROW) return (size_t)rows * groups * 4;
+    return (size_t)h->scale_stride * (c->layout == MOEK_SCALE_COLUMN ? groups : (groups + 3) / 4) * 4;
+}
+/* Bits, but that a NaN is a NaN: its sign is the machine's choice (Inf / Inf is -NaN on x86, +NaN on a GPU). */
+static void quant_same(const moek_quant_args *h, int quant, int rows, const void *want)
+{
+    const int t = quant == MOEK_BF16 || quant == MOEK_FP16;
+    const ref_format *format = t ? ref_t(h->dtype) : &ref_e4m3;
+    const size_t n = (size_t)rows * h->cols;
+    size_t i, bad = n;
+    unsigned g = 0, w = 0;
+    for (i = 0; i < n && bad == n; i++) {
+        g = t ? ((const uint16_t *)got(h->q))[i] : ((const uint8_t *)got(h->q))[i];
+        w = t ? ((const uint16_t *)want)[i] : ((const uint8_t *)want)[i];
+        if (g == w) continue;
+        if (isnan(ref_decode(format, g)) && isnan(ref_decode(format, w))) continue;
+        bad = i;
+    }
+    CHECK(bad == n, "%s: %s: q row %d column %d is %x, not %x", now.row->name, now.what, (int)(bad / h->cols),
+          (int)(bad % h->cols), g, w);
+}
+static void quant_case(int quant, const quant_case_t *c)
+{
+    const int sources = (c->rows + c->div - 1) / c->div;
+    moek_quant_args h, d, r;
+    uint16_t *x;
+    float *array;
+    int rows;
+    memset(&h, 0, sizeof h);
+    SAY("rows %d cols %d div %d dtype %d layout %d ue8m0 %d only %d options %x", c->rows, c->cols, c->div, c->dtype,
+        c->layout, c->ue8m0, c->only, c->options);
+    h.rows = c->rows, h.cols = c->cols, h.source_div = c->div, h.dtype = c->dtype;
+    h.ue8m0 = c->ue8m0, h.scale_layout = c->layout;
+    h.x = x = (uint16_t *)in((size_t)sources * c->cols * 2);
+    quant_fill(x, sources, c->cols, c->dtype, (c->options & Q_CALM) != 0, c->only);
+    if (c->options & Q_WEIGHT) h.row_weight = array = in_f32(sources), fill_f32(array, (size_t)sources, -1, 1.5f);
+    if (c->options & Q_STATIC) {
+        h.static_scale = array = in_f32(1);
+        *array = c->only == X_ZERO ? 0 : ldexpf(0.3f + rng_uniform(), -rng_below(9));
+    }
+    rows = quant_targets(c, &h);
+    quant_live(c, &h);
+    h.scale_stride = round_up(rows, 4) + (c->options & Q_TARGET ? 4 : 0);
+    h.partial = (float *)scratch(MOEK_QUANT_PARTIALS * sizeof(float));
+    h.q = out((size_t)rows * c->cols * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1));
+    h.scale = out(quant_scale_bytes(c, &h, quant, rows));
+    d = r = h;
+    MOVE(d.x), MOVE(d.row_weight), MOVE(d.static_scale), MOVE(d.target), MOVE(d.row_limit), MOVE(d.counts);
+    MOVE(d.partial), MOVE(d.q), MOVE(d.scale);
+    if (launch_twice(&d)) {
+        r.q = rows_want(h.q), r.scale = rows_want(h.scale);
+        ref_quant(&r, quant);
+        quant_same(&h, quant, rows, r.q);
+        rows_same("scale", h.scale, r.scale);
+        free(r.q);
+    }
+    rows_clear();
+}
+static void test_quant(void)
+{
+    static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
+    const int quant = now.row->quant, granule = now.row->granule, cases = SMALL ? 40 : 500;
+    const int fp8t = quant == MOEK_FP8T, b128 = quant == MOEK_FP8B128;
+    int i;
+    for (i = 0; i < cases; i++) {
+        quant_case_t c;
+        c.rows = rows[rng_below(COUNT(rows))], c.cols = round_up(cols[i % COUNT(cols)], granule);
+        if (SMALL && (c.rows > 12 || c.cols > 400)) c.rows = 5, c.cols = round_up(130, granule);
+        if (now.row->hidden) c.cols = now.row->hidden;
+        c.div = rng_below(3) ? 1 : 3;
+        c.dtype = quant == MOEK_FP16 || (quant != MOEK_BF16 && i % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+        c.ue8m0 = b128 && rng_below(2);
+        c.layout = !b128 ? 0 : c.ue8m0 ? rng_below(3) : rng_below(2);
+        c.options = rng_u32() & (Q_WEIGHT | Q_TARGET | Q_LIMIT | Q_COUNTS | Q_CALM | (fp8t ? Q_STATIC : 0));
+        c.only = i % 7 ? -1 : rng_below(3) ? X_ZERO : X_PLAIN;
+        quant_case(quant, &c);
+    }
+}
+
+/* ---- up, down ---------------------------------------------------------------------------------------------------- */
+
+/* How far y must move for T(y) to be this code: 0, or the way to the middle between it and its neighbour nearer y. */
+static double t_needed(double y, unsigned code, int dtype)
+{
+    const ref_format *f = ref_t(dtype);
+    const double g = ref_decode(f, code);
+    unsigned neighbour = fabs(g) > fabs(y) ? code - 1 : code + 1;
+    if (g == ref_round_t(y, dtype)) return 0;
+    if (g == 0) neighbour = y < 0 ? ref_sign_bit(f) + 1 : 1;
+    return fabs(y - 0.5 * (g + ref_decode(f, neighbour)));
+}
+/* out must be T(y), where y may be off by slack, before it is rounded once, to nearest. */
+static void t_check(const void *result, const double *y, const double *slack, size_t n, int columns, int dtype)
+{
+    size_t i, bad = n;
+    int ok = 0;
+    for (i = 0; i < n && bad == n; i++) {
+        const uint16_t code = ((const uint16_t *)result)[i];
+        const double g = ref_decode(ref_t(dtype), code);
+        if (y[i] == REF_UNWRITTEN) {
+            if (code != (ROWS_POISON << 8 | ROWS_POISON)) bad = i;
+        } else if (isnan(y[i])) {
+            if (!isnan(g)) bad = i;
+        } else if (isinf(y[i])) {
+            if (g != y[i]) bad = i;
+        } else {
+            const double needed = t_needed(y[i], code, dtype);
+            if (!(needed <= slack[i])) bad = i;
+            if (needed != 0) worse(needed / slack[i]);
+        }
+    }
+    if (!n) return;
+    if (bad == n) bad = 0, ok = 1;
+    CHECK(ok, "%s: %s: row %d column %d is %.9g, not %.9g (off by at most %.3g before rounding)%s", now.row->name,
+          now.what, (int)(bad / (size_t)columns), (int)(bad % (size_t)columns), ref_get_t(result, bad, dtype), y[bad],
+          slack[bad], y[bad] == REF_UNWRITTEN ? ": nobody's row" : "");
+}
+
+enum { ORDER_IN = 1, ORDER_OUT = 2 };
+typedef struct gemm_case_t {
+    int up, dtype, act, layout, bias, experts, topk, slots, batched, n, k, kind, order, bad, turn;
+} gemm_case_t;
+
+/* The sorted rows of each expert, as the row will get them: offsets, order, counts and the blocks, or counts only. */
+static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
+{
+    const int block_m = now.row->m ? now.row->m : 16, blocks = moek_max_blocks(c->slots, c->experts, block_m);
+    moek_sort_args s;
+    int32_t *ids = (int32_t *)ref_alloc((size_t)c->slots * 4);
+    memset(&s, 0, sizeof s);
+    h->experts = c->experts;
+    s.slots = c->slots, s.experts = c->experts, s.block_m = block_m, s.ids = ids, s.counts = in_i32(c->experts);
+    fill_ids(ids, c->slots, c->experts, c->kind);
+    h->counts = s.counts;
+    if (c->batched) {
+        h->rows_per_expert = s.rows_per_expert = 1 + c->slots / 2;
+        s.slot_row = (int32_t *)ref_alloc((size_t)c->slots * 4);
+        ref_sort(&s);
+        free(s.slot_row);
+    } else {
+        s.offsets = in_i32(c->experts + 1), s.order = in_i32(c->slots), s.num_blocks = in_i32(1);
+        s.block_expert = in_i32(blocks), s.block_row = in_i32(blocks);
+        ref_sort(&s);
+        h->offsets = s.offsets, h->block_expert = s.block_expert, h->block_row = s.block_row;
+        h->num_blocks = s.num_blocks, h->max_blocks = blocks;
+        h->a_div = 1;
+        if (c->order & ORDER_IN) h->a_order = s.order, h->a_div = c->topk;
+        if (c->order & ORDER_OUT) h->out_order = s.order;
+    }
+    free(ids);
+}
+static void gemm_a_row(int quant, const moek_gemm_args *h, void *a, float *scale, int row)
+{
+    const int groups = (h->k + 127) / 128;
+    const float size = 1.0f / 60;
+    if (quant == MOEK_BF16 || quant == MOEK_FP16) {
+        fill_t((uint16_t *)a + (size_t)row * h->k, (size_t)h->k, h->dtype, 1);
+        return;
+    }
+    fill_e4m3((uint8_t *)a + (size_t)row * h->k, (size_t)h->k, 60);
+    if (quant == MOEK_FP8T) fill_f32(scale, 1, size, size);
+    if (quant == MOEK_FP8C) fill_f32(scale + row, 1, size * 0.5f, size * 1.5f);
+    if (quant == MOEK_FP8B128) fill_f32(scale + (size_t)row * groups, (size_t)groups, size * 0.5f, size * 1.5f);
+}
+/* a: rows that nobody reads stay NaN.  `bad`: one row gets a NaN (or an Inf), which must stay in what is made of it. */
+static void gemm_a(int quant, const gemm_case_t *c, moek_gemm_args *h)
+{
+    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, groups = quant == MOEK_FP8B128 ? (h->k + 127) / 128 : 1;
+    const int rows = c->batched ? c->experts * h->rows_per_expert : c->slots;
+    void *a = in((size_t)rows * h->k * (fp8 ? 1 : 2));
+    float *scale = fp8 ? in_f32(rows * groups + 1) : NULL;
+    int e, p, bad = -1;
+    h->a = a, h->a_scale = scale;
+    for (e = 0; e < h->experts; e++) {
+        const int begin = c->batched ? e * h->rows_per_expert : h->offsets[e];
+        const int end = c->batched ? begin + h->counts[e] : h->offsets[e + 1];
+        for (p = begin; p < end; p++) {
+            const int row = h->a_order ? h->a_order[p] / h->a_div : p;
+            gemm_a_row(quant, h, a, scale, row);
+            if (bad < 0 || rng_below(3) == 0) bad = row;
+        }
+    }
+    if (!c->bad || bad < 0) return;
+    p = rng_below(h->k);
+    if (fp8) ((uint8_t *)a)[(size_t)bad * h->k + p] = 0x7f;
+    else ((uint16_t *)a)[(size_t)bad * h->k + p] = ref_to_t(c->bad == 1 ? NAN : INFINITY, h->dtype);
+}
+static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
+{
+    const size_t groups = (size_t)(h->k + 127) / 128, row_groups = (size_t)(h->w_rows + 127) / 128;
+    const size_t rows = (size_t)h->experts * h->w_rows;
+    const float size = 1.5f / sqrtf((float)h->k);
+    size_t scales;
+    void *w, *bias;
+    float *scale;
+    if (c->bias) h->bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
+    if (quant == MOEK_BF16 || quant == MOEK_FP16) {
+        h->w = w = in(rows * h->k * 2);
+        fill_t(w, rows * h->k, h->dtype, size);
+        return;
+    }
+    h->w = w = in(rows * h->k);
+    fill_e4m3(w, rows * h->k, 60);
+    scales = quant == MOEK_FP8T ? (size_t)h->experts : quant == MOEK_FP8C ? rows : h->experts * row_groups * groups;
+    h->w_scale = scale = in_f32((int)scales);
+    fill_f32(scale, scales, size / 60 * 0.5f, size / 60 * 1.5f);
+}
+static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
+{
+    h->act = c->act;
+    h->alpha = c->turn % 2 ? 1.702f : 1, h->beta = c->turn % 3 ? 1 : 0.5f, h->limit = c->turn % 4 ? 1.5f : 7;
+    if (c->act == MOEK_SILU && c->turn % 2) h->limit = 0;
+    if (c->act == MOEK_SITU && c->turn % 2) h->beta = 0;
+    h->w_step = c->layout == MOEK_UP_INTERLEAVED ? 2 : 1;
+    h->gate_first = c->layout == MOEK_UP_SWAPPED ? h->n : 0;
+    h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
+}
+static void gemm_launch(const moek_gemm_args *h, int up, size_t size)
+{
+    moek_gemm_args d = *h;
+    double *y, *slack;
+    size_t i;
+    MOVE(d.a), MOVE(d.a_scale), MOVE(d.w), MOVE(d.w_scale), MOVE(d.bias), MOVE(d.out), MOVE(d.a_order),
+        MOVE(d.out_order);
+    MOVE(d.offsets), MOVE(d.counts), MOVE(d.block_expert), MOVE(d.block_row), MOVE(d.num_blocks);
+    if (!launch_twice(&d)) return;
+    y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
+    for (i = 0; i < size; i++) y[i] = REF_UNWRITTEN;
+    (up ? ref_up : ref_down)(h, now.row->quant, y, slack);
+    t_check(got(h->out), y, slack, size, h->n, h->dtype);
+    free(y), free(slack);
+}
+static void gemm_case(int quant, const gemm_case_t *c)
+{
+    moek_gemm_args h;
+    size_t rows;
+    memset(&h, 0, sizeof h);
+    SAY("n %d k %d act %d layout %d bias %d experts %d topk %d slots %d batched %d kind %d order %d bad %d dtype %d",
+        c->n, c->k, c->act, c->layout, c->bias, c->experts, c->topk, c->slots, c->batched, c->kind, c->order, c->bad,
+            c->dtype);
+    h.n = c->n, h.k = c->k, h.dtype = c->dtype, h.w_rows = c->up && ref_gated(c->act) ? 2 * c->n : c->n;
+    gemm_rows(c, &h);
+    if (c->up) gemm_act(c, &h);
+    gemm_a(quant, c, &h);
+    gemm_w(quant, c, &h);
+    rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
+    h.out = out(rows * c->n * 2);
+    gemm_launch(&h, c->up, rows * c->n);
+    rows_clear();
+}
+/* Sizes that are a multiple of the row's granule, and as little more as can be. */
+static int gemm_size(int turn, int largest)
+{
+    static const int sizes[] = { 72, 1, 136, 3, 264, 392, 128, 520 };
+    const int g = now.row->granule, size = sizes[turn % COUNT(sizes)];
+    const int n = size < 8 ? g * size : round_up(size, g);
+    return n <= round_up(largest, g) ? n : round_up(72, g);
+}
+static void gemm_one(int up, int act, int layout, int turn)
+{
+    static const int slots[] = { 40, 1, 17, 64, 9, 33 };
+    const int quant = now.row->quant, batched = turn % 3 == 2;
+    gemm_case_t c;
+    memset(&c, 0, sizeof c);
+    c.up = up, c.act = act, c.layout = layout, c.turn = turn;
+    c.dtype = quant == MOEK_FP16 || (quant != MOEK_BF16 && rng_below(2)) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    c.bias = rng_below(2), c.batched = batched, c.experts = 1 + rng_below(SMALL ? 4 : 9), c.topk = 1 + rng_below(3);
+    c.slots = slots[turn % COUNT(slots)] * (SMALL ? 1 : 1 + rng_below(2));
+    c.kind = rng_below(IDS_KINDS), c.order = rng_below(4), c.bad = rng_below(5) ? 0 : 1 + rng_below(2);
+    c.n = gemm_size(rng_below(8), SMALL ? 136 : 264), c.k = gemm_size(rng_below(8), SMALL ? 264 : 520);
+    if (now.row->hidden && up) c.k = now.row->hidden;
+    if (now.row->hidden && !up) c.n = now.row->hidden;
+    gemm_case(quant, &c);
+}
+/* Large enough for every tile, stage and warp to be in use: a hot expert among empty and small ones. */
+static void gemm_large(int up, int batched)
+{
+    gemm_case_t c;
+    memset(&c, 0, sizeof c);
+    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = 1, c.experts = 7, c.topk = 2, c.batched = batched;
+    c.dtype = now.row->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    c.slots = 2 * (now.row->m > 64 ? now.row->m : 64) + 13;
+    c.kind = IDS_SKEWED, c.order = up ? ORDER_IN : ORDER_OUT;
+    c.n = round_up(SMALL ? 72 : 328, now.row->granule), c.k = round_up(SMALL ? 136 : 648, now.row->granule);
+    if (now.row->hidden && up) c.k = now.row->hidden;
+    if (now.row->hidden && !up) c.n = now.row->hidden;
+    gemm_case(now.row->quant, &c);
+}
+/* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.) */
+static void gemm_codes(int codes_in_w)
+{
+    enum { K = 64 };
+    const int quant = now.row->quant, fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, bytes = fp8 ? 1 : 2;
+    const int k = round_up(K, now.row->granule), skip = SMALL && !fp8 ? 8 : 1, codes = (fp8 ? 256 : 65536) / skip / K;
+    gemm_case_t c;
+    moek_gemm_args h;
+    unsigned char *a, *w, *array;
+    size_t size, at;
+    int i;
+    memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
+    SAY("every code of %s", codes_in_w ? "w" : "a");
+    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = codes_in_w ? K : codes;
+    h.dtype = quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16, h.k = k;
+    h.n = h.w_rows = codes_in_w ? round_up(codes, now.row->granule) : k;
+    gemm_rows(&c, &h);
+    h.a = a = (unsigned char *)in((size_t)c.slots * k * bytes), h.w = w = (unsigned char *)in((size_t)h.n * k * bytes);
+    memset(a, 0, (size_t)c.slots * k * bytes), memset(w, 0, (size_t)h.n * k * bytes);
+    for (i = 0; i < K * codes; i++) {
+        const unsigned code = (unsigned)(i * skip + (skip > 1 ? rng_below(skip) : 0));
+        array = (codes_in_w ? w : a) + ((size_t)(i / K) * k + i % K) * bytes;
+        if (fp8) *array = (unsigned char)code;
+        else *(uint16_t *)(void *)array = (uint16_t)code;
+    }
+    for (i = 0; i < K; i++) {
+        array = (codes_in_w ? a : w) + ((size_t)i * k + i) * bytes;
+        if (fp8) *array = (unsigned char)ref_encode(&ref_e4m3, 1);
+        else *(uint16_t *)(void *)array = ref_to_t(1, h.dtype);
+    }
+    at = (size_t)(h.n + c.slots) * (size_t)((k + 127) / 128);
+    if (fp8) {
+        h.a_scale = in_f32((int)at), h.w_scale = in_f32((int)at);
+        fill_f32((float *)h.a_scale, at, 1, 1), fill_f32((float *)h.w_scale, at, 1, 1);
+    }
+    size = (size_t)c.slots * h.n;
+    h.out = out(size * 2);
+    gemm_launch(&h, 0, size);
+    rows_clear();
+}
+static void test_up(void)
+{
+#define UP_ACT(NAME, name, number, gated) { number, gated },
+    static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
+    int i, layout, again, turn = 0;
+    for (again = 0; again < (SMALL ? 1 : 4); again++)
+        for (i = 0; i < COUNT(acts); i++)
+            for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++)
+                gemm_one(1, acts[i][0], layout, turn++);
+    gemm_large(1, 0);
+    gemm_large(1, 1);
+}
+static void test_down(void)
+{
+    int turn;
+    for (turn = 0; turn < (SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
+    gemm_large(0, 0);
+    gemm_large(0, 1);
+    if (!now.row->hidden) gemm_codes(0), gemm_codes(1);
+}
+
+/* ---- combine ----------------------------------------------------------------------------------------------------- */
+
+enum { C_SLOT_ROW = 1, C_WEIGHTS = 2, C_ADDEND = 4, C_ALIAS = 8, C_NOBODY = 16 };
+
+static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned options)
+{
+    const int experts = 1 + rng_below(20), slots = tokens * topk, most = slots + 7;
+    const size_t size = (size_t)tokens * hidden;
+    moek_combine_args h, d;
+    int32_t *ids, *slot_row = NULL;
+    uint16_t *rows, *addend;
+    float *weights;
+    double *y, *slack;
+    int i;
+    memset(&h, 0, sizeof h);
+    SAY("tokens %d topk %d hidden %d dtype %d options %x", tokens, topk, hidden, dtype, options);
+    h.tokens = tokens, h.topk = topk, h.hidden = hidden, h.experts = experts, h.dtype = dtype;
+    h.ids = ids = in_i32(slots);
+    fill_ids(ids, slots, experts, options & C_NOBODY ? IDS_NONE : IDS_RANDOM);
+    if (options & C_SLOT_ROW) {
+        h.slot_row = slot_row = in_i32(slots);
+        for (i = 0; i < slots; i++) slot_row[i] = rng_below(7) ? (i * 5 + 2) % most : -1;
+    }
+    h.rows = rows = (uint16_t *)in((size_t)most * hidden * 2);
+    if (options & C_WEIGHTS) h.weights = weights = in_f32(slots), fill_f32(weights, (size_t)slots, -0.5f, 1.5f);
+    for (i = 0; i < slots; i++) {                      /* rows that nobody reads stay NaN, and so do their weights */
+        const int row = slot_row ? slot_row[i] : i, used = ids[i] >= 0 && ids[i] < experts && row >= 0;
+        if (!used && h.weights) ((float *)h.weights)[i] = NAN;
+        if (!used) continue;
+        fill_t(rows + (size_t)row * hidden, (size_t)hidden, dtype, 2);
+        if (rng_below(30)) continue;
+        rows[(size_t)row * hidden + rng_below(hidden)] = ref_to_t(rng_below(2) ? NAN : INFINITY, dtype);
+    }
+    h.y = out(size * 2);
+    if (options & C_ADDEND) {
+        h.addend = addend = options & C_ALIAS ? (uint16_t *)h.y : (uint16_t *)in(size * 2);
+        fill_t(addend, size, dtype, 2);
+    }
+    d = h;
+    MOVE(d.rows), MOVE(d.ids), MOVE(d.slot_row), MOVE(d.weights), MOVE(d.addend), MOVE(d.y);
+    if (launch_twice(&d)) {
+        y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
+        ref_combine(&h, y, slack);
+        t_check(got(h.y), y, slack, size, hidden, dtype);
+        free(y), free(slack);
+    }
+    rows_clear();
+}
+static void test_combine(void)
+{
+    static const int tokens[] = { 1, 0, 5, 33 }, topk[] = { 1, 2, 8, 10, 33 };
+    static const int hidden[] = { 1, 3, 72, 136, 513, 1000, 1032 };
+    unsigned options;
+    int t, turn = 0;
+    for (options = 0; options < 32; options++)
+        for (t = 0; t < COUNT(tokens); t++, turn++) {
+            const int g = now.row->granule, dtype = rng_below(2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+            int size = hidden[turn % COUNT(hidden)];
+            size = now.row->hidden ? now.row->hidden : size < 8 ? g * size : round_up(size, g);
+            if (!SMALL || turn % 3 == 0) combine_case(tokens[t], topk[turn % COUNT(topk)], size, dtype, options);
+        }
+}
+
+/* ---- all rows ---------------------------------------------------------------------------------------------------- */
+
+static int wanted(const char *name, int words, char **word)
+{
+    int i;
+    for (i = 0; i < words; i++) if (!strstr(name, word[i])) return 0;
+    return 1;
+}
+static void test_row(const moek_kernel *row)
+{
+    const int failed = check_failed;
+    memset(&now, 0, sizeof now);
+    now.row = row;
+    rng_seed(1);                                       /* a row gives the same, whatever runs before it */
+    switch (row->op) {
+    case MOEK_OP_ROUTE:   test_route(); break;
+    case MOEK_OP_MAP:     test_map(); break;
+    case MOEK_OP_SORT:    test_sort(); break;
+    case MOEK_OP_QUANT:   test_quant(); break;
+    case MOEK_OP_UP:      test_up(); break;
+    case MOEK_OP_DOWN:    test_down(); break;
+    case MOEK_OP_COMBINE: test_combine(); break;
+    default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
+    }
+    printf("%-44s %5d cases  worst %.3f  %s\n", row->name, now.cases, now.worst,
+           check_failed == failed ? "ok" : "FAILED");
+    fflush(stdout);
+}
+int main(int argc, char **argv)
+{
+    int i, count;
+    const moek_kernel *rows = moek_kernels(&count);
+    for (i = 0; i < count; i++) {
+        if (!wanted(rows[i].name, argc - 1, argv + 1)) continue;
+        if (mem_can_run(rows[i].arch) && rows[i].launch(NULL, NULL) == MOEK_OK) test_row(&rows[i]);
+        else {
+            check_skipped++;
+            printf("%-44s skipped: not for this machine\n", rows[i].name);
+        }
+    }
+    return check_end();
+}
