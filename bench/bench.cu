@@ -1,7 +1,8 @@
 /* bench.cu -- whole layers on a GPU: one line a cell.
  *
  *   ./moek bench [words ...]                 cells whose "shape quant M" line holds every word
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench && ./bench [-o results.tsv] [words ...]
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench && ./bench [-o results.tsv] [-k m16] [words ...]
+ *                                            -k: with the first up row of the format whose name holds this
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
  * GEMMs and the weighted sum.  Method: one CUDA graph holds several layers with different uniform random routings, so that
@@ -163,6 +164,7 @@ static double error_of(const cell *c)
     float *up_scale = (float *)malloc(4 * part.up_scale + 4), *down_scale = (float *)malloc(4 * part.down_scale + 4);
     uint16_t *x = (uint16_t *)malloc(2 * h), *y = (uint16_t *)malloc(2 * h);
     double *want = (double *)malloc(sizeof(double) * h);
+    float fixed;
     int32_t ids[32];
     ref_layer_args r;
     moek_weights w;
@@ -179,11 +181,15 @@ static double error_of(const cell *c)
     mem_get(80, x, c->x + (size_t)(c->tokens - 1) * h, 2 * h);
     mem_get(80, y, c->y + (size_t)(c->tokens - 1) * h, 2 * h);
     w.w_up = up; w.w_down = down; w.w_up_scale = up_scale; w.w_down_scale = down_scale;
+    if (c->w.x_scale) {
+        mem_get(80, &fixed, c->w.x_scale, 4);
+        w.x_scale = w.h_scale = &fixed;
+    }
     r.tokens = 1; r.hidden = h; r.inter = c->config.inter; r.slots = k; r.experts = k;
-    r.quant = c->config.quant; r.dtype = MOEK_DTYPE_BF16; r.act = c->config.act; r.alpha = 1; r.up_layout = MOEK_UP_HALVES;
+    r.quant = c->config.quant; r.dtype = c->plan.config.dtype; r.act = c->config.act; r.alpha = 1; r.up_layout = MOEK_UP_HALVES;
     r.x = x; r.ids = ids; r.weights = c->host_weights + token * k; r.w = &w;
     ref_layer(&r, want);
-    const ref_distance d = ref_compare_t(y, want, h, MOEK_DTYPE_BF16);
+    const ref_distance d = ref_compare_t(y, want, h, r.dtype);
     const double error = d.same_nonfinite ? d.rel_l2 : INFINITY;
     free(up); free(down); free(up_scale); free(down_scale); free(x); free(y); free(want);
     return error;
@@ -273,25 +279,40 @@ static void report(const cell *c, const char *name, FILE *out, cudaStream_t stre
 static int wanted(const char *name, const char *quant, int tokens, char **words, int count)
 {
     char line[128];
+    int named = !strcmp(quant, "bf16") || !strcmp(quant, "fp8b128");             /* the others: when they are asked for */
     snprintf(line, sizeof line, "%s %s M=%d.", name, quant, tokens);
+    for (int i = 0; i < count; i++) named |= !strcmp(words[i], quant);
+    if (!named) return 0;
     for (int i = 0; i < count; i++) if (!strstr(line, words[i])) return 0;
     return 1;
+}
+
+/* The first up row of a format whose name holds the word; NULL: let the plan choose. */
+static const char *row_with(const char *word, int quant)
+{
+    int n;
+    const moek_kernel *k = moek_kernels(&n);
+    for (int i = 0; word && i < n; i++)
+        if (k[i].op == MOEK_OP_UP && k[i].arch && k[i].quant == quant && strstr(k[i].name, word)) return k[i].name;
+    return NULL;
 }
 
 int main(int argc, char **argv)
 {
     FILE *out = NULL;
+    const char *word = NULL;
     cudaStream_t stream;
     cudaEvent_t e0, e1;
     cudaDeviceProp device;
-    static const int quants[] = { MOEK_BF16, MOEK_FP8B128 };
+    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8T, MOEK_FP8C };
     if (argc > 2 && !strcmp(argv[1], "-o")) { out = fopen(argv[2], "w"); argc -= 2; argv += 2; }
+    if (argc > 2 && !strcmp(argv[1], "-k")) { word = argv[2]; argc -= 2; argv += 2; }
     CUDA(cudaGetDeviceProperties(&device, 0));
     CUDA(cudaStreamCreate(&stream));
     CUDA(cudaEventCreate(&e0));
     CUDA(cudaEventCreate(&e1));
     printf("%s, %d SMs\n", device.name, device.multiProcessorCount);
-    ceilings(e0, e1);
+    if (!word) ceilings(e0, e1);
     printf("%-21s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n", "shape", "quant", "M", "us", "min", "max", "floor", "share", "TFLOPS", "GB/s",
            "error", "host", "up row");
     if (out) fprintf(out, "# %s; bench -o\nshape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\terror\thost_us\tup_row\n", device.name);
@@ -307,6 +328,7 @@ int main(int argc, char **argv)
                 memset(&config, 0, sizeof config);
                 config.hidden = shapes[s].hidden; config.inter = shapes[s].inter; config.experts = shapes[s].experts; config.topk = shapes[s].topk;
                 config.quant = quants[q]; config.act = MOEK_SILU; config.max_tokens = c.tokens = all_tokens[m];
+                config.kernel = row_with(word, quants[q]);
                 c.config = config;
                 must(moek_plan_init(&c.plan, &config), "moek_plan_init", c.plan.why);
                 if (!c.w.w_up) {
@@ -316,6 +338,7 @@ int main(int argc, char **argv)
                     c.w.w_down = filled(c.n.down, c.n.element, 2, down);
                     c.w.w_up_scale = (float *)filled(c.n.up_scale, 4, 3, up);
                     c.w.w_down_scale = (float *)filled(c.n.down_scale, 4, 4, down);
+                    if (quants[q] == MOEK_FP8T) c.w.x_scale = c.w.h_scale = (float *)filled(1, 4, 7, 1);
                 }
                 must(moek_plan_bind(&c.plan, &c.w), "moek_plan_bind", c.plan.why);
                 c.layers = c.tokens <= 64 ? LAYERS_MAX : c.tokens <= 512 ? 4 : 2;

@@ -11,8 +11,9 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 import moegen
 
-CC = os.environ.get("CC", "cc").split()
+CC = (os.environ.get("CC") or "cc").split()
 NVCC = os.environ["NVCC"] if "NVCC" in os.environ else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+os.environ["PYTHONPATH"] = os.path.join(ROOT, "build", "pylib")                          # where ./moek may have put Jinja2
 passed = failed = skipped = 0
 
 
@@ -260,7 +261,7 @@ def test_bundle():
         generate(ROOT, "bundle", "--rows", os.path.join(folder, "some.toml"), "-o", os.path.join(folder, "some.h"))
         with open(os.path.join(folder, "main.cu"), "w") as f:
             f.write(MAIN % {"first": "#define MOEK_IMPLEMENTATION", "header": "some.h"})
-        out = compile_and_run([NVCC, "-std=c++17", "-gencode=arch=compute_80,code=sm_80", "-Xcompiler", "-Wall,-Wextra", "main.cu",
+        out = compile_and_run(NVCC.split() + ["-std=c++17", "-gencode=arch=compute_80,code=sm_80", "-Xcompiler", "-Wall,-Wextra", "main.cu",
                                "-o", "main_cu"], folder, "main_cu", "a bundle as CUDA")
         check(out and out.split()[3:] == [r["name"] for r in rows], f"the CUDA bundle lists {out}")
     else:

@@ -22,7 +22,7 @@ MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream)
         int k;
         for (j0 = 0; j0 < h; j0 += STRETCH) {
             float sum[STRETCH] = {0};
-            n = h - j0 < STRETCH ? h - j0 : STRETCH;
+            n = h - j0 < STRETCH ? h - j0 : (size_t)STRETCH;
             for (k = 0; k < a->topk; k++) {
                 const size_t slot = (size_t)t * a->topk + k;
                 const int32_t id = a->ids ? a->ids[slot] : 0, row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;

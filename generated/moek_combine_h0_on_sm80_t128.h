@@ -23,15 +23,17 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
     for (k0 = 0; k0 < a.topk; k0 += DEPTH) {
         moek_words_ from[DEPTH];
         float weight[DEPTH];
-        int row[DEPTH];
+        int id[DEPTH], row[DEPTH];
         #pragma unroll
-        for (d = 0; d < DEPTH; d++) {
-            const size_t slot = token * a.topk + k0 + d;
-            row[d] = -1;
-            if (k0 + d >= a.topk) continue;
-            if (!a.ids || (uint32_t)a.ids[slot] < (uint32_t)a.experts) row[d] = a.slot_row ? a.slot_row[slot] : (int)slot;
+        for (d = 0; d < DEPTH; d++) {                                /* all of these, before one is looked at */
+            const size_t slot = token * a.topk + (k0 + d < a.topk ? k0 + d : k0);
+            id[d] = a.ids ? a.ids[slot] : 0;
+            row[d] = a.slot_row ? a.slot_row[slot] : (int)slot;
             weight[d] = a.weights ? a.weights[slot] : 1.0f;
         }
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++)
+            if (k0 + d >= a.topk || (a.ids && (uint32_t)id[d] >= (uint32_t)a.experts)) row[d] = -1;
         #pragma unroll
         for (d = 0; d < DEPTH; d++) if (row[d] >= 0) from[d] = moek_load8_(rows + (size_t)row[d] * hidden, n, whole);
         #pragma unroll
@@ -53,8 +55,10 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
 MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
 {
     const moek_combine_args *a = (const moek_combine_args *)args;
+    dim3 grid(1);
     if (!a) return MOEK_READY_(moek_combine_h0_on_sm80_t128_k, 0);
-    if (a->tokens < 1) return MOEK_OK;
-    return MOEK_LAUNCH_(moek_combine_h0_on_sm80_t128_k, dim3(a->tokens, (a->hidden + 1023) / 1024), 128, 0, stream, *a);
+    if (a->tokens < 1 || a->hidden < 1) return MOEK_OK;
+    grid = dim3(a->tokens, (a->hidden + 1023) / 1024);
+    return MOEK_LAUNCH_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, *a);
 }
 #endif

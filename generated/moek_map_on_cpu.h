@@ -15,7 +15,7 @@ MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     for (t = 0; t < a->tokens; t++) {
-        const uint32_t hash = (uint32_t)(a->first + t) * 2654435769u;             /* spreads neighbours over the replicas */
+        const uint32_t hash = (uint32_t)(a->first + t) * 2654435769u;     /* spreads neighbours over the replicas */
         for (k = 0; k < a->topk; k++) {
             const size_t slot = (size_t)t * a->topk + k;
             int32_t id = a->ids[slot];

@@ -18,7 +18,7 @@ moek_map_on_sm80_t256_k(const moek_map_args a)
 
     if (id < 0 || id >= a.experts || (a.is_padding && a.is_padding[slot / a.topk])) id = -1;
     if (id >= 0 && a.replicas) {
-        const uint32_t hash = (uint32_t)(a.first + slot / a.topk) * 2654435769u;     /* spreads neighbours over the replicas */
+        const uint32_t hash = (uint32_t)(a.first + slot / a.topk) * 2654435769u;       /* spreads neighbours */
         const int32_t count = a.replica_count[id];
         id = count < 1 ? -1 : a.replicas[(size_t)id * a.max_replicas + hash % (uint32_t)count];
     }

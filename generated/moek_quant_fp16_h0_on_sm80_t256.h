@@ -27,9 +27,10 @@ MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_load8(float x[8], const moek_qu
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
+    const uint16_t *const from = (const uint16_t *)a->x + source * a->cols + column;
     float weight[2];
     int i;
-    moek_from_t8_(x, moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole), a->dtype);
+    moek_from_t8_(x, moek_load8_(from, a->cols - column, whole), a->dtype);
     if (!a->row_weight) return;
     moek_from_t2_(weight, moek_to_t2_(a->row_weight[source], 0.0f, a->dtype), a->dtype);
     #pragma unroll
@@ -52,15 +53,15 @@ moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_args a)
             const int column = c0 + threadIdx.x * V;
             if (column >= cols) continue;
             moek_quant_fp16_h0_on_sm80_t256_load8(x, &a, r, column);
-            moek_store8_((uint16_t *)a.q + (size_t)row * cols + column, moek_to_t8_(x, a.dtype), cols - column,
-                         cols % V == 0);
+            moek_store8_((uint16_t *)a.q + (size_t)row * cols + column, moek_to_t8_(x, a.dtype),
+                         cols - column, cols % V == 0);
         }
     }
 }
 
 MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 2048, FEW = 256 };                               /* few rows: let blocks share them */
+    enum { BLOCKS = 2048, FEW = 256 };
     const moek_quant_args *a = (const moek_quant_args *)args;
     dim3 grid(BLOCKS);
     if (!a) return MOEK_READY_(moek_quant_fp16_h0_on_sm80_t256_k, 0);

@@ -27,9 +27,10 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_load8(float x[8], const moek
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
+    const uint16_t *const from = (const uint16_t *)a->x + source * a->cols + column;
     float weight[2];
     int i;
-    moek_from_t8_(x, moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole), a->dtype);
+    moek_from_t8_(x, moek_load8_(from, a->cols - column, whole), a->dtype);
     if (!a->row_weight) return;
     moek_from_t2_(weight, moek_to_t2_(a->row_weight[source], 0.0f, a->dtype), a->dtype);
     #pragma unroll
@@ -37,10 +38,10 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_load8(float x[8], const moek
     moek_from_t8_(x, moek_to_t8_(x, a->dtype), a->dtype);
 }
 
-/* Eight e4m3 of row `row`. */
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(const moek_quant_args *a, size_t row, int column, const float x[8])
+/* Eight e4m3 of a row of q. */
+MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(const float x[8], const moek_quant_args *a, int row, int column)
 {
-    uint8_t *const q = (uint8_t *)a->q + row * a->cols + column;
+    uint8_t *const q = (uint8_t *)a->q + (size_t)row * a->cols + column;
     uint32_t two[4];
     int i;
     #pragma unroll
@@ -98,7 +99,7 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_args a)
                 s = moek_quant_fp8b128_h0_on_sm80_t256_max8(x);
             }
             #pragma unroll
-            for (i = 8; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));        /* 16 lanes, 128 columns */
+            for (i = 8; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));      /* 16 lanes, 128 columns */
             s = __fdiv_rn(fmaxf(s, 1e-10f), 448.0f);
             if (a.ue8m0) s = moek_float_(moek_ue8m0_(fmaxf(s, 1e-10f)) << 23);
             if (column >= cols) continue;
@@ -107,14 +108,14 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_args a)
             for (i = 0; i < V; i++) {
                 x[i] = copysignf(__fdiv_rn(x[i], s), x[i]);          /* the sign matters to NaN */
             }
-            moek_quant_fp8b128_h0_on_sm80_t256_store8(&a, row, column, x);
+            moek_quant_fp8b128_h0_on_sm80_t256_store8(x, &a, row, column);
         }
     }
 }
 
 MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 2048, FEW = 256 };                               /* few rows: let blocks share them */
+    enum { BLOCKS = 2048, FEW = 256 };
     const moek_quant_args *a = (const moek_quant_args *)args;
     dim3 grid(BLOCKS);
     if (!a) return MOEK_READY_(moek_quant_fp8b128_h0_on_sm80_t256_k, 0);

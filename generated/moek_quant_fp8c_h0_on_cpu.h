@@ -15,7 +15,8 @@ static MOEK_UNUSED int moek_quant_fp8c_h0_on_cpu_live_(const moek_quant_args *a,
 }
 
 /* Columns j .. j + n - 1 of a source row as f32. */
-static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source, int j, int n)
+static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source,
+                                          int j, int n)
 {
     moek_decode_t_(x, (const uint16_t *)a->x + source * a->cols + j, n, a->dtype);
     if (a->row_weight) {

@@ -27,9 +27,10 @@ MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_load8(float x[8], const moek_qu
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
+    const uint16_t *const from = (const uint16_t *)a->x + source * a->cols + column;
     float weight[2];
     int i;
-    moek_from_t8_(x, moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole), a->dtype);
+    moek_from_t8_(x, moek_load8_(from, a->cols - column, whole), a->dtype);
     if (!a->row_weight) return;
     moek_from_t2_(weight, moek_to_t2_(a->row_weight[source], 0.0f, a->dtype), a->dtype);
     #pragma unroll
@@ -37,10 +38,10 @@ MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_load8(float x[8], const moek_qu
     moek_from_t8_(x, moek_to_t8_(x, a->dtype), a->dtype);
 }
 
-/* Eight e4m3 of row `row`. */
-MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(const moek_quant_args *a, size_t row, int column, const float x[8])
+/* Eight e4m3 of a row of q. */
+MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(const float x[8], const moek_quant_args *a, int row, int column)
 {
-    uint8_t *const q = (uint8_t *)a->q + row * a->cols + column;
+    uint8_t *const q = (uint8_t *)a->q + (size_t)row * a->cols + column;
     uint32_t two[4];
     int i;
     #pragma unroll
@@ -103,7 +104,7 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
             for (i = 0; i < V; i++) {
                 x[i] = copysignf(__fdiv_rn(x[i], s), x[i]);          /* the sign matters to NaN */
             }
-            moek_quant_fp8c_h0_on_sm80_t256_store8(&a, row, column, x);
+            moek_quant_fp8c_h0_on_sm80_t256_store8(x, &a, row, column);
         }
     }
 }

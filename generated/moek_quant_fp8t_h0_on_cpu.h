@@ -15,7 +15,8 @@ static MOEK_UNUSED int moek_quant_fp8t_h0_on_cpu_live_(const moek_quant_args *a,
 }
 
 /* Columns j .. j + n - 1 of a source row as f32. */
-static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source, int j, int n)
+static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source,
+                                          int j, int n)
 {
     moek_decode_t_(x, (const uint16_t *)a->x + source * a->cols + j, n, a->dtype);
     if (a->row_weight) {
@@ -33,7 +34,7 @@ static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_max_(const moek_quant_args *a
     for (j = 0; j < a->cols; j += 128) {
         const int n = a->cols - j < 128 ? a->cols - j : 128;
         moek_quant_fp8t_h0_on_cpu_load_(a, x, source, j, n);
-        for (i = 0; i < n; i++) top = fabsf(x[i]) > top && fabsf(x[i]) <= 3.402823466e+38f ? fabsf(x[i]) : top;
+        for (i = 0; i < n; i++) top = fabsf(x[i]) > top && moek_finite_(x[i]) ? fabsf(x[i]) : top;
     }
     return top;
 }
@@ -73,8 +74,8 @@ static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_row_(const moek_quant_args *a,
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
         moek_quant_fp8t_h0_on_cpu_load_(a, x, source, j, n);
         for (i = 0; i < n; i++) {
-            const int finite = fabsf(x[i]) <= 3.402823466e+38f;
-            x[i] = finite ? (s == 0 ? 0.0f : x[i] * inverse) : x[i] - x[i];
+            if (!moek_finite_(x[i])) x[i] = moek_float_(moek_bits_(x[i]) | 0x7fc00000);          /* NaN of its sign */
+            else x[i] = moek_finite_(inverse) ? x[i] * inverse : 0.0f;
         }
         moek_encode_e4m3_(q, x, n);
     }

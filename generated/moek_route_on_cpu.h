@@ -17,17 +17,14 @@ static MOEK_UNUSED int moek_route_on_cpu_best_(const float *c, const unsigned ch
     return best;
 }
 
-static MOEK_UNUSED int moek_route_on_cpu_finite_(float x) { return fabsf(x) <= 3.402823466e+38f; }
-
-/* s = score(logit) of all experts; NaN and Inf become 0. */
+/* s = score(logit) of all experts; what is NaN or Inf: see moek/ops.h. */
 static MOEK_UNUSED void moek_route_on_cpu_score_(const moek_route_args *a, int t, float *s)
 {
     const size_t from = (size_t)t * a->experts;
-    float top, sum = 0;
+    float top, sum = 0, bad = 0;
     int i;
-    for (i = 0; i < a->experts; i++)
-        s[i] = a->logits_dtype == MOEK_DTYPE_BF16 || a->logits_dtype == MOEK_DTYPE_FP16
-             ? moek_from_t_(((const uint16_t *)a->logits)[from + i], a->logits_dtype) : ((const float *)a->logits)[from + i];
+    if (a->logits_dtype == MOEK_DTYPE_F32) memcpy(s, (const float *)a->logits + from, (size_t)a->experts * sizeof *s);
+    else moek_decode_t_(s, (const uint16_t *)a->logits + from, a->experts, a->logits_dtype);
     switch (a->score) {
     case MOEK_SCORE_SOFTMAX:
         for (top = s[0], i = 1; i < a->experts; i++) top = s[i] > top ? s[i] : top;
@@ -43,7 +40,8 @@ static MOEK_UNUSED void moek_route_on_cpu_score_(const moek_route_args *a, int t
     default:                                                         /* raw, sparsemixer: the logit itself */
         break;
     }
-    for (i = 0; i < a->experts; i++) s[i] = moek_route_on_cpu_finite_(s[i]) ? s[i] : 0.0f;
+    if (a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER) bad = MOEK_MASKED_;
+    for (i = 0; i < a->experts; i++) s[i] = moek_finite_(s[i]) ? s[i] : bad;
 }
 
 /* Experts outside the best topk_groups groups get c = -Inf.  Returns 0 if no group has a finite score. */
@@ -61,7 +59,7 @@ static MOEK_UNUSED int moek_route_on_cpu_groups_(const moek_route_args *a, float
             first = in[i] > first ? in[i] : first;
         }
         score[g] = a->bias && size > 1 ? first + second : first;
-        any |= moek_route_on_cpu_finite_(score[g]);
+        any |= moek_finite_(score[g]);
     }
     for (k = 0; k < a->topk_groups; k++) {
         const int best = moek_route_on_cpu_best_(score, taken, a->groups);
@@ -110,6 +108,7 @@ static MOEK_UNUSED void moek_route_on_cpu_normalize_(const moek_route_args *a, f
         for (k = 0; k < a->topk; k++) w[k] = moek_sigmoid_(w[k]);
         break;
     default:
+        for (k = 0; k < a->topk; k++) if (w[k] <= MOEK_MASKED_) w[k] = 0;
         break;
     }
 }

@@ -28,7 +28,8 @@ MOEK_DEVICE float moek_route_on_sm80_w4_score(const moek_route_args *a, float x,
     if (a->score == MOEK_SCORE_SOFTMAX) x = expf(x - top) / sum;
     else if (a->score == MOEK_SCORE_SIGMOID) x = moek_sigmoid_(x);
     else if (a->score == MOEK_SCORE_SQRTSOFTPLUS) x = sqrtf(x > 20.0f ? x : log1pf(expf(x)));
-    return fabsf(x) < INFINITY ? x : 0.0f;
+    if (fabsf(x) < INFINITY) return x;
+    return a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER ? MOEK_MASKED_ : 0.0f;
 }
 
 /* Experts outside the best topk_groups groups fall to -Inf.  group: shared, [groups] of this warp.
@@ -107,7 +108,7 @@ MOEK_DEVICE float moek_route_on_sm80_w4_mix(const moek_route_args *a, size_t fro
         const float top = __shfl_sync(0xffffffff, s, k);
         float sum = 0;
         for (i = lane; i < a->experts; i += 32) {
-            const float x = moek_route_on_sm80_w4_score(a, moek_route_on_sm80_w4_value(a, moek_route_on_sm80_w4_load(a, from + i)), 0, 1);
+            const float x = moek_route_on_sm80_w4_score(a, moek_route_on_sm80_w4_value(a, moek_route_on_sm80_w4_load(a, from + i)), 0, 0);
             if ((k == 0 || i != first) && top - x <= 0.02f * fmaxf(fabsf(x), top)) sum += expf(x - top);
         }
         sum = moek_warp_sum_(sum);
@@ -130,7 +131,8 @@ MOEK_DEVICE float moek_route_on_sm80_w4_normalize(const moek_route_args *a, floa
         weight = expf(weight - top);
         return weight / moek_warp_sum_(chosen ? weight : 0);
     }
-    return a->normalize == MOEK_NORM_SIGMOID ? moek_sigmoid_(weight) : weight;
+    if (a->normalize == MOEK_NORM_SIGMOID) return moek_sigmoid_(weight);
+    return weight <= MOEK_MASKED_ ? 0 : weight;
 }
 
 static __global__ void __launch_bounds__(128)
@@ -138,9 +140,10 @@ moek_route_on_sm80_w4_k(const moek_route_args a)
 {
     enum { WARPS = 4 };
     MOEK_SHARED_(uint32_t, group);                                   /* [WARPS][groups] */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.x * WARPS + warp, slots = a.topk + a.shared;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int token = blockIdx.x * WARPS + warp, slots = a.topk + a.shared;
     const size_t from = (size_t)token * a.experts, to = (size_t)token * slots;
-    uint32_t key[32];                                                /* of expert lane + 32 i: logit, then c; 0 if taken */
+    uint32_t key[32];                                /* of expert lane + 32 i: its logit, then its c; 0 once taken */
     float top = -INFINITY, sum = 0, weight = 0;
     int id = -1, found = 1, i;
     if (token >= a.tokens) return;
@@ -186,8 +189,10 @@ moek_route_on_sm80_w4_k(const moek_route_args a)
         id = found ? moek_route_on_sm80_w4_pick(&a, key, lane) : lane;
     }
 
-    if (lane < a.topk && (uint32_t)id < (uint32_t)a.experts)
-        weight = moek_route_on_sm80_w4_score(&a, moek_route_on_sm80_w4_value(&a, moek_route_on_sm80_w4_load(&a, from + id)), top, sum);
+    if (lane < a.topk && (uint32_t)id < (uint32_t)a.experts) {
+        const uint32_t logit = moek_route_on_sm80_w4_load(&a, from + id);
+        weight = moek_route_on_sm80_w4_score(&a, moek_route_on_sm80_w4_value(&a, logit), top, sum);
+    }
     if (a.score == MOEK_SCORE_SPARSEMIXER) weight = moek_route_on_sm80_w4_mix(&a, from, id, weight, lane);
     weight = found ? moek_route_on_sm80_w4_normalize(&a, weight, lane) : 1.0f / a.topk;
     if (lane < a.topk) {

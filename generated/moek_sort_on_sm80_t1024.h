@@ -24,7 +24,7 @@ MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids
 static __global__ void __launch_bounds__(1024, 2)
 moek_sort_on_sm80_t1024_k(const moek_sort_args a)
 {
-    enum { WARPS = 32, COPIES = 4, STEP = 128, DEPTH = 2 };
+    enum { WARPS = 32, COPIES = 4, STEP = 128, DEPTH = 2, KEPT = 16 };
     const unsigned all = 0xffffffff;
     MOEK_SHARED_(int32_t, count);                                    /* [COPIES][experts] */
     __shared__ unsigned rows_before[WARPS], blocks_before[WARPS], mine[WARPS];
@@ -35,7 +35,9 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     const int begin = warp * stretch < a.slots ? warp * stretch : a.slots;
     const int end = begin + stretch < a.slots ? begin + stretch : a.slots;
     const int aligned = ((size_t)a.ids & 15) == 0;
+    const int keeps = stretch <= KEPT * STEP && !(batched && e == 0);
     int32_t *const my_count = count + lane % COPIES * a.experts;
+    uint64_t hits = 0;                                               /* keeps: four bits a step, which ids are mine */
     int32_t id[DEPTH][4];
     unsigned own = 0, rows = 0, blocks = 0, first_row, first_block, rank, total;
     int slot, d, j, i;
@@ -45,14 +47,19 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     __syncthreads();
     for (slot = begin; slot < end; slot += DEPTH * STEP) {
         #pragma unroll
-        for (d = 0; d < DEPTH; d++) moek_sort_on_sm80_t1024_load4(id[d], a.ids, slot + d * STEP + 4 * lane, end, aligned);
-        #pragma unroll
         for (d = 0; d < DEPTH; d++)
+            moek_sort_on_sm80_t1024_load4(id[d], a.ids, slot + d * STEP + 4 * lane, end, aligned);
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) {
+            unsigned m = 0;
             #pragma unroll
             for (j = 0; j < 4; j++) {
-                own += id[d][j] == e;
-                if (id[d][j] >= 0 && id[d][j] < e) atomicAdd(&my_count[id[d][j]], 1);
+                m |= (unsigned)(id[d][j] == e) << j;
+                if ((uint32_t)id[d][j] < (uint32_t)e) atomicAdd(&my_count[id[d][j]], 1);
             }
+            own += __popc(m);
+            if (keeps) hits |= (uint64_t)m << ((slot - begin) / (STEP / 4) + 4 * d);
+        }
     }
     own = __reduce_add_sync(all, own);
     __syncthreads();
@@ -99,26 +106,32 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     if (own == 0 && !(batched && e == 0)) return;
     for (slot = begin; slot < end; slot += STEP) {
         const int my_slot = slot + 4 * lane;
-        unsigned before = 0, n = 0, step = 0;
-        moek_sort_on_sm80_t1024_load4(id[0], a.ids, my_slot, end, aligned);
-        #pragma unroll
-        for (j = 0; j < 4; j++) {
-            const unsigned votes = __ballot_sync(all, id[0][j] == e);
-            before += __popc(votes & ((1u << lane) - 1));
-            step += __popc(votes);
-        }
-        #pragma unroll
-        for (j = 0; j < 4; j++) {
-            const unsigned at = rank + before + n;
-            if (id[0][j] == e) {
-                if (!batched) a.order[first_row + at] = my_slot + j;
-                else a.slot_row[my_slot + j] = at < (unsigned)a.rows_per_expert ? e * a.rows_per_expert + (int)at : -1;
-                n++;
-            } else if (batched && e == 0 && my_slot + j < end && (uint32_t)id[0][j] >= (uint32_t)a.experts) {
-                a.slot_row[my_slot + j] = -1;
+        unsigned m = (unsigned)hits & 15, at = rank;
+        hits >>= 4;
+        if (!keeps) {
+            moek_sort_on_sm80_t1024_load4(id[0], a.ids, my_slot, end, aligned);
+            m = 0;
+            #pragma unroll
+            for (j = 0; j < 4; j++) {
+                m |= (unsigned)(id[0][j] == e) << j;
+                if (batched && e == 0 && my_slot + j < end && (uint32_t)id[0][j] >= (uint32_t)a.experts)
+                    a.slot_row[my_slot + j] = -1;
             }
         }
-        rank += step;
+        if (!__any_sync(all, m)) continue;
+        #pragma unroll
+        for (j = 0; j < 4; j++) {
+            const unsigned votes = __ballot_sync(all, m >> j & 1);
+            at += __popc(votes & ((1u << lane) - 1));
+            rank += __popc(votes);
+        }
+        #pragma unroll
+        for (j = 0; j < 4; j++) {
+            if (!(m >> j & 1)) continue;
+            if (!batched) a.order[first_row + at] = my_slot + j;
+            else a.slot_row[my_slot + j] = at < (unsigned)a.rows_per_expert ? e * a.rows_per_expert + (int)at : -1;
+            at++;
+        }
     }
 }
 

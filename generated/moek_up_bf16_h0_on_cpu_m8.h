@@ -19,38 +19,41 @@ static MOEK_UNUSED size_t moek_up_bf16_h0_on_cpu_m8_w_row_(const moek_gemm_args 
 {
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) return (size_t)((s % 2 ? a->up_first : a->gate_first) + (j0 + s / 2) * a->w_step);
-    (void)a;
     return (size_t)(j0 + s);
 }
 
-/* sum[s][r] = w row s . row p0 + r of a. */
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
 static MOEK_UNUSED void moek_up_bf16_h0_on_cpu_m8_dots_(const moek_gemm_args *a, int e, int p0, int rows,
                                          int j0, int sums, float (*sum)[8])
 {
-    enum { M = 8, PIECE = MOEK_PIECE, X = 8192, AHEAD = 2048 };
-    const int stretch = X / rows / PIECE * PIECE;                    /* few rows: long runs through the weights */
-    float x[X], piece[PIECE];
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint16_t tail[PIECE];
-    int k0, s, r, i;
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = moek_up_bf16_h0_on_cpu_m8_from_(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     for (k0 = 0; k0 < a->k; k0 += stretch) {
         const int n = a->k - k0 < stretch ? a->k - k0 : stretch;
         for (r = 0; r < rows; r++) {
-            const uint16_t *from = (const uint16_t *)a->a + moek_up_bf16_h0_on_cpu_m8_from_(a, p0 + r) * a->k + k0;
+            const uint16_t *in = (const uint16_t *)a->a + from[r] * a->k + k0;
             for (i = 0; i < n; i += PIECE)
-                moek_piece_bf16_(x + r * stretch + i, moek_padded_(tail, sizeof tail, from + i, (n - i) * sizeof *from));
+                moek_piece_bf16_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
         }
         for (s = 0; s < sums; s++) {
             const size_t w_row = moek_up_bf16_h0_on_cpu_m8_w_row_(a, j0, s);
             const uint16_t *w = (const uint16_t *)a->w + ((size_t)e * a->w_rows + w_row) * a->k + k0;
-            float lanes[M][MOEK_LANES];
-            memset(lanes, 0, (size_t)rows * sizeof *lanes);
-            for (i = 0; i < n; i += PIECE) {
-                for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + i) + AHEAD + r);
-                moek_piece_bf16_(piece, moek_padded_(tail, sizeof tail, w + i, (n - i) * sizeof *w));
-                for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + i) + AHEAD + r);
+                    moek_piece_bf16_(piece, moek_padded_(tail, sizeof tail, w + i, (n - i) * sizeof *w));
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
-            for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
         }
     }
 }

@@ -93,7 +93,7 @@ enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };
     X(SQRTSOFTPLUS,  103, SQRTSOFTPLUS, NONE,    0.0f,   "sqrt(softplus) + bias")                               \
     X(SPARSEMIXER,   104, SPARSEMIXER,  NONE,    0.0f,   "Phi-3.5-MoE, top-2, jitter 0.01")
 /* SPARSEMIXER: m1 = max of the logits s, at expert i1; the first weight is softmax at i1 over the experts with
- * (m1 - s) / max(|s|, m1) <= 0.02.  Then without i1: m2, i2, and likewise with m2.                                   */
+ * m1 - s <= 0.02 * max(|s|, m1).  Then without i1: m2, i2, and likewise with m2.                                   */
 #define MOEK_ROUTING_(name, number, score, normalize, eps, text) MOEK_ROUTE_##name = number,
 enum { MOEK_EACH_ROUTING(MOEK_ROUTING_) MOEK_ROUTE_COUNT_ };
 
@@ -116,6 +116,17 @@ enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUN
 struct moek_prepare_finalize;
 struct moek_experts;
 
+/* Activations, g the gate (or only) value, u the up value, sigma(x) = 1 / (1 + exp(-x)); zero alpha, beta, limit: default.
+ *   SILU                    g sigma(g) u;  limit > 0: first g = min(g, limit), u = clamp(u, +-limit)
+ *   GELU, GELU_TANH         g/2 (1 + erf(g / sqrt 2)) u;  g/2 (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) u
+ *   SWIGLUOAI               as the next, with alpha 1.702, beta 1, limit 7 by default; rows interleaved by default (gpt-oss)
+ *   SWIGLUOAI_UNINTERLEAVE  g = min(g, limit), u = clamp(u, +-limit);  g sigma(alpha g) (u + beta);  limit required,
+ *                           alpha 1, beta 0 by default (MiniMax-M3)
+ *   SWIGLUSTEP              min(g sigma(g), limit) clamp(u, +-limit);  limit 7 by default (Step-3.5)
+ *   SITU                    alpha tanh(g / alpha) sigma(g) u', u' = beta tanh(u / beta) if beta > 0, else u (Kimi K3)
+ *   SILU_NO_MUL, GELU_NO_MUL, GELU_TANH_NO_MUL     the same without u;  RELU2_NO_MUL   max(g, 0)^2
+ * All in f32, rounded to T once.                                                                                       */
+
 /* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ------ */
 
 typedef struct moek_config {
@@ -126,7 +137,7 @@ typedef struct moek_config {
     int max_tokens;                   /* required: the most tokens a run will carry                                   */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16 or _FP16; default: as quant, else bf16 */
 
-    float alpha, beta, limit;         /* of the activation; 0: its default (table in README.md)                       */
+    float alpha, beta, limit;         /* of the activation (above); 0: its default                                    */
     int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
     int ue8m0;                        /* fp8b128: round activation scales up to powers of two                         */
     int router_weight_on_input;       /* multiply x by the weight before the experts; topk 1 only                     */

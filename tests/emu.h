@@ -58,6 +58,11 @@ EMU_FN float __fdiv_rn(float a, float b) { return a / b; }
 EMU_FN float __frcp_rn(float a) { return 1.0f / a; }
 EMU_FN float __fmul_rn(float a, float b) { return a * b; }
 EMU_FN float __fadd_rn(float a, float b) { return a + b; }
+/* A GPU passes every NaN over; libm's give NaN for a signaling one. */
+EMU_FN float emu_fmaxf(float a, float b) { return a != a || a < b ? b : a; }
+EMU_FN float emu_fminf(float a, float b) { return a != a || a > b ? b : a; }
+#define fmaxf emu_fmaxf
+#define fminf emu_fminf
 #define __expf expf                                   /* a function of that name is libm's own */
 EMU_FN float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 EMU_FN unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
@@ -93,8 +98,10 @@ template <class T, class V> EMU_FN T atomicCAS(T *p, V is, V v) { return emu_swa
 
 enum { EMU_THREADS = 1024, EMU_STACK = 128 * 1024, EMU_SHARED = 227 * 1024, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
 enum emu_state { EMU_DONE, EMU_RUNS, EMU_AT_WARP, EMU_AT_BLOCK };
-enum emu_word { EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
-                EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16 };
+enum emu_word {
+    EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
+    EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16
+};
 static const char *const emu_words[] = { "__syncwarp", "a shuffle", "a vote", "__match_any_sync", "__reduce_add_sync",
     "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
     "__reduce_or_sync", "__reduce_xor_sync", "moek_mma_bf16_", "moek_mma_fp16_" };
@@ -128,13 +135,15 @@ __attribute__((unused, noreturn)) static void emu_die(const char *what)
     static const char *const doing[] = { "finished", "running", "waiting in its warp at ", "waiting at __syncthreads" };
     int i, j;
     fflush(stdout);
-    fprintf(stderr, "emu: %s, block (%u, %u, %u), thread %d: %s\n", emu_kernel, blockIdx.x, blockIdx.y, blockIdx.z, emu_now, what);
+    fprintf(stderr, "emu: %s, block (%u, %u, %u), ", emu_kernel, blockIdx.x, blockIdx.y, blockIdx.z);
+    fprintf(stderr, "thread %d: %s\n", emu_now, what);
     for (i = 0; i < emu_count; i = j) {
         const emu_fibre *f = &emu_fibres[i], *g;
         const int warp = f->state == EMU_AT_WARP, placed = f->state >= EMU_AT_WARP;
         for (j = i + 1; j < emu_count; j++) {
             g = &emu_fibres[j];
-            if (g->state != f->state || (placed && g->line != f->line) || (warp && (g->word != f->word || g->mask != f->mask))) break;
+            if (g->state != f->state || (placed && g->line != f->line)) break;
+            if (warp && (g->word != f->word || g->mask != f->mask)) break;
         }
         fprintf(stderr, "  threads %4d .. %4d: %s%s", i, j - 1, doing[f->state], warp ? emu_words[f->word] : "");
         if (warp) fprintf(stderr, ", mask %08x", f->mask);
@@ -154,7 +163,7 @@ __asm__(".text\n.p2align 4\n.type emu_switch_, @function\nemu_switch_:\n"
         ".size emu_switch_, .-emu_switch_\n");
 EMU_FN void *emu_first_frame(char *top, void (*entry)())
 {
-    void **sp = (void **)top - 8;                     /* six registers, the address of entry, and one that it never returns to */
+    void **sp = (void **)top - 8;                     /* six registers, entry, and where it never returns to */
     memset(sp, 0, 8 * sizeof *sp);
     sp[6] = (void *)entry;
     return sp;
@@ -163,12 +172,14 @@ EMU_FN void *emu_first_frame(char *top, void (*entry)())
 extern "C" void emu_switch(void **mine, void *theirs) __asm__("emu_switch_");
 __asm__(".text\n.p2align 4\n.type emu_switch_, %function\nemu_switch_:\n"
         "    sub sp, sp, #160\n"
-        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n    stp x25, x26, [sp, #48]\n"
-        "    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n"
+        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
+        "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
+        "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n"
         "    stp d12, d13, [sp, #128]\n    stp d14, d15, [sp, #144]\n"
         "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
-        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n    ldp x25, x26, [sp, #48]\n"
-        "    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n"
+        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
+        "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
+        "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n"
         "    ldp d12, d13, [sp, #128]\n    ldp d14, d15, [sp, #144]\n"
         "    add sp, sp, #160\n    ret\n"
         ".size emu_switch_, .-emu_switch_\n");
@@ -268,7 +279,8 @@ EMU_FN void emu_run_block(size_t shared)
         if (!alive) break;
         if (!ran) emu_release_block();
     }
-    for (i = 0; i < EMU_BEHIND; i++) if (emu_shared[shared + i] != EMU_POISON) emu_die("it wrote behind its dynamic shared memory");
+    for (i = 0; i < EMU_BEHIND; i++)
+        if (emu_shared[shared + i] != EMU_POISON) emu_die("it wrote behind its dynamic shared memory");
 }
 
 /* The static shared variables of all kernels of this program. */
@@ -338,8 +350,8 @@ EMU_FN double emu_half(int word, uint16_t bits)
                    : exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
     return bits & 0x8000 ? -v : v;
 }
-/* m16n8k16.  Lane 4 g + t: a[i] is row g (+8: i odd), columns 2t, 2t+1 (+8: i >= 2); b[i] is rows 2t, 2t+1 (+8: i = 1) of
- * column g; d[i] is row g (+8: i >= 2), column 2t (+1: i odd). */
+/* m16n8k16.  Lane 4 g + t: a[i] is row g (+8: i odd), columns 2t, 2t+1 (+8: i >= 2); b[i] is rows 2t, 2t+1 (+8: i = 1)
+ * of column g; d[i] is row g (+8: i >= 2), column 2t (+1: i odd). */
 EMU_FN void emu_mma(int word, const emu_fibre *warp)
 {
     float a[16][16], b[16][8];
@@ -443,10 +455,22 @@ template <class T> EMU_FN T emu_shuffle(uint32_t mask, T v, int from, int width,
     return v;
 }
 /* The forms of a shuffle with and without a width. */
-template <class T> EMU_FN T emu_shfl(int line, uint32_t m, T v, int from, int w = 32) { return emu_shuffle(m, v, emu_now % 32 / w * w + from % w, w, line); }
-template <class T> EMU_FN T emu_shfl_xor(int line, uint32_t m, T v, int by, int w = 32) { return emu_shuffle(m, v, emu_now % 32 ^ by, w, line); }
-template <class T> EMU_FN T emu_shfl_up(int line, uint32_t m, T v, int by, int w = 32) { return emu_shuffle(m, v, emu_now % 32 - by, w, line); }
-template <class T> EMU_FN T emu_shfl_down(int line, uint32_t m, T v, int by, int w = 32) { return emu_shuffle(m, v, emu_now % 32 + by, w, line); }
+template <class T> EMU_FN T emu_shfl(int line, uint32_t mask, T v, int from, int width = 32)
+{
+    return emu_shuffle(mask, v, emu_now % 32 / width * width + from % width, width, line);
+}
+template <class T> EMU_FN T emu_shfl_xor(int line, uint32_t mask, T v, int by, int width = 32)
+{
+    return emu_shuffle(mask, v, emu_now % 32 ^ by, width, line);
+}
+template <class T> EMU_FN T emu_shfl_up(int line, uint32_t mask, T v, int by, int width = 32)
+{
+    return emu_shuffle(mask, v, emu_now % 32 - by, width, line);
+}
+template <class T> EMU_FN T emu_shfl_down(int line, uint32_t mask, T v, int by, int width = 32)
+{
+    return emu_shuffle(mask, v, emu_now % 32 + by, width, line);
+}
 #define __shfl_sync(...) emu_shfl(__LINE__, __VA_ARGS__)
 #define __shfl_xor_sync(...) emu_shfl_xor(__LINE__, __VA_ARGS__)
 #define __shfl_up_sync(...) emu_shfl_up(__LINE__, __VA_ARGS__)
@@ -454,7 +478,10 @@ template <class T> EMU_FN T emu_shfl_down(int line, uint32_t m, T v, int by, int
 
 EMU_FN uint32_t emu_mask(uint32_t mask = 0xffffffff) { return mask; }
 #define __syncwarp(...) emu_meet(EMU_SYNCWARP, emu_mask(__VA_ARGS__), __LINE__)
-EMU_FN uint32_t emu_share32(int word, uint32_t mask, uint64_t v, int line) { return (uint32_t)emu_share(word, mask, v, -1, line); }
+EMU_FN uint32_t emu_share32(int word, uint32_t mask, uint64_t v, int line)
+{
+    return (uint32_t)emu_share(word, mask, v, -1, line);
+}
 #define __ballot_sync(mask, p) emu_share32(EMU_BALLOT, (mask), (p) != 0, __LINE__)
 #define __any_sync(mask, p) (__ballot_sync(mask, p) != 0)
 #define __all_sync(mask, p) (__ballot_sync(mask, !(p)) == 0)
@@ -480,14 +507,21 @@ EMU_FN void emu_mma_meet(int word, float d[4], const uint32_t a[4], const uint32
     me->d = d, me->a = a, me->b = b;
     emu_meet(word, 0xffffffff, word);
 }
-EMU_FN void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma_meet(EMU_MMA_BF16, d, a, b); }
-EMU_FN void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma_meet(EMU_MMA_FP16, d, a, b); }
+EMU_FN void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emu_mma_meet(EMU_MMA_BF16, d, a, b);
+}
+EMU_FN void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emu_mma_meet(EMU_MMA_FP16, d, a, b);
+}
 
 EMU_FN void emu_cp_async(void *shared, const void *global, int bytes, int size)
 {
     emu_fibre *const me = &emu_fibres[emu_now];
     const emu_copy c = { shared, global, bytes, size, me->groups };
-    if ((uintptr_t)shared % (unsigned)size || (bytes && (uintptr_t)global % (unsigned)size)) emu_die("cp.async: not aligned");
+    if ((uintptr_t)shared % (unsigned)size || (bytes && (uintptr_t)global % (unsigned)size))
+        emu_die("cp.async: not aligned");
     if (me->copies_count == me->copies_room) {
         me->copies_room = me->copies_room ? 2 * me->copies_room : 64;
         me->copies = (emu_copy *)realloc(me->copies, (size_t)me->copies_room * sizeof *me->copies);

@@ -15,7 +15,7 @@
 
 #define REF_UNWRITTEN (-1e300)                         /* fill outputs with it to see which rows somebody owns */
 
-/* ---- numbers: sign, then codes that count up from 0.  bits: of the significand; low: exponent of the smallest step. */
+/* ---- numbers: sign, then codes that count up from 0.  bits: of the significand; low: of the smallest step. */
 
 typedef struct ref_format { int bits, low, width; double largest; int saturates; } ref_format;
 static const ref_format ref_bf16 = { 8, -133, 16, 3.3895313892515355e38, 0 };
@@ -172,7 +172,8 @@ static inline void ref_scores(const moek_route_args *a, int t, double *s)
     }
     for (e = 0; e < a->experts; e++) {
         s[e] = ref_score_one(a->score, s[e]);
-        if (isnan(s[e]) || isinf(s[e])) s[e] = 0;
+        if (isnan(s[e]) || isinf(s[e]))
+            s[e] = a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER ? -(double)1e38f : 0;
     }
 }
 /* score[g] of each group, for the choice of groups. */
@@ -187,7 +188,7 @@ static inline void ref_group_scores(const moek_route_args *a, const double *s, d
             if (c > best) second = best, best = c;
             else if (c > second) second = c;
         }
-        score[g] = a->bias ? best + second : best;
+        score[g] = a->bias && size > 1 ? best + second : best;
     }
 }
 /* allowed[experts]: 1 where the expert's group stays.  Returns 0 if no group is finite. */
@@ -241,6 +242,7 @@ static inline void ref_route_weights(const moek_route_args *a, const double *s, 
     } else if (!uniform && a->normalize == MOEK_NORM_SIGMOID) {
         for (k = 0; k < a->topk; k++) w[k] = ref_sigmoid(w[k]);
     }
+    for (k = 0; k < a->topk; k++) if (a->normalize == MOEK_NORM_NONE && w[k] <= -(double)1e38f) w[k] = 0;
     for (k = 0; k < a->topk; k++) w[k] *= a->scale * (a->expert_scale ? a->expert_scale[ids[k]] : 1.0);
 }
 /* The best by s + bias, lower ids first among equals. */
@@ -416,7 +418,7 @@ static inline void ref_quant_row(const moek_quant_args *a, int quant, int r, flo
         }
         if (quant == MOEK_FP8T) {
             reciprocal = 1.0f / tensor_scale;
-            x = isinf(x) ? NAN : isnan(x) ? x : tensor_scale == 0 ? 0 : x * reciprocal;
+            x = isinf(x) ? NAN : isnan(x) ? x : isinf(reciprocal) ? 0 : x * reciprocal;
         } else {
             x = x / s;
         }
@@ -545,8 +547,9 @@ static inline void ref_combine(const moek_combine_args *a, double *y, double *sl
             for (k = 0; k < a->topk; k++) {
                 const size_t slot = (size_t)t * a->topk + k;
                 const int32_t row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
+                const int32_t id = a->ids ? a->ids[slot] : 0;
                 double term;
-                if (a->ids[slot] < 0 || a->ids[slot] >= a->experts || row < 0) continue;
+                if (row < 0 || id < 0 || (a->ids && id >= a->experts)) continue;
                 term = ref_get_t(a->rows, (size_t)row * a->hidden + j, a->dtype);
                 if (a->weights) term *= a->weights[slot];
                 sum += term;

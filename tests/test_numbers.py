@@ -5,15 +5,20 @@ floats, NaN, Inf.  Skipped where ml_dtypes is not installed.  Last line: N passe
 import os, subprocess, sys
 
 TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float", "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0"]
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+VENV = os.path.join(ROOT, "build", "venv", "bin", "python")             # ./moek test puts ml_dtypes there, or in build/pylib
+sys.path.append(os.path.join(ROOT, "build", "pylib"))
 try:
     import numpy as np
     import ml_dtypes
 except ImportError as e:
+    if os.path.exists(VENV) and not os.environ.get("MOEK_IN_VENV"):
+        os.environ["MOEK_IN_VENV"] = "1"
+        os.execv(VENV, [VENV] + sys.argv)
     print(f"skipped: {e}")
     print(f"0 passed, 0 failed, {len(TESTS)} skipped")
     sys.exit(0)
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PROGRAM = r"""
 #include <stdio.h>
 #include "moek/common.h"
@@ -63,7 +68,7 @@ def main():
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "numbers.c"), "w") as f:
         f.write(PROGRAM)
-    cc = os.environ.get("CC", "cc").split()
+    cc = (os.environ.get("CC") or "cc").split()
     subprocess.run(cc + ["-std=c99", "-O2", "-I", os.path.join(ROOT, "include"), os.path.join(out, "numbers.c"), "-o",
                          os.path.join(out, "numbers"), "-lm"], check=True)
     np.seterr(all="ignore")

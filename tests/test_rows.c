@@ -513,13 +513,13 @@ static void test_quant(void)
 
 /* ---- up, down ---------------------------------------------------------------------------------------------------- */
 
-/* How far y must move for T(y) to be this code: 0, or the way to the middle between it and its neighbour nearer y. */
+/* How far y must move for T(y) to be this code: beyond the middle between it and its neighbour nearer y; -1: it is. */
 static double t_needed(double y, unsigned code, int dtype)
 {
     const ref_format *f = ref_t(dtype);
     const double g = ref_decode(f, code);
     unsigned neighbour = fabs(g) > fabs(y) ? code - 1 : code + 1;
-    if (g == ref_round_t(y, dtype)) return 0;
+    if (g == ref_round_t(y, dtype)) return -1;
     if (g == 0) neighbour = y < 0 ? ref_sign_bit(f) + 1 : 1;
     return fabs(y - 0.5 * (g + ref_decode(f, neighbour)));
 }
@@ -539,8 +539,8 @@ static void t_check(const void *result, const double *y, const double *slack, si
             if (g != y[i]) bad = i;
         } else {
             const double needed = t_needed(y[i], code, dtype);
-            if (!(needed <= slack[i])) bad = i;
-            if (needed != 0) worse(needed / slack[i]);
+            if (!(needed < slack[i])) bad = i;
+            if (needed > 0) worse(needed / slack[i]);
         }
     }
     if (!n) return;
@@ -649,7 +649,8 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     h->gate_first = c->layout == MOEK_UP_SWAPPED ? h->n : 0;
     h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
 }
-static void gemm_launch(const moek_gemm_args *h, int up, size_t size)
+/* `exact`: all sums fit in f32, so only the rounding to T may show. */
+static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 {
     moek_gemm_args d = *h;
     double *y, *slack;
@@ -661,6 +662,7 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size)
     y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
     for (i = 0; i < size; i++) y[i] = REF_UNWRITTEN;
     (up ? ref_up : ref_down)(h, now.row->quant, y, slack);
+    if (exact) memset(slack, 0, size * sizeof *slack);
     t_check(got(h->out), y, slack, size, h->n, h->dtype);
     free(y), free(slack);
 }
@@ -679,7 +681,7 @@ static void gemm_case(int quant, const gemm_case_t *c)
     gemm_w(quant, c, &h);
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
     h.out = out(rows * c->n * 2);
-    gemm_launch(&h, c->up, rows * c->n);
+    gemm_launch(&h, c->up, rows * c->n, 0);
     rows_clear();
 }
 /* Sizes that are a multiple of the row's granule, and as little more as can be. */
@@ -720,44 +722,49 @@ static void gemm_large(int up, int batched)
     if (now.row->hidden && !up) c.n = now.row->hidden;
     gemm_case(now.row->quant, &c);
 }
-/* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.) */
-static void gemm_codes(int codes_in_w)
+static void gemm_put(void *array, size_t at, unsigned code, int fp8)
+{
+    if (fp8) ((uint8_t *)array)[at] = (uint8_t)code;
+    else ((uint16_t *)array)[at] = (uint16_t)code;
+}
+/* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
+ * Or integers in both, whose sums often lie in the middle between two T. */
+enum { CODES_IN_A, CODES_IN_W, INTEGERS };
+static void gemm_codes(int mode)
 {
     enum { K = 64 };
     const int quant = now.row->quant, fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, bytes = fp8 ? 1 : 2;
     const int k = round_up(K, now.row->granule), skip = SMALL && !fp8 ? 8 : 1, codes = (fp8 ? 256 : 65536) / skip / K;
+    const ref_format *format;
     gemm_case_t c;
     moek_gemm_args h;
-    unsigned char *a, *w, *array;
-    size_t size, at;
-    int i;
+    void *a, *w;
+    size_t size, scales, i;
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
-    SAY("every code of %s", codes_in_w ? "w" : "a");
-    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = codes_in_w ? K : codes;
+    SAY(mode == INTEGERS ? "integers" : mode == CODES_IN_W ? "every code of w" : "every code of a");
+    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = mode == CODES_IN_A ? codes : K;
     h.dtype = quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16, h.k = k;
-    h.n = h.w_rows = codes_in_w ? round_up(codes, now.row->granule) : k;
+    h.n = h.w_rows = mode == CODES_IN_W ? round_up(codes, now.row->granule) : k;
+    format = fp8 ? &ref_e4m3 : ref_t(h.dtype);
     gemm_rows(&c, &h);
-    h.a = a = (unsigned char *)in((size_t)c.slots * k * bytes), h.w = w = (unsigned char *)in((size_t)h.n * k * bytes);
+    h.a = a = in((size_t)c.slots * k * bytes), h.w = w = in((size_t)h.n * k * bytes);
     memset(a, 0, (size_t)c.slots * k * bytes), memset(w, 0, (size_t)h.n * k * bytes);
-    for (i = 0; i < K * codes; i++) {
-        const unsigned code = (unsigned)(i * skip + (skip > 1 ? rng_below(skip) : 0));
-        array = (codes_in_w ? w : a) + ((size_t)(i / K) * k + i % K) * bytes;
-        if (fp8) *array = (unsigned char)code;
-        else *(uint16_t *)(void *)array = (uint16_t)code;
+    for (i = 0; mode != INTEGERS && i < (size_t)K * codes; i++)
+        gemm_put(mode == CODES_IN_W ? w : a, i / K * k + i % K, (unsigned)i * skip + (unsigned)rng_below(skip), fp8);
+    for (i = 0; mode != INTEGERS && i < K; i++)
+        gemm_put(mode == CODES_IN_W ? a : w, i * k + i, ref_encode(format, 1), fp8);
+    for (i = 0; mode == INTEGERS && i < (size_t)K * k; i++) {
+        gemm_put(a, i, ref_encode(format, rng_below(33) - 16), fp8);          /* 17 .. are not e4m3 */
+        gemm_put(w, i, ref_encode(format, rng_below(33) - 16), fp8);
     }
-    for (i = 0; i < K; i++) {
-        array = (codes_in_w ? a : w) + ((size_t)i * k + i) * bytes;
-        if (fp8) *array = (unsigned char)ref_encode(&ref_e4m3, 1);
-        else *(uint16_t *)(void *)array = ref_to_t(1, h.dtype);
-    }
-    at = (size_t)(h.n + c.slots) * (size_t)((k + 127) / 128);
+    scales = (size_t)(h.n + c.slots) * (size_t)((k + 127) / 128);
     if (fp8) {
-        h.a_scale = in_f32((int)at), h.w_scale = in_f32((int)at);
-        fill_f32((float *)h.a_scale, at, 1, 1), fill_f32((float *)h.w_scale, at, 1, 1);
+        h.a_scale = in_f32((int)scales), h.w_scale = in_f32((int)scales);
+        fill_f32((float *)h.a_scale, scales, 1, 1), fill_f32((float *)h.w_scale, scales, 1, 1);
     }
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
-    gemm_launch(&h, 0, size);
+    gemm_launch(&h, 0, size, 1);
     rows_clear();
 }
 static void test_up(void)
@@ -778,16 +785,26 @@ static void test_down(void)
     for (turn = 0; turn < (SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
-    if (!now.row->hidden) gemm_codes(0), gemm_codes(1);
+    if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS);
 }
 
 /* ---- combine ----------------------------------------------------------------------------------------------------- */
 
-enum { C_SLOT_ROW = 1, C_WEIGHTS = 2, C_ADDEND = 4, C_ALIAS = 8, C_NOBODY = 16 };
+enum { C_SLOT_ROW = 1, C_WEIGHTS = 2, C_ADDEND = 4, C_ALIAS = 8, C_NOBODY = 16, C_ANYBODY = 32 };
+
+/* `exact`: integers, whose sums fit in f32 and often lie in the middle between two T. */
+static void combine_fill(uint16_t *array, size_t n, int dtype, int exact)
+{
+    const int most = dtype == MOEK_DTYPE_FP16 ? 1024 : 128;
+    size_t i;
+    if (!exact) fill_t(array, n, dtype, 2);
+    for (i = 0; exact && i < n; i++) array[i] = ref_to_t(rng_below(2 * most + 1) - most / 2, dtype);
+}
 
 static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned options)
 {
     const int experts = 1 + rng_below(20), slots = tokens * topk, most = slots + 7;
+    const int exact = !(options & C_WEIGHTS) && rng_below(2);
     const size_t size = (size_t)tokens * hidden;
     moek_combine_args h, d;
     int32_t *ids, *slot_row = NULL;
@@ -800,6 +817,7 @@ static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned o
     h.tokens = tokens, h.topk = topk, h.hidden = hidden, h.experts = experts, h.dtype = dtype;
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, options & C_NOBODY ? IDS_NONE : IDS_RANDOM);
+    if (options & C_ANYBODY) h.ids = NULL;
     if (options & C_SLOT_ROW) {
         h.slot_row = slot_row = in_i32(slots);
         for (i = 0; i < slots; i++) slot_row[i] = rng_below(7) ? (i * 5 + 2) % most : -1;
@@ -807,23 +825,24 @@ static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned o
     h.rows = rows = (uint16_t *)in((size_t)most * hidden * 2);
     if (options & C_WEIGHTS) h.weights = weights = in_f32(slots), fill_f32(weights, (size_t)slots, -0.5f, 1.5f);
     for (i = 0; i < slots; i++) {                      /* rows that nobody reads stay NaN, and so do their weights */
-        const int row = slot_row ? slot_row[i] : i, used = ids[i] >= 0 && ids[i] < experts && row >= 0;
+        const int row = slot_row ? slot_row[i] : i, used = row >= 0 && (!h.ids || (ids[i] >= 0 && ids[i] < experts));
         if (!used && h.weights) ((float *)h.weights)[i] = NAN;
         if (!used) continue;
-        fill_t(rows + (size_t)row * hidden, (size_t)hidden, dtype, 2);
+        combine_fill(rows + (size_t)row * hidden, (size_t)hidden, dtype, exact);
         if (rng_below(30)) continue;
         rows[(size_t)row * hidden + rng_below(hidden)] = ref_to_t(rng_below(2) ? NAN : INFINITY, dtype);
     }
     h.y = out(size * 2);
     if (options & C_ADDEND) {
         h.addend = addend = options & C_ALIAS ? (uint16_t *)h.y : (uint16_t *)in(size * 2);
-        fill_t(addend, size, dtype, 2);
+        combine_fill(addend, size, dtype, exact);
     }
     d = h;
     MOVE(d.rows), MOVE(d.ids), MOVE(d.slot_row), MOVE(d.weights), MOVE(d.addend), MOVE(d.y);
     if (launch_twice(&d)) {
         y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
         ref_combine(&h, y, slack);
+        if (exact) memset(slack, 0, size * sizeof *slack);
         t_check(got(h.y), y, slack, size, hidden, dtype);
         free(y), free(slack);
     }
@@ -835,12 +854,12 @@ static void test_combine(void)
     static const int hidden[] = { 1, 3, 72, 136, 513, 1000, 1032 };
     unsigned options;
     int t, turn = 0;
-    for (options = 0; options < 32; options++)
+    for (options = 0; options < 64; options++)
         for (t = 0; t < COUNT(tokens); t++, turn++) {
             const int g = now.row->granule, dtype = rng_below(2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
             int size = hidden[turn % COUNT(hidden)];
             size = now.row->hidden ? now.row->hidden : size < 8 ? g * size : round_up(size, g);
-            if (!SMALL || turn % 3 == 0) combine_case(tokens[t], topk[turn % COUNT(topk)], size, dtype, options);
+            if (!SMALL || turn % 5 == 0) combine_case(tokens[t], topk[turn % COUNT(topk)], size, dtype, options);
         }
 }
 

@@ -80,6 +80,9 @@ MOEK_FN uint8_t moek_to_e4m3_(float f)
 MOEK_FN float moek_from_t_(uint16_t bits, int dtype) { return dtype == MOEK_DTYPE_FP16 ? moek_from_fp16_(bits) : moek_from_bf16_(bits); }
 MOEK_FN uint16_t moek_to_t_(float f, int dtype) { return dtype == MOEK_DTYPE_FP16 ? moek_to_fp16_(f) : moek_to_bf16_(f); }
 
+/* What a raw logit that is NaN or Inf scores: it is chosen last, and its weight is 0. */
+#define MOEK_MASKED_ (-1e38f)
+
 /* 2^ceil(log2(s)) for s > 0, exactly; the biased exponent is what UE8M0 stores. */
 MOEK_FN uint32_t moek_ue8m0_(float s)
 {

@@ -136,11 +136,10 @@ MOEK_CPU_FN void moek_dot_(float *lanes, const float *w, const float *x, float s
 }
 MOEK_CPU_FN float moek_sum_lanes_(const float *lanes)
 {
-    float half[MOEK_LANES];
-    int n, l;
-    for (l = 0; l < MOEK_LANES; l++) half[l] = lanes[l];
-    for (n = MOEK_LANES / 2; n; n /= 2)
-        for (l = 0; l < n; l++) half[l] += half[l + n];
-    return half[0];
+    float eight[8], four[4];
+    int l;
+    for (l = 0; l < 8; l++) eight[l] = lanes[l] + lanes[l + 8];
+    for (l = 0; l < 4; l++) four[l] = eight[l] + eight[l + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 #endif

@@ -58,7 +58,10 @@ MOEK_DEVICE moek_words_ moek_load_words_(const void *shared)
     r.w[0] = v.x; r.w[1] = v.y; r.w[2] = v.z; r.w[3] = v.w;
     return r;
 }
-MOEK_DEVICE void moek_store_words_(void *to, moek_words_ v) { *(uint4 *)to = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+MOEK_DEVICE void moek_store_words_(void *to, moek_words_ v)
+{
+    *(uint4 *)to = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]);
+}
 
 /* Four 8 x 8 matrices of 2-byte elements: lane 8 i + r points to row r of matrix i; r[i] of lane 4 g + q is elements 2q
  * and 2q + 1 of row g of matrix i. */
@@ -204,7 +207,10 @@ MOEK_DEVICE uint32_t moek_order_(float f)
     const uint32_t u = moek_bits_(f);
     return f == 0.0f ? 0x80000000 : u & 0x80000000 ? ~u : u | 0x80000000;
 }
-MOEK_DEVICE float moek_unorder_(uint32_t order) { return moek_float_(order & 0x80000000 ? order & 0x7fffffff : ~order); }
+MOEK_DEVICE float moek_unorder_(uint32_t order)
+{
+    return moek_float_(order & 0x80000000 ? order & 0x7fffffff : ~order);
+}
 
 /* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */
 MOEK_DEVICE float moek_warp_sum_(float f)

@@ -17,10 +17,10 @@
 #include <stdint.h>
 
 /* route: router logits -> ids and weights of the chosen experts, highest first; equal scores: the lower id first.
- *   s = score(logit) in f32, NaN and Inf of s become 0;  c = s + bias;
+ *   s = score(logit) in f32, NaN and Inf of s become 0, or of a raw logit -1e38 (a masked expert);  c = s + bias;
  *   groups > 1: a group scores max(s) (no bias) or the sum of its two best c (bias), the best topk_groups stay;
  *   pick the topk best c;  w = s of the chosen, then normalize, then * scale, then * expert_scale[id].
- *   No finite group at all: ids 0 .. topk-1, weights 1/topk (before scale).
+ *   A weight that is still -1e38 after that becomes 0.  No finite group at all: ids 0 .. topk-1, weights 1/topk (before scale).
  *   SPARSEMIXER (topk 2): see moek.h.  table != NULL: the ids are table[token_ids[t]][k], weights as ever.
  *   Then `shared` constant slots: id experts + i, weight shared_weight.  is_padding[t]: all ids of t are -1, weights 0. */
 typedef struct moek_route_args {
@@ -82,11 +82,12 @@ typedef struct moek_sort_args {
  *   (target ? target[r] : r); rows with target < 0 or that are not live are skipped.  Live: r < *row_limit (if given),
  *   and (r % rows_per_expert) < counts[r / rows_per_expert] (if counts is given).
  *   bf16, fp16: q = T(x * weight)                                                                    scale unused
- *   fp8t        s = *static_scale, or max |x| over live source rows / 448 (finite x only);  q = e4m3(x * (1/s)), 0 if s == 0
+ *   fp8t        s = *static_scale, or max |x| over live source rows / 448 (finite x only);  q = e4m3(x * (1/s)), 0 if 1/s is Inf
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
- *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.
+ *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
+ *   an Inf counts in those of fp8c and fp8b128 (s = Inf, 2^127 with ue8m0), where its row or group becomes NaN and 0.
  *   ue8m0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
  *   scale of fp8b128, G = ceil(cols / 128) groups, is f32 unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]

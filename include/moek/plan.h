@@ -315,7 +315,8 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
         o->why->length = 0;
         status = moek_try_backend_(o, b->number, rows->arch, plan);
     }
-    if (!o->why->length) moek_say_(o->why, "its other steps need the rows of a backend, and config.exclude leaves none");
+    if (!o->why->length) moek_say_(o->why, "%s", o->config->experts_impl ? "its other steps need the rows of a backend, and config.exclude leaves none"
+                                                                        : "config.experts_impl is NULL");
     return status;
 }
 

@@ -162,8 +162,7 @@ example() {                                            # FILE NAME LANGUAGE COMM
 }
 
 cuda_part() {
-    nvcc=${NVCC:-nvcc}
-    have "$nvcc" || nvcc=/usr/local/cuda/bin/nvcc
+    nvcc=${NVCC-nvcc}
     have "$nvcc" || { skip "no nvcc"; return; }
     arch=$(sed -n 's/^arch = //p' "$root"/build/config.ninja 2> /dev/null)
     arch=${arch:-80}

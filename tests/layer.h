@@ -1,0 +1,417 @@
+/* layer.h -- what a test of a whole layer needs: its tensors on the host and where its rows work, runs that check what
+ * every run promises, and the double-precision result.
+ *
+ * Structs hold host pointers; LAYER_MOVE turns them into the backend's.  Every array has a stretch on both sides that
+ * must come back untouched, and so must inputs.  Outputs start as poison, the workspace as NaN in every format, and in
+ * the second run as large numbers (a dynamic scale passes over NaN).  Two runs must give the same bits. */
+#ifndef LAYER_H
+#define LAYER_H
+#include "check.h"
+#include "mem.h"
+#include "ref.h"
+
+enum { LAYER_GUARD = 256, LAYER_ARRAYS = 40, LAYER_POISON = 0xa5 };
+enum { LAYER_IN, LAYER_OUT };
+enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4 };   /* biases; fp8t: static scales; logits, not ids */
+
+static int layer_arch;                                 /* of the backend under test: 0 or 80 */
+
+typedef struct layer_array { unsigned char *host, *got, *there; size_t bytes; int kind; } layer_array;
+typedef struct layer {
+    moek_config config;
+    moek_plan plan;
+    moek_weights w;                                    /* host pointers */
+    moek_args args;                                    /* host pointers */
+    int options, up_rows;                              /* up_rows: of w_up, of one expert */
+    layer_array array[LAYER_ARRAYS];
+    int arrays;
+    char why[MOEK_WHY], what[160];
+} layer;
+typedef moek_status (*layer_driver)(const moek_plan *plan, const moek_args *args, moek_stream stream);
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+
+static inline void *layer_array_new(layer *l, size_t bytes, int kind)
+{
+    layer_array *a = &l->array[l->arrays++];
+    const size_t all = bytes + 2 * LAYER_GUARD;
+    if (l->arrays > LAYER_ARRAYS) abort();
+    a->bytes = bytes;
+    a->kind = kind;
+    a->host = (unsigned char *)mem_alloc(0, all);
+    a->got = (unsigned char *)mem_alloc(0, all);
+    a->there = (unsigned char *)mem_alloc(layer_arch, all);
+    memset(a->host, kind == LAYER_IN ? 0xff : LAYER_POISON, all);
+    return a->host + LAYER_GUARD;
+}
+static inline void layer_array_free(layer_array *a)
+{
+    mem_free(0, a->host);
+    mem_free(0, a->got);
+    mem_free(layer_arch, a->there);
+}
+static inline layer_array *layer_find(layer *l, const void *host)
+{
+    int i;
+    for (i = 0; i < l->arrays; i++) if (l->array[i].host + LAYER_GUARD == host) return &l->array[i];
+    abort();
+}
+static inline void *layer_got(layer *l, const void *host) { return layer_find(l, host)->got + LAYER_GUARD; }
+static inline void layer_move_(layer *l, void *field)
+{
+    void *p;
+    memcpy(&p, field, sizeof p);
+    if (p) p = layer_find(l, p)->there + LAYER_GUARD;
+    memcpy(field, &p, sizeof p);
+}
+#define LAYER_MOVE(field) layer_move_(l, &(field))
+
+static inline moek_weights layer_weights(layer *l)
+{
+    moek_weights w = l->w;
+    LAYER_MOVE(w.w_up); LAYER_MOVE(w.w_down); LAYER_MOVE(w.w_up_scale); LAYER_MOVE(w.w_down_scale);
+    LAYER_MOVE(w.w_up_bias); LAYER_MOVE(w.w_down_bias); LAYER_MOVE(w.x_scale); LAYER_MOVE(w.h_scale);
+    LAYER_MOVE(w.router_bias); LAYER_MOVE(w.router_expert_scale); LAYER_MOVE(w.router_table);
+    LAYER_MOVE(w.replicas); LAYER_MOVE(w.replica_count); LAYER_MOVE(w.expert_map); LAYER_MOVE(w.expert_load);
+    return w;
+}
+static inline moek_args layer_args(layer *l)
+{
+    moek_args a = l->args;
+    LAYER_MOVE(a.x); LAYER_MOVE(a.router_logits); LAYER_MOVE(a.topk_ids); LAYER_MOVE(a.topk_weights); LAYER_MOVE(a.y);
+    LAYER_MOVE(a.workspace); LAYER_MOVE(a.token_ids); LAYER_MOVE(a.is_padding); LAYER_MOVE(a.shared_y);
+    a.why = l->why;
+    a.why_size = sizeof l->why;
+    return a;
+}
+/* For things done on the stream between launches. */
+static inline void layer_copy(void *to, const void *from, size_t bytes, moek_stream stream)
+{
+#if MEM_CUDA
+    if (layer_arch) { mem_must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream)); return; }
+#endif
+    (void)stream;
+    memcpy(to, from, bytes);
+}
+
+/* ---- random tensors ---------------------------------------------------------------------------------------------- */
+
+static inline void layer_fill_t(void *array, size_t n, double scale, int dtype)
+{
+    uint16_t some[1024];                               /* ref_to_t is slow: large arrays choose among as many */
+    size_t i;
+    for (i = 0; i < 1024 && i < n; i++) some[i] = ref_to_t(rng_normal() * scale, dtype);
+    for (i = 0; i < n; i++) ((uint16_t *)array)[i] = some[n > 1024 ? rng_u32() % 1024 : i];
+}
+static inline const void *layer_new_t(layer *l, size_t n, double scale)
+{
+    void *array = layer_array_new(l, 2 * n, LAYER_IN);
+    layer_fill_t(array, n, scale, l->config.dtype);
+    return array;
+}
+/* Deviation 1 after scaling; e4m3 codes of deviation 16 use most exponents. */
+static inline const void *layer_new_weights(layer *l, size_t rows, size_t columns)
+{
+    const int quant = l->config.quant;
+    const size_t n = rows * columns;
+    uint8_t some[1024], *codes;
+    size_t i;
+    if (quant == MOEK_BF16 || quant == MOEK_FP16) return layer_new_t(l, n, 1 / sqrt((double)columns));
+    codes = (uint8_t *)layer_array_new(l, n, LAYER_IN);
+    for (i = 0; i < 1024; i++) some[i] = (uint8_t)ref_encode(&ref_e4m3, 16 * rng_normal());
+    for (i = 0; i < n; i++) codes[i] = some[rng_u32() % 1024];
+    return codes;
+}
+static inline const float *layer_new_scales(layer *l, size_t experts, size_t rows, size_t columns)
+{
+    const int quant = l->config.quant;
+    const size_t n = quant == MOEK_FP8T ? experts : quant == MOEK_FP8C ? experts * rows
+                   : quant == MOEK_FP8B128 ? experts * ((rows + 127) / 128) * ((columns + 127) / 128) : 0;
+    float *s;
+    size_t i;
+    if (!n) return NULL;
+    s = (float *)layer_array_new(l, 4 * n, LAYER_IN);
+    for (i = 0; i < n; i++) s[i] = (0.5f + rng_uniform()) / (16 * sqrtf((float)columns));
+    return s;
+}
+static inline float *layer_new_f32(layer *l, size_t n, float low, float high)
+{
+    float *f = (float *)layer_array_new(l, 4 * n, LAYER_IN);
+    size_t i;
+    for (i = 0; i < n; i++) f[i] = low + (high - low) * rng_uniform();
+    return f;
+}
+static inline int32_t *layer_new_i32(layer *l, size_t n)
+{
+    int32_t *p = (int32_t *)layer_array_new(l, 4 * n, LAYER_IN);
+    memset(p, 0, 4 * n);
+    return p;
+}
+/* `n` different numbers below `bound`. */
+static inline void layer_choose(int32_t *ids, int n, int bound)
+{
+    int i, j;
+    for (i = 0; i < n; i++) {
+        ids[i] = rng_below(bound);
+        for (j = 0; j < i; j++) if (ids[j] == ids[i]) { i--; break; }
+    }
+}
+/* Of a token: all different, and far enough apart that no rounding changes their order. */
+static inline void layer_fill_logits(const layer *l, void *array)
+{
+    const int n = l->config.experts, dtype = l->config.logits_dtype;
+    int32_t *order = (int32_t *)malloc(4 * (size_t)n);
+    int t, e;
+    for (t = 0; t < l->args.tokens; t++) {
+        layer_choose(order, n, n);
+        for (e = 0; e < n; e++) {
+            const size_t i = (size_t)t * n + e;
+            const float x = (float)(order[e] - n / 2) * 4.0f / (float)n + (float)rng_below(4) / 64;
+            if (dtype == MOEK_DTYPE_BF16 || dtype == MOEK_DTYPE_FP16) ((uint16_t *)array)[i] = ref_to_t(x, dtype);
+            else ((float *)array)[i] = x;
+        }
+    }
+    free(order);
+}
+
+static inline void layer_new_inputs(layer *l, int tokens)
+{
+    const moek_config *c = &l->config;
+    const int slots = c->topk + c->shared_slots;
+    const int f32 = c->logits_dtype != MOEK_DTYPE_BF16 && c->logits_dtype != MOEK_DTYPE_FP16;
+    const int kind = l->options & LAYER_LOGITS ? LAYER_OUT : LAYER_IN;
+    int t;
+    l->args.tokens = tokens;
+    l->args.x = layer_new_t(l, (size_t)tokens * c->hidden, 1);
+    l->args.topk_ids = (int32_t *)layer_array_new(l, 4 * (size_t)tokens * slots, kind);
+    l->args.topk_weights = (float *)layer_array_new(l, 4 * (size_t)tokens * slots, kind);
+    l->args.y = layer_array_new(l, 2 * (size_t)tokens * c->hidden, LAYER_OUT);
+    if (l->options & LAYER_LOGITS) {
+        void *logits = layer_array_new(l, (f32 ? 4 : 2) * (size_t)tokens * c->experts, LAYER_IN);
+        layer_fill_logits(l, logits);
+        l->args.router_logits = logits;
+        return;
+    }
+    for (t = 0; t < tokens; t++) layer_choose(l->args.topk_ids + t * slots, slots, c->experts + c->shared_slots);
+    for (t = 0; t < tokens * slots; t++) l->args.topk_weights[t] = 0.05f + rng_uniform();
+}
+
+/* Weights of local_experts experts (default: all) and the inputs of `tokens` tokens. */
+static inline void layer_new(layer *l, const moek_config *config, int options, int tokens)
+{
+    size_t e, rows, h = (size_t)config->hidden, i = (size_t)config->inter;
+    memset(l, 0, sizeof *l);
+    l->config = *config;
+    l->options = options;
+    if (config->quant == MOEK_BF16 || config->quant == MOEK_FP16)
+        l->config.dtype = config->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : MOEK_DTYPE_FP16;
+    if (!l->config.dtype) l->config.dtype = MOEK_DTYPE_BF16;
+    e = (size_t)(config->local_experts ? config->local_experts : config->experts + config->shared_slots);
+    rows = i * (ref_gated(config->act) ? 2 : 1);
+    l->up_rows = (int)rows;
+    l->w.w_up = layer_new_weights(l, e * rows, h);
+    l->w.w_down = layer_new_weights(l, e * h, i);
+    l->w.w_up_scale = layer_new_scales(l, e, rows, h);
+    l->w.w_down_scale = layer_new_scales(l, e, h, i);
+    if (options & LAYER_BIAS) {
+        l->w.w_up_bias = layer_new_t(l, e * rows, 0.5);
+        l->w.w_down_bias = layer_new_t(l, e * h, 0.5);
+    }
+    if (options & LAYER_STATIC && config->quant == MOEK_FP8T) {
+        l->w.x_scale = layer_new_f32(l, 1, 0.009f, 0.01f);
+        l->w.h_scale = layer_new_f32(l, 1, 0.009f, 0.01f);
+    }
+    layer_new_inputs(l, tokens);
+}
+static inline void layer_free(layer *l)
+{
+    while (l->arrays) layer_array_free(&l->array[--l->arrays]);
+}
+
+/* ---- plan, run --------------------------------------------------------------------------------------------------- */
+
+/* Plans and binds; a workspace of exactly the size that the plan asks for.  Again after a change of config or w. */
+static inline int layer_plan(layer *l)
+{
+    moek_weights w;
+    if (!CHECK(moek_plan_init(&l->plan, &l->config) == MOEK_OK, "%s: %s", l->what, l->plan.why)) return 0;
+    w = layer_weights(l);
+    if (!CHECK(moek_plan_bind(&l->plan, &w) == MOEK_OK, "%s: %s", l->what, l->plan.why)) return 0;
+    CHECK(!l->config.batch_invariant || l->plan.tiles <= 1, "%s: batch_invariant with %d tiles", l->what,
+          l->plan.tiles);
+    if (l->args.workspace) {                           /* of an earlier plan */
+        layer_array *a = layer_find(l, l->args.workspace);
+        layer_array_free(a);
+        *a = l->array[--l->arrays];
+    }
+    l->args.workspace_size = moek_workspace_size(&l->plan);
+    l->args.workspace = layer_array_new(l, l->args.workspace_size, LAYER_OUT);
+    memset(l->args.workspace, 0xff, l->args.workspace_size);
+    return 1;
+}
+static inline void layer_put(layer *l)
+{
+    int i;
+    for (i = 0; i < l->arrays; i++) {
+        const layer_array *a = &l->array[i];
+        mem_put(layer_arch, a->there, a->host, a->bytes + 2 * LAYER_GUARD);
+    }
+}
+/* Fetches all; returns 0 if an input or a guard was written to. */
+static inline int layer_get(layer *l)
+{
+    int i, intact = 1;
+    for (i = 0; i < l->arrays; i++) {
+        layer_array *a = &l->array[i];
+        const size_t end = LAYER_GUARD + a->bytes;
+        mem_get(layer_arch, a->got, a->there, end + LAYER_GUARD);
+        if (a->kind == LAYER_IN) intact &= !memcmp(a->got, a->host, end + LAYER_GUARD);
+        else intact &= !memcmp(a->got, a->host, LAYER_GUARD) && !memcmp(a->got + end, a->host + end, LAYER_GUARD);
+    }
+    return intact;
+}
+static inline size_t layer_y_bytes(const layer *l) { return 2 * (size_t)l->args.tokens * l->config.hidden; }
+
+/* One run; y stays in layer_got(l, l->args.y). */
+static inline int layer_run(layer *l, layer_driver drive)
+{
+    moek_args a = layer_args(l);
+    moek_status status;
+    l->why[0] = 0;
+    layer_put(l);
+    status = drive(&l->plan, &a, NULL);
+    if (!CHECK(status == MOEK_OK, "%s: %s: %s", l->what, moek_status_name(status), l->why)) return 0;
+    return CHECK(layer_get(l), "%s: an input, or something beside an array, was written to", l->what);
+}
+/* A copy of y after a run (NULL: it failed); the caller frees it. */
+static inline uint16_t *layer_y(layer *l, layer_driver drive)
+{
+    uint16_t *y;
+    if (!layer_run(l, drive)) return NULL;
+    y = (uint16_t *)malloc(layer_y_bytes(l) + 1);
+    memcpy(y, layer_got(l, l->args.y), layer_y_bytes(l));
+    return y;
+}
+/* Does `drive` give the bits of `y`? */
+static inline int layer_same(layer *l, layer_driver drive, const uint16_t *y, const char *how)
+{
+    return y && layer_run(l, drive) &&
+           CHECK(!memcmp(y, layer_got(l, l->args.y), layer_y_bytes(l)), "%s: %s gives other bits", l->what, how);
+}
+
+/* ---- the reference ----------------------------------------------------------------------------------------------- */
+
+static inline void layer_route_args(const layer *l, moek_route_args *a)
+{
+    const moek_config *c = &l->plan.config;
+    memset(a, 0, sizeof *a);
+#define LAYER_ROUTING(name, number, how, norm, e, text) \
+    if (c->routing == number) a->score = MOEK_SCORE_##how, a->normalize = MOEK_NORM_##norm, a->eps = e;
+    MOEK_EACH_ROUTING(LAYER_ROUTING)
+#undef LAYER_ROUTING
+    a->tokens = l->args.tokens; a->experts = c->experts; a->topk = c->topk; a->scale = c->scale;
+    a->groups = c->groups; a->topk_groups = c->topk_groups;
+    a->logits = l->args.router_logits; a->logits_dtype = c->logits_dtype;
+    a->bias = l->w.router_bias; a->expert_scale = l->w.router_expert_scale;
+    a->table = l->w.router_table; a->token_ids = l->args.token_ids; a->is_padding = l->args.is_padding;
+    a->shared = c->shared_slots; a->shared_weight = c->shared_weight;
+}
+/* What the router chose against ref_route; the layer then goes on from the row's own ids and weights. */
+static inline void layer_check_route(layer *l)
+{
+    const int n = l->args.tokens * l->plan.slots;
+    const int32_t *ids = (const int32_t *)layer_got(l, l->args.topk_ids);
+    const float *weights = (const float *)layer_got(l, l->args.topk_weights);
+    moek_route_args a;
+    int i, wrong = 0, far = 0;
+    layer_route_args(l, &a);
+    a.ids = (int32_t *)ref_alloc(4 * (size_t)n);
+    a.weights = (float *)ref_alloc(4 * (size_t)n);
+    ref_route(&a);
+    for (i = 0; i < n; i++) {
+        wrong += ids[i] != a.ids[i];
+        far += !(fabsf(weights[i] - a.weights[i]) <= 1e-5f * (1 + fabsf(a.weights[i])));  /* f32: exp, sum, division */
+    }
+    CHECK(!wrong && !far, "%s: the router gives %d other ids and %d other weights", l->what, wrong, far);
+    free(a.ids);
+    free(a.weights);
+}
+/* ids [tokens][slots] on this rank; counts into load [physical_experts]. */
+static inline void layer_map(layer *l, int32_t *ids, int32_t *load)
+{
+    const moek_config *c = &l->plan.config;
+    moek_map_args a;
+    memset(&a, 0, sizeof a);
+    a.tokens = l->args.tokens; a.topk = l->plan.slots;
+    a.experts = l->w.replicas ? c->experts + c->shared_slots : c->physical_experts;
+    a.physical = c->physical_experts; a.max_replicas = c->max_replicas;
+    a.ids = (const int32_t *)layer_got(l, l->args.topk_ids);
+    a.replicas = l->w.replicas; a.replica_count = l->w.replica_count;
+    a.map = l->w.expert_map; a.load = load; a.is_padding = l->args.is_padding;
+    a.out = ids;
+    ref_map(&a);
+}
+/* Of the last run, in double. */
+static inline double *layer_ref(layer *l)
+{
+    const moek_config *c = &l->plan.config;
+    int32_t *ids = (int32_t *)ref_alloc(4 * (size_t)l->args.tokens * l->plan.slots);
+    int32_t *load = (int32_t *)ref_alloc(4 * (size_t)c->physical_experts);
+    double *y = (double *)ref_alloc(8 * (size_t)l->args.tokens * c->hidden);
+    ref_layer_args r;
+    layer_map(l, ids, load);
+    if (l->w.expert_load)
+        CHECK(!memcmp(load, layer_got(l, l->w.expert_load), 4 * (size_t)c->physical_experts), "%s: expert_load",
+              l->what);
+    memset(&r, 0, sizeof r);
+    r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;
+    r.experts = c->local_experts;
+    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
+    r.up_layout = c->up_layout; r.ue8m0 = c->ue8m0; r.router_weight_on_input = c->router_weight_on_input;
+    r.rows_per_expert = l->plan.rows_per_expert;
+    r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
+    r.w = &l->w; r.addend = l->args.shared_y;
+    ref_layer(&r, y);
+    free(ids);
+    free(load);
+    return y;
+}
+/* Relative L2 distance to the reference, which quantizes and rounds where the kernels do.  Left over:
+ *   - the rounding of y to T: an error of at most 2^-8 of an entry in bf16, 1.7e-3 on average (2^-7 / sqrt(12), over a
+ *     mean significand of 1.36); 2^-11 and 2e-4 in fp16;
+ *   - f32 sums: about 1e-6;
+ *   - the few h and o that these push over to the next T, and in the fp8 formats to the next e4m3, 2^-3 of an entry:
+ *     one h in a thousand moves the sum over inter by 2^-3 / sqrt(1000 * 12), about 1e-3. */
+static inline double layer_tolerance(const layer *l)
+{
+    const int t = l->config.quant == MOEK_BF16 || l->config.quant == MOEK_FP16;
+    return (l->config.dtype == MOEK_DTYPE_FP16 ? 1e-3 : 3e-3) + (t ? 0 : 2e-3);
+}
+static double layer_worst;
+
+static inline void layer_compare(layer *l)
+{
+    double *want = layer_ref(l);
+    const ref_distance d = ref_compare_t(layer_got(l, l->args.y), want, layer_y_bytes(l) / 2, l->plan.config.dtype);
+    CHECK(d.rel_l2 < layer_tolerance(l) && d.same_nonfinite, "%s: off by %.2e, at most %.2e", l->what, d.rel_l2,
+          d.max_abs);
+    if (d.rel_l2 / layer_tolerance(l) > layer_worst) layer_worst = d.rel_l2 / layer_tolerance(l);
+    free(want);
+}
+/* Plan, run, compare, run again.  Returns 0 if there is nothing to go on with. */
+static inline int layer_check(layer *l, const char *what)
+{
+    uint16_t *y;
+    int same;
+    snprintf(l->what, sizeof l->what, "%s %s %s: %s", layer_arch ? "sm80" : "cpu", moek_quant_name(l->config.quant),
+             l->config.format == MOEK_BATCHED ? "batched" : "standard", what);
+    if (!layer_plan(l) || !(y = layer_y(l, moek_run))) return 0;
+    if (l->options & LAYER_LOGITS) layer_check_route(l);
+    layer_compare(l);
+    memset(l->args.workspace, 0x7b, l->args.workspace_size);
+    same = layer_same(l, moek_run, y, "a second run, on another workspace");
+    memset(l->args.workspace, 0xff, l->args.workspace_size);
+    free(y);
+    return same;
+}
+#endif

@@ -1,0 +1,847 @@
+/* test_api.c -- what moek.h says no to, and how: every status, every sentence, and nothing written on the way.
+ *
+ *   cc -std=c99 -Iinclude -Itests tests/test_api.c -lm -o test_api && ./test_api
+ *
+ * Needs no GPU, and passes on a machine with one: whatever runs, runs on host memory (config.backend).
+ * With -DMOEK_QUANT=MOEK_FP8B128 -DMOEK_ARCH=0 it also walks into the sentence for a row that is not compiled in.
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  C99, C++ and CUDA C++.                               */
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include <limits.h>
+#include "check.h"
+#include "mem.h"
+
+#ifdef MOEK_QUANT
+#define QUANT MOEK_QUANT
+#else
+#define QUANT MOEK_BF16
+#endif
+#define SM80 (1u << MOEK_BACKEND_SM80)
+enum { HIDDEN = 64, INTER = 32, EXPERTS = 8, TOPK = 2, TOKENS = 4, BIG = 1 << 16 };
+
+static int has_text(const char *text, const char *part) { return strstr(text, part) != NULL; }
+static int fp8(int quant) { return quant != MOEK_BF16 && quant != MOEK_FP16; }
+
+/* A config that the CPU rows serve; the cases break one thing of it at a time. */
+static moek_config good(void)
+{
+    moek_config c;
+    memset(&c, 0, sizeof c);
+    c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK;
+    c.quant = QUANT; c.act = MOEK_SILU; c.max_tokens = TOKENS;
+    c.backend = MOEK_BACKEND_CPU;
+    return c;
+}
+
+/* ---- moek_plan_init ---------------------------------------------------------------------------------------------- */
+
+static void refused(const moek_config *c, moek_status status, const char *sentence, const char *change, int line)
+{
+    struct { moek_plan plan; char canary[64]; } p;
+    moek_status got;
+    int i, intact = 1;
+    memset(&p, 0xa5, sizeof p);
+    got = moek_plan_init(&p.plan, c);
+    for (i = 0; i < 64; i++) intact &= p.canary[i] == (char)0xa5;
+    check_(got == status, __FILE__, line, change, "%s, not %s; %s", moek_status_name(got), moek_status_name(status),
+           p.plan.why);
+    check_(has_text(p.plan.why, sentence), __FILE__, line, change, "says \"%s\", nothing of \"%s\"", p.plan.why,
+           sentence);
+    check_(strlen(p.plan.why) > 10 && strlen(p.plan.why) < MOEK_WHY && intact, __FILE__, line, change,
+           "no sentence, or too long");
+    check_(moek_workspace_size(&p.plan) == 0 && !p.plan.backend, __FILE__, line, change, "the plan looks initialized");
+    check_(moek_explain(c, NULL, 0) > 10, __FILE__, line, change, "nothing to explain");
+}
+#define REFUSED(change, status, sentence) \
+    do { moek_config c = good(); change; refused(&c, MOEK_##status, sentence, #change, __LINE__); } while (0)
+#define ACCEPTED(change) \
+    do {                                                                                            \
+        moek_config c = good();                                                                     \
+        moek_plan p;                                                                                \
+        change;                                                                                     \
+        CHECK(moek_plan_init(&p, &c) == MOEK_OK && !p.why[0], "%s: %s", #change, p.why);            \
+    } while (0)
+
+static void test_sizes(void)
+{
+    ACCEPTED((void)0);
+#define NOT_POSITIVE(field) \
+    REFUSED(c.field = 0, E_ARGUMENT, "config." #field " is 0"); \
+    REFUSED(c.field = -7, E_ARGUMENT, "config." #field " is -7")
+    NOT_POSITIVE(hidden); NOT_POSITIVE(inter); NOT_POSITIVE(experts); NOT_POSITIVE(topk); NOT_POSITIVE(max_tokens);
+#define NEGATIVE(field) \
+    REFUSED(c.field = -1, E_ARGUMENT, "config." #field " is -1"); \
+    REFUSED(c.field = INT_MIN, E_ARGUMENT, "config." #field " is -2147483648")
+    NEGATIVE(shared_slots); NEGATIVE(local_experts); NEGATIVE(physical_experts); NEGATIVE(max_replicas);
+    NEGATIVE(chunk_tokens);
+    NEGATIVE(max_rows_per_expert); NEGATIVE(groups); NEGATIVE(topk_groups);
+    ACCEPTED(c.experts = 1024);
+    REFUSED(c.experts = 1025, E_ARGUMENT, "at most 1024");
+    REFUSED(c.experts = 1020; c.shared_slots = 5, E_ARGUMENT, "is 1025");
+    REFUSED(c.experts = INT_MAX; c.shared_slots = INT_MAX, E_ARGUMENT, "at most 1024");
+    REFUSED(c.shared_slots = INT_MAX, E_ARGUMENT, "at most 1024");
+    ACCEPTED(c.topk = EXPERTS);
+    REFUSED(c.topk = EXPERTS + 1, E_ARGUMENT, "config.topk is 9");
+    ACCEPTED(c.experts = 64; c.topk = 32);
+    REFUSED(c.experts = 64; c.topk = 33, E_ARGUMENT, "at most 32");
+    REFUSED(c.experts = 64; c.topk = 31; c.shared_slots = 2, E_ARGUMENT, "at most 32");
+    REFUSED(c.local_experts = 1025, E_ARGUMENT, "config.local_experts is 1025");
+    REFUSED(c.physical_experts = 65537, E_ARGUMENT, "physical_experts 65537");
+    REFUSED(c.max_tokens = INT_MAX, E_ARGUMENT, "overflow");
+    REFUSED(c.hidden = INT_MAX, E_ARGUMENT, "overflow");
+    REFUSED(c.inter = INT_MAX / 2, E_ARGUMENT, "overflow");
+    REFUSED(c.experts = 1024; c.format = MOEK_BATCHED; c.max_tokens = 1 << 22, E_ARGUMENT, "overflow 31 bits");
+}
+
+static void test_kinds(void)
+{
+    REFUSED(c.quant = 0, E_ARGUMENT, "config.quant is 0");
+    REFUSED(c.quant = 99, E_ARGUMENT, "config.quant is 99");
+    REFUSED(c.quant = -1, E_ARGUMENT, "config.quant is -1");
+    REFUSED(c.act = 0, E_ARGUMENT, "config.act is 0");
+    REFUSED(c.act = 99, E_ARGUMENT, "config.act is 99");
+    REFUSED(c.dtype = 4, E_ARGUMENT, "config.dtype is 4");
+    REFUSED(c.dtype = -1, E_ARGUMENT, "config.dtype is -1");
+    REFUSED(c.dtype = MOEK_DTYPE_F32, E_ARGUMENT, "config.dtype is 3");
+    REFUSED(c.quant = MOEK_BF16; c.dtype = MOEK_DTYPE_FP16, E_ARGUMENT, "config.dtype is fp16 but quant is bf16");
+    REFUSED(c.quant = MOEK_FP16; c.dtype = MOEK_DTYPE_BF16, E_ARGUMENT, "config.dtype is bf16 but quant is fp16");
+    REFUSED(c.logits_dtype = 4, E_ARGUMENT, "config.logits_dtype is 4");
+    REFUSED(c.logits_dtype = -1, E_ARGUMENT, "config.logits_dtype is -1");
+    REFUSED(c.up_layout = 4, E_ARGUMENT, "config.up_layout is 4");
+    REFUSED(c.up_layout = -1, E_ARGUMENT, "config.up_layout is -1");
+    REFUSED(c.format = 2, E_ARGUMENT, "config.format is 2");
+    REFUSED(c.format = -1, E_ARGUMENT, "config.format is -1");
+    REFUSED(c.quant = MOEK_FP8C; c.ue8m0 = 1, E_ARGUMENT, "config.ue8m0 is for fp8b128, not for fp8c");
+    REFUSED(c.act = MOEK_SWIGLUOAI_UNINTERLEAVE, E_ARGUMENT, "config.limit is 0");
+    ACCEPTED(c.act = MOEK_SWIGLUOAI_UNINTERLEAVE; c.limit = 7);
+    REFUSED(c.limit = -1, E_ARGUMENT, "config.limit is -1");
+    REFUSED(c.limit = NAN, E_ARGUMENT, "config.limit is");
+    REFUSED(c.router_weight_on_input = 1, E_ARGUMENT, "router_weight_on_input needs topk 1");
+    REFUSED(c.router_weight_on_input = 1; c.topk = 1; c.shared_slots = 1, E_ARGUMENT, "no shared slots, not 2");
+    ACCEPTED(c.router_weight_on_input = 1; c.topk = 1);
+}
+
+static void test_routing(void)
+{
+    REFUSED(c.routing = 99, E_ARGUMENT, "config.routing is 99");
+    REFUSED(c.routing = -1, E_ARGUMENT, "config.routing is -1");
+    REFUSED(c.routing = 9, E_ARGUMENT, "config.routing is 9");
+    REFUSED(c.groups = 3; c.topk_groups = 1, E_ARGUMENT, "config.groups 3");
+    REFUSED(c.groups = 4, E_ARGUMENT, "topk_groups 0");
+    REFUSED(c.groups = 4; c.topk_groups = 5, E_ARGUMENT, "topk_groups 5");
+    REFUSED(c.groups = 4; c.topk_groups = 1; c.topk = 3, E_ARGUMENT, "hold topk");
+    ACCEPTED(c.groups = 4; c.topk_groups = 2; c.topk = 4);
+    ACCEPTED(c.groups = 1; c.topk_groups = 1);
+    REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.topk = 3, E_ARGUMENT, "SPARSEMIXER needs topk 2");
+    REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.groups = 2; c.topk_groups = 1, E_ARGUMENT, "no groups");
+    REFUSED(c.routing = MOEK_ROUTE_LLAMA4, E_ARGUMENT, "LLAMA4 needs topk 1, not 2");
+#define KNOWN(name, number, score, normalize, eps, text) \
+    ACCEPTED(c.routing = MOEK_ROUTE_##name; c.topk = MOEK_ROUTE_##name == MOEK_ROUTE_LLAMA4 ? 1 : 2);
+    MOEK_EACH_ROUTING(KNOWN)
+#undef KNOWN
+}
+
+/* What zero stands for. */
+static moek_plan planned(const moek_config *c)
+{
+    moek_plan p;
+    CHECK(moek_plan_init(&p, c) == MOEK_OK, "%s", p.why);
+    return p;
+}
+static void test_defaults(void)
+{
+    moek_config c = good();
+    moek_plan p = planned(&c);
+    CHECK(p.config.dtype == (QUANT == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16), "dtype %d", p.config.dtype);
+    CHECK(p.config.logits_dtype == MOEK_DTYPE_F32 && p.config.up_layout == MOEK_UP_HALVES, "logits_dtype, up_layout");
+    CHECK(p.config.scale == 1 && p.config.shared_weight == 1 && p.config.limit == 0, "scale, shared_weight, limit");
+    CHECK(p.config.physical_experts == EXPERTS && p.local_experts == EXPERTS, "experts");
+    CHECK(p.slots == TOPK && p.chunk == TOKENS && p.rows == TOKENS && p.rows_per_expert == 0, "slots, chunk, rows");
+    CHECK(p.backend == MOEK_BACKEND_CPU && p.device == -1 && p.arch == 0 && !p.bound, "backend");
+    CHECK(p.prepare_finalize == &moek_local && p.tiles >= 1 && p.up[0]->m == p.down[0]->m, "parts");
+    c.format = MOEK_BATCHED; c.shared_slots = 2; c.chunk_tokens = 3; c.scale = 2.5f; c.shared_weight = 0.5f;
+    p = planned(&c);
+    CHECK(p.prepare_finalize == &moek_batched && p.rows_per_expert == 3 && p.chunk == 3, "batched");
+    CHECK(p.slots == TOPK + 2 && p.local_experts == EXPERTS + 2 && p.config.physical_experts == EXPERTS + 2,
+          "shared slots");
+    CHECK(p.config.scale == 2.5f && p.config.shared_weight == 0.5f, "scale, shared_weight");
+    c.max_rows_per_expert = 7; c.local_experts = 5;
+    p = planned(&c);
+    CHECK(p.rows_per_expert == 7 && p.local_experts == 5, "max_rows_per_expert, local_experts");
+    c.act = MOEK_SWIGLUOAI;
+    p = planned(&c);
+    CHECK(p.config.alpha == 1.702f && p.config.beta == 1 && p.config.limit == 7, "swigluoai");
+    CHECK(p.config.up_layout == MOEK_UP_INTERLEAVED, "the layout of swigluoai");
+    c.alpha = 2; c.beta = 3; c.limit = 4; c.up_layout = MOEK_UP_SWAPPED;
+    p = planned(&c);
+    CHECK(p.config.alpha == 2 && p.config.beta == 3 && p.config.limit == 4, "alpha, beta, limit");
+    CHECK(p.config.up_layout == MOEK_UP_SWAPPED, "up_layout");
+    c = good();
+    c.act = MOEK_SWIGLUSTEP;
+    CHECK(planned(&c).config.limit == 7, "the limit of swiglustep");
+    c.batch_invariant = 1;
+    CHECK(planned(&c).tiles == 1, "batch_invariant");
+}
+
+static void test_version(void)
+{
+    moek_config c = good();
+    moek_plan p, before;
+    CHECK(moek_plan_init(NULL, &c) == MOEK_E_ARGUMENT, "no plan");
+    CHECK(moek_plan_init(&p, NULL) == MOEK_E_ARGUMENT && has_text(p.why, "config is NULL"), "%s", p.why);
+    CHECK(moek_plan_init_(&p, &c, sizeof c, sizeof p, MOEK_VERSION + 1) == MOEK_E_VERSION &&
+          has_text(p.why, "version 101"), "%s", p.why);
+    CHECK(moek_plan_init_(&p, &c, sizeof c - 8, sizeof p, MOEK_VERSION) == MOEK_E_VERSION && p.why[0], "%s", p.why);
+    CHECK(!moek_workspace_size(&p), "initialized");
+    memset(&p, 0xa5, sizeof p);
+    before = p;
+    CHECK(moek_plan_init_(&p, &c, sizeof c, sizeof p - 8, MOEK_VERSION) == MOEK_E_VERSION, "a smaller plan");
+    CHECK(!memcmp(&p, &before, sizeof p), "a plan of another size was written to");
+    CHECK(moek_version() == MOEK_VERSION && moek_workspace_size(NULL) == 0, "version");
+}
+
+/* ---- backends and kernels ---------------------------------------------------------------------------------------- */
+
+static int no_reason(const moek_experts *self, const moek_config *c, char *why, size_t size)
+{
+    (void)self; (void)c;
+    if (size) snprintf(why, size, "Tuesdays");
+    return 0;
+}
+static int no_prepare(const moek_prepare_finalize *self, const moek_config *c, char *why, size_t size)
+{
+    (void)self; (void)c;
+    if (size) snprintf(why, size, "hidden %d", c->hidden);
+    return 0;
+}
+static moek_status apply_nothing(const moek_experts *self, moek_step *step, moek_stream stream)
+{
+    (void)self; (void)step; (void)stream;
+    return MOEK_OK;
+}
+
+/* On the host's memory also where there is a GPU: the rows that a user's experts take follow exclude. */
+#define USER(experts) c.backend = 0; c.exclude = SM80; c.experts_impl = &(experts)
+
+static void test_backends(void)
+{
+    moek_experts mine = { "mine", MOEK_STANDARD, MOEK_DELEGATE, 0, NULL, NULL, NULL, apply_nothing };
+    moek_experts picky = mine, batched = mine, raw = mine, none = mine, odd = mine;
+    moek_prepare_finalize pf = moek_local, small = moek_local, hasty = moek_local;
+    const unsigned all = 1u << MOEK_BACKEND_USER | SM80 | 1u << MOEK_BACKEND_CPU;
+    picky.supports = no_reason; batched.format = MOEK_BATCHED; raw.expects_unquantized = 1; none.apply = NULL;
+    odd.weight_and_reduce = MOEK_NAIVE_BATCHED;
+    pf.supports = no_prepare; small.max_tokens_per_rank = 3; hasty.cannot_defer = 1;
+    REFUSED(c.backend = 99, E_ARGUMENT, "config.backend is 99");
+    REFUSED(c.backend = 2, E_ARGUMENT, "config.backend is 2");
+    REFUSED(c.backend = -1, E_ARGUMENT, "config.backend is -1");
+    REFUSED(c.backend = MOEK_BACKEND_USER, E_BACKEND, "USER: config.experts_impl is NULL");
+    REFUSED(c.backend = 0; c.exclude = all, E_BACKEND, "CPU: excluded by config.exclude");
+    REFUSED(c.backend = 0; c.exclude = ~0u, E_BACKEND, "SM80: excluded by config.exclude");
+    ACCEPTED(c.exclude = all);                         /* a demand wins over an exclusion */
+    ACCEPTED(c.backend = 0; c.exclude = SM80);
+    ACCEPTED(USER(mine));
+    ACCEPTED(USER(mine); c.backend = MOEK_BACKEND_USER);
+    REFUSED(USER(mine); c.exclude = all, E_BACKEND, "USER: excluded by config.exclude");
+    REFUSED(USER(mine); c.exclude = all; c.backend = MOEK_BACKEND_USER, E_BACKEND, "config.exclude leaves none");
+    REFUSED(USER(picky); c.backend = MOEK_BACKEND_USER, E_BACKEND, "experts mine: kernel does not support Tuesdays");
+    REFUSED(USER(none); c.backend = MOEK_BACKEND_USER, E_BACKEND, "apply is NULL");
+    REFUSED(USER(odd); c.backend = MOEK_BACKEND_USER, E_BACKEND, "weight_and_reduce");
+    ACCEPTED(USER(picky));                             /* not demanded: the next backend serves */
+    REFUSED(USER(batched); c.backend = MOEK_BACKEND_USER, E_BACKEND,
+            "kernel does not support standard activation format");
+    REFUSED(c.prepare_finalize = &pf, E_BACKEND, "prepare/finalize local does not support hidden 64");
+    REFUSED(c.prepare_finalize = &small, E_BACKEND, "takes 3 tokens a rank, config.max_tokens is 4: set chunk_tokens");
+    ACCEPTED(c.prepare_finalize = &small; c.chunk_tokens = 3);
+    ACCEPTED(c.prepare_finalize = &small; c.max_tokens = 3);
+    REFUSED(c.prepare_finalize = &small; c.max_tokens = 9; c.chunk_tokens = 8, E_BACKEND, "takes 3 tokens a rank");
+    REFUSED(USER(raw); c.backend = MOEK_BACKEND_USER; c.prepare_finalize = &hasty; c.quant = MOEK_FP8C, E_BACKEND,
+            "cannot defer quantization");
+    REFUSED(c.local_experts = 9, E_BACKEND, "kernel does not support parallel config: 9 local of 8");
+    REFUSED(c.physical_experts = 7, E_BACKEND, "kernel does not support parallel config: 7 physical experts for 8");
+    ACCEPTED(c.physical_experts = 7; c.max_replicas = 1);
+}
+
+/* Demanding the GPU where there is none. */
+static void test_no_device(void)
+{
+    moek_config c = good();
+    moek_plan p;
+    if (mem_can_run(80)) { check_skipped++; return; }
+    REFUSED(c.backend = MOEK_BACKEND_SM80, E_ARCH, "kernel does not support current device: there is no CUDA device");
+    REFUSED(c.backend = 0; c.exclude = 1u << MOEK_BACKEND_CPU, E_ARCH, "CPU: excluded by config.exclude");
+    c.backend = 0;
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.backend == MOEK_BACKEND_CPU && p.device == -1, "%s", p.why);
+}
+
+static int in_plan(const moek_plan *p, const moek_kernel *k)
+{
+    int i, found = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
+    for (i = 0; i < p->tiles; i++) found |= k == p->up[i] || k == p->down[i];
+    return found;
+}
+
+/* Every row of the CPU can be demanded, and says no where it does not fit. */
+#ifdef MOEK_QUANT
+#define WRONG_QUANT(name) "CPU: "                      /* the first that is missing: that row, or any other of the format */
+#else
+#define WRONG_QUANT(name) (name)
+#endif
+static void test_demanded(void)
+{
+    int n, i, wrong_quant, wrong_hidden;
+    const moek_kernel *k = moek_kernels(&n);
+    char name[3000];
+    REFUSED(c.kernel = "moek_up_nothing", E_NO_KERNEL, "config.kernel moek_up_nothing is not compiled in");
+    memset(name, 'x', sizeof name);
+    name[sizeof name - 1] = 0;
+    REFUSED(c.kernel = name, E_NO_KERNEL, "config.kernel xxx");
+    for (i = 0; i < n; i++, k++) {
+        moek_config c = good();
+        moek_plan p;
+        if (k->arch) continue;
+        if (k->quant) c.quant = k->quant;
+        if (k->hidden) c.hidden = k->hidden;
+        c.kernel = k->name;
+        CHECK(moek_plan_init(&p, &c) == MOEK_OK && in_plan(&p, k), "%s: %s", k->name, p.why);
+        c.backend = 0;
+        CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.backend == MOEK_BACKEND_CPU && in_plan(&p, k), "%s: %s", k->name,
+              p.why);
+        wrong_quant = k->quant == MOEK_FP8C ? MOEK_FP8T : MOEK_FP8C;
+        wrong_hidden = k->hidden ? k->hidden + 1 : k->granule > 1 ? k->granule + 1 : 0;
+        if (wrong_hidden) REFUSED(c.kernel = k->name; c.quant = k->quant; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);
+        if (k->quant) REFUSED(c.quant = wrong_quant; c.kernel = k->name, E_NO_KERNEL, WRONG_QUANT(k->name));
+    }
+}
+
+/* ---- the table, and rows that are missing ------------------------------------------------------------------------ */
+
+/* Is it  { key = "word", key = number, ... },  as TOML has it?  The value of `key` goes to value. */
+static int toml_row(const char *p, const char *key, char *value, size_t size)
+{
+    char name[32], word[64];
+    int n;
+    *value = 0;
+    if (strncmp(p, "{ ", 2)) return 0;
+    for (p += 2; ; p += 2) {
+        if (sscanf(p, "%31[a-z0-9] = %n", name, &n) != 1) return 0;
+        p += n;
+        if (sscanf(p, "\"%63[a-z0-9_]\"%n", word, &n) != 1 && sscanf(p, "%63[0-9]%n", word, &n) != 1) return 0;
+        p += n;
+        if (!strcmp(name, key)) snprintf(value, size, "%s", word);
+        if (!strncmp(p, " },", 3)) return 1;
+        if (strncmp(p, ", ", 2)) return 0;
+    }
+}
+
+static const char *op_name(int op)
+{
+#define OP(NAME, name, number) if (op == number) return #name;
+    MOEK_EACH_OP(OP)
+#undef OP
+    return "?";
+}
+
+static void test_table(void)
+{
+    int n, i, j;
+    const moek_kernel *k = moek_kernels(&n);
+    char value[64];
+    CHECK(n > 0 && moek_kernels(NULL) == k, "%d rows", n);
+    CHECK(!moek_kernel_find(NULL) && !moek_kernel_find("") && !moek_kernel_find("moek"), "found what is not there");
+    for (i = 0; i < n; i++) {
+        CHECK(moek_kernel_find(k[i].name) == &k[i], "%s is there twice, or not at all", k[i].name);
+        CHECK(k[i].launch && k[i].granule >= 1, "%s", k[i].name);
+        CHECK(k[i].arch || k[i].launch(NULL, NULL) == MOEK_OK, "%s is not ready", k[i].name);
+        CHECK(toml_row(k[i].row, "op", value, sizeof value) && !strcmp(value, op_name(k[i].op)), "%s", k[i].row);
+        CHECK(toml_row(k[i].row, "quant", value, sizeof value) &&
+              !strcmp(value, k[i].quant ? moek_quant_name(k[i].quant) : ""), "%s", k[i].row);
+        for (j = 0; j < i; j++)
+            CHECK(k[i].arch <= k[j].arch || k[i].op != k[j].op, "%s is behind a worse one", k[i].name);
+    }
+}
+
+static void check_row_text(const char *why, int quant)
+{
+    const char *row = strstr(why, "add to kernels.toml:  ");
+    char value[64];
+    if (!CHECK(row && has_text(why, "python3 codegen/moegen.py"), "no row to add: %s", why)) return;
+    CHECK(toml_row(row + 22, "quant", value, sizeof value) && !strcmp(value, moek_quant_name(quant)), "%s", row);
+    CHECK(toml_row(row + 22, "op", value, sizeof value) && !strcmp(value, "up"), "%s", row);
+    CHECK(toml_row(row + 22, "template", value, sizeof value) && value[0], "%s", row);
+}
+
+static int has_up(int quant)
+{
+    int n, i, have = 0;
+    const moek_kernel *k = moek_kernels(&n);
+    for (i = 0; i < n; i++) have |= k[i].op == MOEK_OP_UP && !k[i].arch && k[i].quant == quant;
+    return have;
+}
+/* Formats that MOEK_QUANT left out: the sentence has the row to add. */
+static void test_missing_row(void)
+{
+    int missing = 0;
+    moek_plan p;
+#define FORMAT(NAME, name, number) {                                                                          \
+        moek_config c = good();                                                                               \
+        c.quant = number;                                                                                     \
+        CHECK(moek_plan_init(&p, &c) == (has_up(number) ? MOEK_OK : MOEK_E_NO_KERNEL), "%s: %s", #name, p.why); \
+        if (!has_up(number)) {                                                                                \
+            missing++;                                                                                        \
+            check_row_text(p.why, number);                                                                    \
+            REFUSED(c.quant = number, E_NO_KERNEL, "no kernel: up " #name " hidden=64 inter=32 on cpu");      \
+        }                                                                                                     \
+    }
+    MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
+    if (!missing) check_skipped++;
+}
+
+static void test_names(void)
+{
+#define STATUS(name, number, text) \
+    CHECK(!strcmp(moek_status_name(MOEK_##name), "MOEK_" #name) && MOEK_##name == number, "%d", number); \
+    CHECK(!strcmp(moek_status_text(MOEK_##name), text), "%d", number);
+    MOEK_EACH_STATUS(STATUS)
+#undef STATUS
+    CHECK(moek_status_name(MOEK_STATUS_COUNT_)[0] && moek_status_text(MOEK_STATUS_COUNT_)[0], "an unknown status");
+#define FORMAT(NAME, name, number) CHECK(!strcmp(moek_quant_name(MOEK_##NAME), #name), "%d", number);
+    MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
+#define ACT(NAME, name, number, gated) CHECK(!strcmp(moek_act_name(MOEK_##NAME), #name), "%d %d", number, gated);
+    MOEK_EACH_ACT(ACT)
+#undef ACT
+    CHECK(!moek_quant_name(0) && !moek_quant_name(99) && !moek_quant_name(-1), "a format that is none");
+    CHECK(!moek_act_name(0) && !moek_act_name(99) && !moek_act_name(-1), "an activation that is none");
+    CHECK(moek_hidden_round_up(1) == 2048 && moek_hidden_round_up(2048) == 2048 && moek_hidden_round_up(2049) == 2560,
+          "round up");
+    CHECK(moek_hidden_round_up(7169) == 8192 && moek_hidden_round_up(8193) == 0 && moek_hidden_round_up(INT_MAX) == 0,
+          "round up");
+}
+
+static void test_models(void)
+{
+    moek_plan p;
+#define MODEL(NAME, name) {                                                                         \
+        moek_config c = MOEK_##NAME;                                                                \
+        CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "max_tokens"), "%s: %s", #name, p.why); \
+        c.max_tokens = 64; c.backend = MOEK_BACKEND_CPU;                                            \
+        MODEL_QUANT                                                                                 \
+        CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s: %s", #name, p.why);                           \
+        CHECK(moek_workspace_size(&p) > 64 * 2 * (size_t)c.hidden, "%s", #name);                    \
+        c.format = MOEK_BATCHED;                                                                    \
+        CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s batched: %s", #name, p.why);                   \
+    }
+#ifdef MOEK_QUANT
+#define MODEL_QUANT c.quant = MOEK_QUANT;
+#else
+#define MODEL_QUANT
+#endif
+    MOEK_EACH_MODEL(MODEL)
+#undef MODEL
+}
+
+/* ---- texts never overflow ---------------------------------------------------------------------------------------- */
+
+typedef size_t (*text_fn)(const void *of, char *text, size_t size);
+static size_t explain(const void *c, char *text, size_t size)
+{
+    return moek_explain((const moek_config *)c, text, size);
+}
+static size_t describe(const void *p, char *text, size_t size)
+{
+    return moek_describe((const moek_plan *)p, text, size);
+}
+
+/* Every size from none to one too many: a prefix, ended, and nothing behind it. */
+static void check_text(text_fn write, const void *of, const char *what)
+{
+    const size_t length = write(of, NULL, 0);
+    char *all = (char *)malloc(length + 2), *some = (char *)malloc(length + 10);
+    size_t size, i, good_sizes = 0;
+    CHECK(write(of, all, length + 1) == length && strlen(all) == length, "%s: %d is not its length", what, (int)length);
+    CHECK(write(of, NULL, 100) == length, "%s: NULL with a size", what);
+    for (size = 0; size <= length + 2; size++) {
+        int ok;
+        memset(some, 0x5a, length + 10);
+        ok = write(of, some, size) == length;
+        for (i = size; i < length + 10; i++) ok &= some[i] == 0x5a;
+        if (size) ok &= strlen(some) == (size - 1 < length ? size - 1 : length) && !strncmp(some, all, size - 1);
+        good_sizes += ok != 0;
+    }
+    CHECK(good_sizes == length + 3, "%s: %d of %d sizes are wrong", what, (int)(length + 3 - good_sizes),
+          (int)(length + 3));
+    free(all); free(some);
+}
+
+static void test_texts(void)
+{
+    moek_config c = good();
+    moek_plan p;
+    char text[BIG];
+    int n, i;
+    const moek_kernel *k = moek_kernels(&n);
+    memset(&p, 0, sizeof p);
+    check_text(explain, &c, "explain");
+    check_text(explain, NULL, "explain NULL");
+    check_text(describe, NULL, "describe NULL");
+    check_text(describe, &p, "describe an empty plan");
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s", p.why);
+    check_text(describe, &p, "describe");
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, p.route->name) && has_text(text, p.up[0]->name) && has_text(text, p.down[0]->name) &&
+          has_text(text, p.combine->name) && has_text(text, "hidden 64"), "%s", text);
+    moek_explain(&c, text, sizeof text);
+    CHECK(has_text(text, "CPU: taken") && has_text(text, "SM80: not demanded"), "%s", text);
+    for (i = 0; i < n; i++) CHECK(has_text(text, k[i].name), "%s is not explained", k[i].name);
+    c.backend = 0; c.exclude = ~0u;
+    check_text(explain, &c, "explain all excluded");
+    c.hidden = -1;
+    moek_explain(&c, text, sizeof text);
+    CHECK(has_text(text, "config.hidden is -1"), "%s", text);
+    moek_plan_init(&p, &c);
+    check_text(describe, &p, "describe a refused plan");
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, "config.hidden is -1"), "%s", text);
+}
+
+/* ---- moek_plan_bind ---------------------------------------------------------------------------------------------- */
+
+static char *memory;                                   /* BIG bytes, stands for any array of weights */
+
+static moek_weights good_weights(int quant)
+{
+    moek_weights w;
+    memset(&w, 0, sizeof w);
+    w.w_up = w.w_down = memory;
+    if (fp8(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
+    return w;
+}
+static void bind_refused(moek_plan *p, const moek_weights *w, const char *sentence, const char *change, int line)
+{
+    moek_weights fine = good_weights(p->config.quant);
+    fine.expert_map = fine.replicas = fine.replica_count = (const int32_t *)memory;
+    if (!p->config.max_replicas) fine.replicas = NULL;
+    if (p->config.quant == MOEK_FP8T) fine.x_scale = fine.h_scale = (const float *)memory;
+    check_(moek_plan_bind(p, &fine) == MOEK_OK && p->bound && !p->why[0], __FILE__, line, change,
+           "the good weights are refused: %s", p->why);
+    check_(moek_plan_bind(p, w) == MOEK_E_ARGUMENT, __FILE__, line, change, "accepted");
+    check_(has_text(p->why, sentence), __FILE__, line, change, "says \"%s\", nothing of \"%s\"", p->why, sentence);
+    check_(!p->bound, __FILE__, line, change, "bound, to what it was before");
+}
+/* configure: of the plan; change: of the weights. */
+#define BIND_REFUSED(configure, change, sentence) do {                                       \
+        moek_config c = good(); moek_plan p; moek_weights w;                                 \
+        configure;                                                                           \
+        if (!CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s", p.why)) break;                   \
+        w = good_weights(c.quant);                                                           \
+        change;                                                                              \
+        bind_refused(&p, &w, sentence, #change, __LINE__);                                   \
+    } while (0)
+#define BESIDE(field) w.field = (const float *)(memory + 1)
+#define BESIDE_INT(field) w.field = (int32_t *)(memory + 1)
+
+static void test_bind(void)
+{
+    moek_config c = good();
+    moek_weights w = good_weights(QUANT);
+    moek_plan p;
+    CHECK(moek_plan_bind(NULL, &w) == MOEK_E_ARGUMENT, "no plan");
+    memset(&p, 0, sizeof p);
+    CHECK(moek_plan_bind(&p, &w) == MOEK_E_ARGUMENT && has_text(p.why, "not initialized"), "%s", p.why);
+    moek_plan_init(&p, &c);
+    CHECK(moek_plan_bind(&p, NULL) == MOEK_E_ARGUMENT && has_text(p.why, "weights is NULL"), "%s", p.why);
+    CHECK(moek_plan_bind(&p, &w) == MOEK_OK && p.bound && !p.why[0], "%s", p.why);
+    CHECK(moek_plan_bind(&p, &p.weights) == MOEK_OK && p.bound, "to itself: %s", p.why);
+    BIND_REFUSED((void)0, w.w_up = NULL, "weights.w_up is NULL");
+    BIND_REFUSED((void)0, w.w_down = NULL, "weights.w_down is NULL");
+    BIND_REFUSED((void)0, w.w_up = memory + 1, "weights.w_up is not aligned to 16");
+    BIND_REFUSED((void)0, w.w_down = memory + 8, "weights.w_down is not aligned to 16");
+    BIND_REFUSED((void)0, w.w_up_bias = memory + 1, "weights.w_up_bias is not aligned");
+    BIND_REFUSED((void)0, w.w_down_bias = memory + 1, "weights.w_down_bias is not aligned");
+    BIND_REFUSED((void)0, BESIDE(router_bias), "weights.router_bias is not aligned to 4");
+    BIND_REFUSED((void)0, BESIDE(router_expert_scale), "weights.router_expert_scale is not aligned");
+    BIND_REFUSED((void)0, BESIDE_INT(router_table), "weights.router_table is not aligned");
+    BIND_REFUSED((void)0, BESIDE_INT(expert_map), "weights.expert_map is not aligned");
+    BIND_REFUSED((void)0, BESIDE_INT(expert_load), "weights.expert_load is not aligned");
+    BIND_REFUSED(c.local_experts = 4, (void)0, "weights.expert_map is NULL");
+    BIND_REFUSED((void)0, w.replicas = w.replica_count = (const int32_t *)memory, "config.max_replicas is 0");
+    BIND_REFUSED(c.max_replicas = 2, w.replicas = (const int32_t *)memory, "weights.replica_count is NULL");
+    BIND_REFUSED(c.max_replicas = 2; c.physical_experts = 6, (void)0, "weights.replicas is NULL");
+}
+
+/* What a format needs, and what it must not be given; for the formats that are compiled in. */
+static void test_bind_formats(void)
+{
+    moek_config c = good();
+    moek_plan p;
+#define HAVE(number) (c.quant = (number), moek_plan_init(&p, &c) == MOEK_OK)
+#define FORMAT(NAME, name, number)                                                                                     \
+    if (HAVE(number) && fp8(number)) {                                                                                 \
+        BIND_REFUSED(c.quant = number, w.w_up_scale = NULL, "weights.w_up_scale is NULL; fp8");                        \
+        BIND_REFUSED(c.quant = number, w.w_down_scale = NULL, "weights.w_down_scale is NULL; fp8");                    \
+        BIND_REFUSED(c.quant = number, BESIDE(w_up_scale), "weights.w_up_scale is not aligned to 4");                  \
+        BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to 4");              \
+    } else if (HAVE(number)) {                                                                                         \
+        BIND_REFUSED(c.quant = number, w.w_up_scale = (const float *)memory, "but config.quant is " #name);            \
+        BIND_REFUSED(c.quant = number, w.w_down_scale = (const float *)memory, "which has none");                      \
+    }                                                                                                                  \
+    if (HAVE(number) && number != MOEK_FP8T) {                                                                         \
+        BIND_REFUSED(c.quant = number, w.x_scale = (const float *)memory, "only fp8t has static scales, not " #name);  \
+        BIND_REFUSED(c.quant = number, w.h_scale = (const float *)memory, "only fp8t has static scales, not " #name);  \
+    }
+    MOEK_EACH_QUANT(FORMAT)
+    if (!HAVE(MOEK_FP8T)) return;
+    BIND_REFUSED(c.quant = MOEK_FP8T, BESIDE(x_scale), "weights.x_scale is not aligned");
+    BIND_REFUSED(c.quant = MOEK_FP8T, BESIDE(h_scale), "weights.h_scale is not aligned");
+    BIND_REFUSED(c.quant = MOEK_FP8T; c.batch_invariant = 1, w.x_scale = (const float *)memory, "batch invariance");
+}
+
+/* ---- moek_run ---------------------------------------------------------------------------------------------------- */
+
+enum { POISON = 0x5b };
+static struct {
+    moek_plan plan;
+    char *x, *y, *logits, *workspace;
+    int32_t *ids;
+    float *weights;
+    size_t size;
+} fix;
+
+static void fixture(void)
+{
+    const moek_config c = good();
+    const moek_weights w = good_weights(QUANT);
+    CHECK(moek_plan_init(&fix.plan, &c) == MOEK_OK && moek_plan_bind(&fix.plan, &w) == MOEK_OK, "%s", fix.plan.why);
+    fix.size = moek_workspace_size(&fix.plan);
+    fix.x = (char *)mem_alloc(0, 2 * TOKENS * HIDDEN + 256);
+    fix.y = (char *)mem_alloc(0, 2 * TOKENS * HIDDEN + 256);
+    fix.logits = (char *)mem_alloc(0, 4 * TOKENS * EXPERTS + 256);
+    fix.ids = (int32_t *)mem_alloc(0, 4 * TOKENS * TOPK + 256);
+    fix.weights = (float *)mem_alloc(0, 4 * TOKENS * TOPK + 256);
+    fix.workspace = (char *)mem_alloc(0, fix.size + 256);
+    memset(fix.x, 0, 2 * TOKENS * HIDDEN);
+    memset(fix.logits, 0, 4 * TOKENS * EXPERTS);
+}
+static void poison(void)
+{
+    memset(fix.y, POISON, 2 * TOKENS * HIDDEN + 256);
+    memset(fix.ids, POISON, 4 * TOKENS * TOPK + 256);
+    memset(fix.weights, POISON, 4 * TOKENS * TOPK + 256);
+    memset(fix.workspace, POISON, fix.size + 256);
+}
+static int still(const void *p, size_t bytes)
+{
+    const char *c = (const char *)p;
+    size_t i;
+    for (i = 0; i < bytes; i++) if (c[i] != POISON) return 0;
+    return 1;
+}
+static int untouched(void)
+{
+    return still(fix.y, 2 * TOKENS * HIDDEN + 256) && still(fix.ids, 4 * TOKENS * TOPK + 256) &&
+           still(fix.weights, 4 * TOKENS * TOPK + 256) && still(fix.workspace, fix.size + 256);
+}
+static moek_args good_args(void)
+{
+    moek_args a;
+    memset(&a, 0, sizeof a);
+    a.tokens = TOKENS; a.x = fix.x; a.y = fix.y;
+    a.router_logits = fix.logits; a.topk_ids = fix.ids; a.topk_weights = fix.weights;
+    a.workspace = fix.workspace; a.workspace_size = fix.size;
+    return a;
+}
+
+/* Refused by run and by begin, with the sentence in buffers of every size, and nothing written. */
+static void run_refused(const moek_plan *p, moek_args a, moek_status status, const char *sentence, const char *change,
+                        int line)
+{
+    char why[MOEK_WHY], some[64];
+    moek_step step;
+    moek_status got;
+    size_t size;
+    int i, overflow = 0;
+    poison();
+    a.why = why; a.why_size = sizeof why;
+    got = moek_run(p, &a, NULL);
+    check_(got == status, __FILE__, line, change, "%s, not %s; %s", moek_status_name(got), moek_status_name(status),
+           why);
+    check_(has_text(why, sentence), __FILE__, line, change, "says \"%s\", nothing of \"%s\"", why, sentence);
+    for (size = 0; size < 40; size++) {
+        memset(some, POISON, sizeof some);
+        a.why = some; a.why_size = size;
+        moek_run(p, &a, NULL);
+        for (i = (int)size; i < 64; i++) overflow |= some[i] != POISON;
+        overflow |= size && (memchr(some, 0, size) == NULL || strncmp(some, why, size - 1) != 0);
+    }
+    check_(!overflow, __FILE__, line, change, "a small args.why overflows, or is not ended");
+    a.why = NULL; a.why_size = 100;
+    check_(moek_run(p, &a, NULL) == status && moek_begin(p, &a, &step) == status, __FILE__, line, change,
+           "begin says otherwise");
+    check_(untouched(), __FILE__, line, change, "something was written");
+}
+#define RUN_REFUSED(change, status, sentence) \
+    do {                                                                                            \
+        moek_args a = good_args();                                                                  \
+        moek_plan p = fix.plan;                                                                     \
+        change;                                                                                     \
+        run_refused(&p, a, MOEK_##status, sentence, #change, __LINE__);                             \
+    } while (0)
+#define GIVEN(slot, id) a.router_logits = NULL; a.topk_ids = given; memset(given, 0, sizeof given); given[slot] = (id)
+
+static void test_run_refused(void)
+{
+    moek_args none = good_args();
+    int32_t given[TOKENS * TOPK];
+    CHECK(moek_run(NULL, &none, NULL) == MOEK_E_ARGUMENT && moek_run(&fix.plan, NULL, NULL) == MOEK_E_ARGUMENT, "NULL");
+    RUN_REFUSED(memset(&p, 0, sizeof p), E_ARGUMENT, "the plan is not initialized");
+    RUN_REFUSED(p.bound = 0, E_UNBOUND, "call moek_plan_bind after moek_plan_init");
+    RUN_REFUSED(a.tokens = -1, E_ARGUMENT, "args.tokens is -1");
+    RUN_REFUSED(a.tokens = TOKENS + 1, E_ARGUMENT, "made for 0 to 4 (config.max_tokens)");
+    RUN_REFUSED(a.tokens = INT_MIN, E_ARGUMENT, "args.tokens is");
+    RUN_REFUSED(a.handle = 2, E_ARGUMENT, "args.handle is 2; 0 or 1");
+    RUN_REFUSED(a.handle = -1, E_ARGUMENT, "args.handle is -1");
+    RUN_REFUSED(a.workspace = NULL, E_WORKSPACE, "args.workspace is NULL");
+    RUN_REFUSED(a.workspace_size -= 1, E_WORKSPACE, "args.workspace_size is");
+    RUN_REFUSED(a.workspace_size = 0, E_WORKSPACE, "args.workspace_size is 0");
+    RUN_REFUSED(a.workspace = fix.workspace + 1, E_WORKSPACE, "not aligned to 256");
+    RUN_REFUSED(a.workspace = fix.workspace + 128, E_WORKSPACE, "not aligned to 256");
+    RUN_REFUSED(a.x = NULL, E_ARGUMENT, "args.x is NULL");
+    RUN_REFUSED(a.y = NULL, E_ARGUMENT, "args.y is NULL");
+    RUN_REFUSED(a.x = fix.x + 1, E_ARGUMENT, "not aligned to 16");
+    RUN_REFUSED(a.y = fix.y + 2, E_ARGUMENT, "not aligned to 16");
+    RUN_REFUSED(a.shared_y = fix.x + 8, E_ARGUMENT, "not aligned to 16");
+    RUN_REFUSED(a.router_logits = fix.logits + 1, E_ARGUMENT, "not aligned");
+    RUN_REFUSED(a.topk_ids = (int32_t *)((char *)fix.ids + 1), E_ARGUMENT, "not aligned");
+    RUN_REFUSED(a.topk_weights = (float *)((char *)fix.weights + 2), E_ARGUMENT, "not aligned");
+    RUN_REFUSED(a.router_logits = NULL; a.topk_ids = NULL, E_ARGUMENT, "topk_ids is NULL");
+    RUN_REFUSED(a.router_logits = NULL; a.topk_weights = NULL, E_ARGUMENT, "topk_weights is NULL");
+    RUN_REFUSED(a.router_logits = NULL; a.topk_ids = NULL; a.topk_weights = NULL, E_ARGUMENT, "is NULL");
+    RUN_REFUSED(GIVEN(3, EXPERTS), E_ARGUMENT, "args.topk_ids[1][1] is 8; ids are -1 to 7");
+    RUN_REFUSED(GIVEN(0, -2), E_ARGUMENT, "args.topk_ids[0][0] is -2");
+    RUN_REFUSED(GIVEN(TOKENS * TOPK - 1, INT_MAX), E_ARGUMENT, "args.topk_ids[3][1]");
+    RUN_REFUSED(p.weights.router_table = given, E_ARGUMENT, "args.token_ids must be");
+    RUN_REFUSED(p.config.physical_experts = 12; GIVEN(2, 12), E_ARGUMENT, "ids are -1 to 11");
+    RUN_REFUSED(p.config.physical_experts = 12; p.weights.replicas = given; GIVEN(2, 8), E_ARGUMENT, "ids are -1 to 7");
+}
+
+/* Accepted: the same arguments unbroken, ids of -1, no tokens (and then no pointers), more workspace than needed. */
+static void test_run_accepted(void)
+{
+    moek_args a = good_args();
+    moek_step step;
+    poison();
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK && !untouched(), "the good run is refused");
+    CHECK(still(fix.y + 2 * TOKENS * HIDDEN, 256) && still(fix.ids + TOKENS * TOPK, 256) &&
+          still(fix.workspace + fix.size, 256), "beyond");
+    a.router_logits = NULL;
+    memset(fix.ids, 0xff, 4 * TOKENS * TOPK);
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "ids of -1 are refused");
+    a.workspace_size += 1;
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "a larger workspace is refused");
+    poison();
+    a.tokens = 0;
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK && still(fix.y, 2 * TOKENS * HIDDEN), "no tokens: y was written");
+    a.x = a.y = NULL; a.topk_ids = NULL; a.topk_weights = NULL;
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "no tokens, no pointers: refused");
+    CHECK(moek_begin(&fix.plan, &a, &step) == MOEK_OK, "begin");
+}
+
+static void test_begin(void)
+{
+    moek_args a = good_args();
+    moek_config c = good();
+    moek_weights w = good_weights(QUANT);
+    moek_plan p;
+    moek_step step;
+    char why[200];
+    a.why = why; a.why_size = sizeof why;
+    CHECK(moek_begin(&fix.plan, &a, NULL) == MOEK_E_ARGUMENT && has_text(why, "step is NULL"), "%s", why);
+    c.chunk_tokens = 3;
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chunk == 3 && moek_plan_bind(&p, &w) == MOEK_OK, "%s", p.why);
+    CHECK(moek_workspace_size(&p) <= fix.size, "chunks need more workspace than the whole");
+    CHECK(moek_begin(&p, &a, &step) == MOEK_E_ARGUMENT && has_text(why, "plan.chunk = 3"), "%s", why);
+    a.tokens = 3;
+    CHECK(moek_begin(&p, &a, &step) == MOEK_OK && step.tokens == 3 && step.first == 0 && step.plan == &p, "begin");
+}
+
+/* ---- moek_quantize ----------------------------------------------------------------------------------------------- */
+
+static void test_quantize(void)
+{
+    static float scale[8 * 4], partial[MOEK_QUANT_PARTIALS];
+    moek_quant_args good_quant;
+    memset(&good_quant, 0, sizeof good_quant);
+    good_quant.rows = TOKENS; good_quant.cols = HIDDEN; good_quant.source_div = 1;
+    good_quant.dtype = QUANT == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    good_quant.x = fix.x; good_quant.q = fix.y; good_quant.scale = scale; good_quant.partial = partial;
+#define QUANTIZE(change, quant, arch, status) do {                                                        \
+        moek_quant_args a = good_quant;                                                                   \
+        change;                                                                                           \
+        CHECK(moek_quantize(quant, arch, &a, NULL) == MOEK_##status, "%s, %s", #change, #quant);          \
+        if (MOEK_##status != MOEK_OK) CHECK(untouched(), "%s: something was written", #change);           \
+    } while (0)
+    poison();
+    CHECK(moek_quantize(QUANT, 0, NULL, NULL) == MOEK_E_ARGUMENT, "NULL");
+    QUANTIZE(a.rows = -1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.cols = 0, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.source_div = 0, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.x = NULL, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.q = NULL, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.dtype = 0, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.dtype = MOEK_DTYPE_F32, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = -1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = 3, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS - 1, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = NULL, MOEK_FP8T, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = NULL, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = NULL, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.partial = NULL, MOEK_FP8T, 0, E_ARGUMENT);
+    QUANTIZE(a.counts = fix.ids, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE((void)0, 0, 0, E_NO_KERNEL);
+    QUANTIZE((void)0, 99, 0, E_NO_KERNEL);
+    QUANTIZE((void)0, QUANT, 75, E_NO_KERNEL);
+    QUANTIZE(a.rows = 0, QUANT, 0, OK);
+    CHECK(untouched(), "no rows: something was written");
+    QUANTIZE((void)0, QUANT, 0, OK);
+    CHECK(!untouched() && still(fix.y + (fp8(QUANT) ? 1 : 2) * TOKENS * HIDDEN, 256), "rows");
+#ifndef MOEK_QUANT
+    QUANTIZE((void)0, MOEK_FP8T, 0, OK);
+    QUANTIZE(a.partial = NULL; a.static_scale = scale, MOEK_FP8T, 0, OK);
+    QUANTIZE((void)0, MOEK_FP8C, 0, OK);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, MOEK_FP8B128, 0, OK);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS; a.ue8m0 = 1, MOEK_FP8B128, 0, OK);
+#endif
+}
+
+int main(void)
+{
+    memory = (char *)mem_alloc(0, BIG);
+    memset(memory, 0, BIG);
+    test_sizes();
+    test_kinds();
+    test_routing();
+    test_defaults();
+    test_version();
+    test_backends();
+    test_no_device();
+    test_demanded();
+    test_table();
+    test_missing_row();
+    test_names();
+    test_models();
+    test_texts();
+    test_bind();
+    test_bind_formats();
+    fixture();
+    test_run_refused();
+    test_run_accepted();
+    test_begin();
+    test_quantize();
+    return check_end();
+}
