@@ -71,13 +71,13 @@ static layer make_layer(const moek_config *c)
 }
 
 /* The bytes that a run must move at least: weights and scales of the experts that are used, x, y. */
-static double bytes_of(const moek_config *c, const layer *l, const int32_t *ids)
+static double bytes_of(const moek_config *c, const layer *l, const int32_t *ids, int tokens)
 {
     char used[1024] = {0};
     int i, active = 0;
-    for (i = 0; i < TOKENS * c->topk; i++) { active += !used[ids[i]]; used[ids[i]] = 1; }
+    for (i = 0; i < tokens * c->topk; i++) { active += !used[ids[i]]; used[ids[i]] = 1; }
     return (double)active / c->experts * ((double)(l->n.up + l->n.down) * l->n.element + 4.0 * (double)(l->n.up_scale + l->n.down_scale)) +
-           4.0 * TOKENS * c->hidden;
+           4.0 * tokens * c->hidden;
 }
 
 static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids, const float *weights, const uint16_t *y)
@@ -125,15 +125,21 @@ static double median(double *t, int n)
     return t[n / 2];
 }
 
-static double time_run(const moek_plan *plan, const moek_args *args)
+/* One token: another each time, so that its experts come from memory. */
+static double time_run(const moek_plan *plan, const moek_args *args, int tokens)
 {
     double t[RUNS];
     char why[256] = "";
     moek_args a = *args;
     int i;
+    a.tokens = tokens;
     a.why = why; a.why_size = sizeof why;
     for (i = -1; i < RUNS; i++) {                      /* the first warms up */
-        const double start = seconds();
+        const int first = tokens == 1 ? i + 1 : 0;
+        double start;
+        a.x = (const uint16_t *)args->x + (size_t)first * (size_t)plan->config.hidden;
+        a.router_logits = (const float *)args->router_logits + (size_t)first * (size_t)plan->config.experts;
+        start = seconds();
         must(moek_run(plan, &a, NULL), "moek_run", why);
 #if MEM_CUDA
         mem_must(cudaDeviceSynchronize());
@@ -154,7 +160,7 @@ static int demo(int quant)
     int32_t *ids;
     float *weights;
     uint16_t *y;
-    double t, bytes, error;
+    double t, t1, bytes, error;
     int where, differs;
 
     config.quant = quant;
@@ -185,7 +191,8 @@ static int demo(int quant)
     args.topk_weights = (float *)mem_alloc(where, 4 * (size_t)(TOKENS * config.topk));
     args.workspace_size = moek_workspace_size(&plan);
     args.workspace = mem_alloc(where, args.workspace_size);
-    t = time_run(&plan, &args);
+    t1 = time_run(&plan, &args, 1);
+    t = time_run(&plan, &args, TOKENS);
 
     ids = (int32_t *)malloc(4 * (size_t)(TOKENS * config.topk));
     weights = (float *)malloc(4 * (size_t)(TOKENS * config.topk));
@@ -194,8 +201,10 @@ static int demo(int quant)
     mem_get(where, weights, args.topk_weights, 4 * (size_t)(TOKENS * config.topk));
     mem_get(where, y, args.y, 2 * (size_t)(TOKENS * config.hidden));
     differs = routing_differs(&plan.config, &l, ids);
-    bytes = bytes_of(&plan.config, &l, ids);
+    bytes = bytes_of(&plan.config, &l, ids, TOKENS);
     error = error_of(&plan, &l, ids, weights, y);
+    printf("%-9s 1 token: %.3f ms, %.1f MB, %.1f GB/s\n", moek_quant_name(quant), 1e3 * t1, 1e-6 * bytes_of(&plan.config, &l, ids, 1),
+           1e-9 * bytes_of(&plan.config, &l, ids, 1) / t1);
     printf("%-9s %d tokens: %.3f ms, %.1f MB, %.1f GB/s, relative L2 error %.2e against the double-precision reference, %s\n",
            moek_quant_name(quant), TOKENS, 1e3 * t, 1e-6 * bytes, 1e-9 * bytes / t, error, differs ? "routing DIFFERS" : "routing the same");
     free(ids); free(weights); free(y);
@@ -209,15 +218,50 @@ static int demo(int quant)
     return differs || !(error < (quant == MOEK_BF16 ? 3e-3 : 5e-3));
 }
 
+/* What memory gives: bytes read plus bytes written of a large copy, by as many threads as the rows use. */
+static double copy_rate(int where)
+{
+    enum { PARTS = 64, RUNS_ = 5 };
+    const size_t part = (size_t)4 << 20;
+    char *from = (char *)mem_alloc(where, PARTS * part), *to = (char *)mem_alloc(where, PARTS * part);
+    double best = 1e9, start;
+    int run, i;
+    for (run = 0; run <= RUNS_; run++) {               /* the first touches the pages */
+        start = seconds();
+#if MEM_CUDA
+        if (where) {
+            mem_must(cudaMemcpy(to, from, PARTS * part, cudaMemcpyDeviceToDevice));
+            mem_must(cudaDeviceSynchronize());
+        }
+#endif
+        if (!where) {
+#ifdef _OPENMP
+            #pragma omp parallel for
+#endif
+            for (i = 0; i < PARTS; i++) {
+                if (!run) memset(from + (size_t)i * part, i, part);
+                memcpy(to + (size_t)i * part, from + (size_t)i * part, part);
+            }
+        }
+        if (run && seconds() - start < best) best = seconds() - start;
+    }
+    mem_free(where, from);
+    mem_free(where, to);
+    return 2.0 * PARTS * (double)part / best;
+}
+
 int main(void)
 {
     moek_config config = MOEK_QWEN3_30B_A3B;
+    moek_plan plan;
     char text[16384], *line;
     int bad;
     config.max_tokens = TOKENS;
     moek_explain(&config, text, sizeof text);
     printf("Qwen3-30B-A3B, one MoE layer: softmax routing with renormalization, SiLU.  Backends:\n");
     for (line = strtok(text, "\n"); line && line[0] != ' '; line = strtok(NULL, "\n")) printf("  %s\n", line);
+    must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
+    printf("A large copy on this %s: %.1f GB/s, read plus written.\n", plan.arch ? "GPU" : "CPU", 1e-9 * copy_rate(plan.arch));
     bad = demo(MOEK_BF16);
     bad |= demo(MOEK_FP8B128);
     puts(bad ? "\nFAILED: an error is above its bound (3e-3 bf16, 5e-3 fp8), or the routing differs" : "\nok");

@@ -6,9 +6,7 @@
 //   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -Iinclude examples/engine.cpp
 //        examples/moek.cu -o engine && ./engine
 //
-//   ENGINE_MOE=cpu ./engine            demand a backend: cpu, sm80
-//   ENGINE_MOE_NOT=sm80 ./engine       pass one over
-//
+//   ENGINE_MOE=cpu ./engine            demand a backend: cpu, sm80.  ENGINE_MOE_NOT=sm80: pass one over.
 // The library reads no environment and throws nothing; what an engine maps to backend and exclude is its own business.
 #include <cstdio>
 #include <cstdlib>
@@ -80,8 +78,7 @@ static std::vector<uint16_t> random_vector(size_t n, float scale, uint32_t seed)
     return v;
 }
 
-static int serve()
-{
+int main() try {
     moek_config config = MOEK_OLMOE_7B;                // hidden, activation, routing, ... of the model; in small:
     config.inter /= 16; config.experts = 8; config.max_tokens = 16;
     config.backend = backend_from("ENGINE_MOE");
@@ -116,14 +113,7 @@ static int serve()
     const double error = example_error(y.data(), want.data(), config.hidden);
     std::printf("off by %.2e of a plain loop: %s\n", error, error < 0.01 ? "ok" : "WRONG");
     return !(error < 0.01);
-}
-
-int main()
-{
-    try {
-        return serve();
-    } catch (const std::exception &e) {
-        std::fprintf(stderr, "engine: %s\n", e.what());
-        return 1;
-    }
+} catch (const std::exception &e) {
+    std::fprintf(stderr, "engine: %s\n", e.what());
+    return 1;
 }

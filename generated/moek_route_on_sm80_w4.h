@@ -66,6 +66,7 @@ MOEK_DEVICE int moek_route_on_sm80_w4_groups(const moek_route_args *a, uint32_t 
         for (g = lane; g < a->groups; g += 32) if (group[g] > best) best = group[g], at = g;
         top = __reduce_max_sync(all, best);
         at = __reduce_min_sync(all, best == top ? at : a->groups);
+        __syncwarp();                                                /* all have read before one writes */
         if (lane == 0) group[at] = 0;
         __syncwarp();
     }

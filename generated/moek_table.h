@@ -70,10 +70,16 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 32, 80, 128, 62656, moek_up_fp8b128_h0_on_s
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 64, 80, 128, 75456, moek_up_fp8b128_h0_on_sm80_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", m = 64, n = 64, s = 3, w = 4 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 80)
-MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 80, 256, 148992, moek_up_bf16_h0_on_sm80_m128n128s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 8 },")
+MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_up_bf16_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 80)
-MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 80, 256, 148992, moek_up_fp16_h0_on_sm80_m128n128s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 8 },")
+MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 80, 128, 99328, moek_up_fp16_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },")
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_up_fp8t_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },")
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_up_fp8c_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 80, 128, 51520, moek_down_bf16_h0_on_sm80_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 16, n = 64, s = 5, w = 4 },")
@@ -121,10 +127,16 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 32, 80, 128, 62656, moek_down_fp8b128_h0_
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 64, 80, 128, 75456, moek_down_fp8b128_h0_on_sm80_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", m = 64, n = 128, s = 3, w = 4 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 80, 256, 148992, moek_down_bf16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },")
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_down_bf16_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 80, 256, 148992, moek_down_fp16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },")
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 80, 128, 99328, moek_down_fp16_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },")
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_down_fp8t_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },")
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_down_fp8c_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },")
 #endif
 #if MOEK_WANT_(0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },")

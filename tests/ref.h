@@ -197,7 +197,7 @@ static inline int ref_groups(const moek_route_args *a, const double *s, unsigned
     const int grouped = a->groups > 1;
     double score[1024];
     int e, g, k, finite = 0;
-    memset(allowed, !grouped, (size_t)a->experts);
+    for (e = 0; e < a->experts; e++) allowed[e] = (unsigned char)!grouped;
     if (!grouped) return 1;
     ref_group_scores(a, s, score);
     for (g = 0; g < a->groups; g++) if (isfinite(score[g])) finite = 1;

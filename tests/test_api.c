@@ -285,7 +285,7 @@ static int in_plan(const moek_plan *p, const moek_kernel *k)
 
 /* Every row of the CPU can be demanded, and says no where it does not fit. */
 #ifdef MOEK_QUANT
-#define WRONG_QUANT(name) "CPU: "                      /* the first that is missing: that row, or any other of the format */
+#define WRONG_QUANT(name) "CPU: "                      /* that row, or another of that format which is missing */
 #else
 #define WRONG_QUANT(name) (name)
 #endif
@@ -311,7 +311,8 @@ static void test_demanded(void)
               p.why);
         wrong_quant = k->quant == MOEK_FP8C ? MOEK_FP8T : MOEK_FP8C;
         wrong_hidden = k->hidden ? k->hidden + 1 : k->granule > 1 ? k->granule + 1 : 0;
-        if (wrong_hidden) REFUSED(c.kernel = k->name; c.quant = k->quant; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);
+        if (wrong_hidden)
+            REFUSED(c.quant = k->quant; c.kernel = k->name; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);
         if (k->quant) REFUSED(c.quant = wrong_quant; c.kernel = k->name, E_NO_KERNEL, WRONG_QUANT(k->name));
     }
 }

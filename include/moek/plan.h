@@ -30,7 +30,7 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
                  c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
     if ((long long)c->max_tokens * (c->topk + c->shared_slots) > limit - 65536 || c->inter > limit / 2 - 128 || c->hidden > limit - 128)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; use chunk_tokens",
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; make it smaller",
                  c->max_tokens, c->topk + c->shared_slots, c->inter, c->hidden);
     return MOEK_OK;
 }
@@ -346,6 +346,10 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         o->why = &t;
         if (!c->backend && c->exclude & 1u << b->number) moek_say_(&t, "excluded by config.exclude");
         else status = moek_try_(o, b, plan);
+        if (status != MOEK_OK) {                       /* nothing of it stays */
+            plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
+            plan->tiles = 0;
+        }
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
         moek_say_(why, "%s%s: %s", why->length ? "\n" : "", b->name, reason);
@@ -455,16 +459,16 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     memset(&plan, 0, sizeof plan);
     why = moek_text_in_(reason, sizeof reason);
     if (!config) { moek_say_(&t, "config is NULL\n"); return t.length; }
-    if (moek_choose_(config, &plan, &why, &t) != MOEK_OK) {
+    if (moek_choose_(config, &plan, &why, &t) != MOEK_OK && !t.length) {         /* refused before any backend was asked */
         moek_say_(&t, "%s\n", reason);
-        if (!plan.config.physical_experts) return t.length;                      /* refused before any row was looked at */
+        return t.length;
     }
     o.config = &plan.config; o.why = &why;
     o.device = moek_device_query_();
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
-        const char *no = moek_row_refuses_(k, &o, plan.route ? plan.route->arch : k->arch, reason, sizeof reason);
-        moek_say_(&t, "  %-44s %s\n", k->name, moek_plan_has_(&plan, k) ? "taken" : no ? no : "fits, another was before it");
+        const char *no = moek_row_refuses_(k, &o, plan.tiles ? plan.route->arch : k->arch, reason, sizeof reason);
+        moek_say_(&t, "  %-44s %s\n", k->name, moek_plan_has_(&plan, k) ? "taken" : no ? no : plan.tiles ? "fits, another was before it" : "fits");
     }
     return t.length;
 }

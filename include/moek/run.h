@@ -213,18 +213,26 @@ moek_status moek_finalize(moek_step *step, moek_stream stream)
     return status != MOEK_OK ? status : moek_finalize_receive(step, stream);
 }
 
+/* A user's part may have left its own sentence. */
+static moek_status moek_failed_(const moek_args *args, moek_status status, int first)
+{
+    if (args->why && args->why_size && args->why[0]) return status;
+    MOEK_REFUSE_(args, status, "a step failed at token %d: %s", first, moek_status_text(status));
+}
+
 moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
     moek_step step;
     int first = 0;
     moek_status status = moek_check_run_(plan, args);
     if (status != MOEK_OK) return status;
+    if (args->why && args->why_size) args->why[0] = 0;
     do {
         const int left = args->tokens - first;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
         if ((status = moek_route(&step, stream)) != MOEK_OK || (status = moek_prepare(&step, stream)) != MOEK_OK ||
             (status = moek_experts_apply(&step, stream)) != MOEK_OK || (status = moek_finalize(&step, stream)) != MOEK_OK)
-            MOEK_REFUSE_(args, status, "a step failed at token %d: %s", first, moek_status_text(status));
+            return moek_failed_(args, status, first);
         first += step.tokens;
     } while (first < args->tokens);
     return MOEK_OK;
