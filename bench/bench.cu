@@ -1,14 +1,16 @@
 /* bench.cu -- whole layers on a GPU: one line a cell.
  *
  *   ./moek bench [words ...]                 cells whose "shape quant M" line holds every word
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench && ./bench [-o results.tsv] [-k m16] [words ...]
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench
+ *   ./bench [-o results.tsv] [-k m16] [words ...]
  *                                            -k: with the first up row of the format whose name holds this
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
- * GEMMs and the weighted sum.  Method: one CUDA graph holds several layers with different uniform random routings, so that
- * the weights of small batches come from memory and not from L2; the figure is the mean a layer of the median replay.
- * The floor is the larger of (weight bytes of the experts in use) / 4.27 TB/s and FLOPs / 1500 (fp8) or 800 (bf16) TFLOPS,
- * ceilings of an H200.  The error is the relative L2 distance of one token to the double-precision reference. */
+ * GEMMs and the weighted sum.  Method: one CUDA graph holds several layers with different uniform random routings, so
+ * that the weights of small batches come from memory and not from L2; the figure is the mean a layer of the median
+ * replay.  The floor is the larger of (weight bytes of the experts in use) / 4.27 TB/s and FLOPs / 1500 (fp8) or 800
+ * (bf16) TFLOPS, ceilings of an H200.  The error is the relative L2 distance of one token to the double-precision
+ * reference. */
 #ifndef BENCH_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -58,7 +60,7 @@ static void *filled(size_t n, int element, uint32_t seed, float scale)
     return p;
 }
 
-/* ---- ceilings of this machine ---------------------------------------------------------------------------------------- */
+/* ---- ceilings of this machine ------------------------------------------------------------------------------------ */
 
 static __global__ void read_k(const uint4 *p, size_t n, uint4 *out)
 {
@@ -97,12 +99,13 @@ static void ceilings(cudaEvent_t e0, cudaEvent_t e1)
         CUDA(cudaEventRecord(e1));
         read = fmin(read, timed(e0, e1));
     }
-    printf("ceilings: copy %.2f TB/s (read plus written), pure read %.2f TB/s\n", 2e-12 * bytes / copy, 1e-12 * bytes / read);
+    printf("ceilings: copy %.2f TB/s (read plus written), pure read %.2f TB/s\n",
+           2e-12 * bytes / copy, 1e-12 * bytes / read);
     mem_free(80, a);
     mem_free(80, b);
 }
 
-/* ---- one cell -------------------------------------------------------------------------------------------------------- */
+/* ---- one cell ---------------------------------------------------------------------------------------------------- */
 
 typedef struct cell {
     moek_config config;
@@ -174,8 +177,10 @@ static double error_of(const cell *c)
         const size_t e = (size_t)c->host_ids[token * k + i], el = one.element;
         mem_get(80, up + i * one.up * el, (const char *)c->w.w_up + e * one.up * el, one.up * el);
         mem_get(80, down + i * one.down * el, (const char *)c->w.w_down + e * one.down * el, one.down * el);
-        if (one.up_scale) mem_get(80, up_scale + i * one.up_scale, c->w.w_up_scale + e * one.up_scale, 4 * one.up_scale);
-        if (one.down_scale) mem_get(80, down_scale + i * one.down_scale, c->w.w_down_scale + e * one.down_scale, 4 * one.down_scale);
+        if (one.up_scale)
+            mem_get(80, up_scale + i * one.up_scale, c->w.w_up_scale + e * one.up_scale, 4 * one.up_scale);
+        if (one.down_scale)
+            mem_get(80, down_scale + i * one.down_scale, c->w.w_down_scale + e * one.down_scale, 4 * one.down_scale);
         ids[i] = i;
     }
     mem_get(80, x, c->x + (size_t)(c->tokens - 1) * h, 2 * h);
@@ -186,7 +191,8 @@ static double error_of(const cell *c)
         w.x_scale = w.h_scale = &fixed;
     }
     r.tokens = 1; r.hidden = h; r.inter = c->config.inter; r.slots = k; r.experts = k;
-    r.quant = c->config.quant; r.dtype = c->plan.config.dtype; r.act = c->config.act; r.alpha = 1; r.up_layout = MOEK_UP_HALVES;
+    r.quant = c->config.quant; r.dtype = c->plan.config.dtype; r.act = c->config.act; r.alpha = 1;
+    r.up_layout = MOEK_UP_HALVES;
     r.x = x; r.ids = ids; r.weights = c->host_weights + token * k; r.w = &w;
     ref_layer(&r, want);
     const ref_distance d = ref_compare_t(y, want, h, r.dtype);
@@ -214,7 +220,10 @@ static void run_layer(const cell *c, int layer, cudaStream_t stream)
 
 typedef struct result { double us, low, high, host_us; } result;
 
-static int by_value(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+static int by_value(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
 
 static double now(void)
 {
@@ -266,20 +275,24 @@ static void report(const cell *c, const char *name, FILE *out, cudaStream_t stre
 {
     const result r = time_cell(c, stream, e0, e1);
     const double bytes = weight_bytes(c), flops = 6.0 * c->tokens * c->config.topk * c->config.hidden * c->config.inter;
-    const double floor_bytes = 1e6 * bytes / 4.27e12, floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
+    const double floor_bytes = 1e6 * bytes / 4.27e12;
+    const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
     const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = error_of(c);
     const char *up = c->plan.up[tile_rows(c)]->name, *quant = moek_quant_name(c->config.quant);
-    printf("%-21s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n", name, quant, c->tokens, r.us, r.low, r.high, floor,
+    printf("%-21s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
+           name, quant, c->tokens, r.us, r.low, r.high, floor,
            100 * floor / r.us, 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);
     fflush(stdout);
-    if (out) fprintf(out, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2e\t%.1f\t%s\n", name, quant, c->tokens, r.us, r.low, r.high, floor,
-                     1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);
+    if (out)
+        fprintf(out, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2e\t%.1f\t%s\n",
+                name, quant, c->tokens, r.us, r.low, r.high, floor,
+                1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);
 }
 
 static int wanted(const char *name, const char *quant, int tokens, char **words, int count)
 {
     char line[128];
-    int named = !strcmp(quant, "bf16") || !strcmp(quant, "fp8b128");             /* the others: when they are asked for */
+    int named = !strcmp(quant, "bf16") || !strcmp(quant, "fp8b128");           /* the others: when they are asked for */
     snprintf(line, sizeof line, "%s %s M=%d.", name, quant, tokens);
     for (int i = 0; i < count; i++) named |= !strcmp(words[i], quant);
     if (!named) return 0;
@@ -313,9 +326,11 @@ int main(int argc, char **argv)
     CUDA(cudaEventCreate(&e1));
     printf("%s, %d SMs\n", device.name, device.multiProcessorCount);
     if (!word) ceilings(e0, e1);
-    printf("%-21s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n", "shape", "quant", "M", "us", "min", "max", "floor", "share", "TFLOPS", "GB/s",
-           "error", "host", "up row");
-    if (out) fprintf(out, "# %s; bench -o\nshape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\terror\thost_us\tup_row\n", device.name);
+    printf("%-21s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n",
+           "shape", "quant", "M", "us", "min", "max", "floor", "share", "TFLOPS", "GB/s", "error", "host", "up row");
+    if (out)
+        fprintf(out, "# %s; bench -o\nshape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\t"
+                "error\thost_us\tup_row\n", device.name);
     char *cold = (char *)mem_alloc(80, (size_t)128 << 20);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
         for (size_t q = 0; q < sizeof quants / sizeof quants[0]; q++) {
@@ -326,7 +341,8 @@ int main(int argc, char **argv)
                 if (!wanted(shapes[s].name, moek_quant_name(quants[q]), all_tokens[m], argv + 1, argc - 1)) continue;
                 moek_config config;
                 memset(&config, 0, sizeof config);
-                config.hidden = shapes[s].hidden; config.inter = shapes[s].inter; config.experts = shapes[s].experts; config.topk = shapes[s].topk;
+                config.hidden = shapes[s].hidden; config.inter = shapes[s].inter;
+                config.experts = shapes[s].experts; config.topk = shapes[s].topk;
                 config.quant = quants[q]; config.act = MOEK_SILU; config.max_tokens = c.tokens = all_tokens[m];
                 config.kernel = row_with(word, quants[q]);
                 c.config = config;
@@ -355,9 +371,13 @@ int main(int argc, char **argv)
                 c.workspace = mem_alloc(80, moek_workspace_size(&c.plan));
                 report(&c, shapes[s].name, out, stream, e0, e1);
                 free(c.host_ids); free(c.host_weights);
-                mem_free(80, c.ids); mem_free(80, c.weights); mem_free(80, c.x); mem_free(80, c.y); mem_free(80, c.workspace);
+                mem_free(80, c.ids); mem_free(80, c.weights); mem_free(80, c.x); mem_free(80, c.y);
+                mem_free(80, c.workspace);
             }
-            if (c.w.w_up) { mem_free(80, (void *)c.w.w_up); mem_free(80, (void *)c.w.w_down); mem_free(80, (void *)c.w.w_up_scale); mem_free(80, (void *)c.w.w_down_scale); }
+            if (c.w.w_up) {
+                mem_free(80, (void *)c.w.w_up); mem_free(80, (void *)c.w.w_down);
+                mem_free(80, (void *)c.w.w_up_scale); mem_free(80, (void *)c.w.w_down_scale);
+            }
         }
     if (out) fclose(out);
     return 0;

@@ -1,6 +1,6 @@
 /* demo.c -- one Qwen3-30B-A3B MoE layer from router logits to output, in bf16 and in fp8 with 128 x 128 blocks.
  *
- *   ./moek demo                                                    builds and runs it: on the GPU if nvcc and one are there
+ *   ./moek demo                                                builds and runs it: on the GPU if nvcc and one are there
  *   cc -O3 -march=native -Iinclude bench/demo.c -o demo -lm && ./demo
  *   nvcc -x cu -gencode arch=compute_90a,code=sm_90a -Iinclude bench/demo.c -o demo && ./demo
  *
@@ -76,11 +76,13 @@ static double bytes_of(const moek_config *c, const layer *l, const int32_t *ids,
     char used[1024] = {0};
     int i, active = 0;
     for (i = 0; i < tokens * c->topk; i++) { active += !used[ids[i]]; used[ids[i]] = 1; }
-    return (double)active / c->experts * ((double)(l->n.up + l->n.down) * l->n.element + 4.0 * (double)(l->n.up_scale + l->n.down_scale)) +
+    return (double)active / c->experts * ((double)(l->n.up + l->n.down) * l->n.element +
+                                          4.0 * (double)(l->n.up_scale + l->n.down_scale)) +
            4.0 * tokens * c->hidden;
 }
 
-static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids, const float *weights, const uint16_t *y)
+static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids, const float *weights,
+                       const uint16_t *y)
 {
     const moek_config *c = &plan->config;
     double *want = (double *)malloc(sizeof(double) * (size_t)(TOKENS * c->hidden));
@@ -171,7 +173,11 @@ static int demo(int quant)
     moek_describe(&plan, text, sizeof text);
     printf("\n%s", text);
 
-#define THERE(field, host, bytes_) do { void *p_ = host; if (where) { p_ = mem_alloc(where, bytes_); mem_put(where, p_, host, bytes_); } field = p_; } while (0)
+#define THERE(field, host, bytes_) do { \
+        void *p_ = host; \
+        if (where) { p_ = mem_alloc(where, bytes_); mem_put(where, p_, host, bytes_); } \
+        field = p_; \
+    } while (0)
     memset(&w, 0, sizeof w);
     THERE(w.w_up, l.up, l.n.up * (size_t)l.n.element);
     THERE(w.w_down, l.down, l.n.down * (size_t)l.n.element);
@@ -203,18 +209,21 @@ static int demo(int quant)
     differs = routing_differs(&plan.config, &l, ids);
     bytes = bytes_of(&plan.config, &l, ids, TOKENS);
     error = error_of(&plan, &l, ids, weights, y);
-    printf("%-9s 1 token: %.3f ms, %.1f MB, %.1f GB/s\n", moek_quant_name(quant), 1e3 * t1, 1e-6 * bytes_of(&plan.config, &l, ids, 1),
-           1e-9 * bytes_of(&plan.config, &l, ids, 1) / t1);
-    printf("%-9s %d tokens: %.3f ms, %.1f MB, %.1f GB/s, relative L2 error %.2e against the double-precision reference, %s\n",
-           moek_quant_name(quant), TOKENS, 1e3 * t, 1e-6 * bytes, 1e-9 * bytes / t, error, differs ? "routing DIFFERS" : "routing the same");
+    printf("%-9s 1 token: %.3f ms, %.1f MB, %.1f GB/s\n", moek_quant_name(quant), 1e3 * t1,
+           1e-6 * bytes_of(&plan.config, &l, ids, 1), 1e-9 * bytes_of(&plan.config, &l, ids, 1) / t1);
+    printf("%-9s %d tokens: %.3f ms, %.1f MB, %.1f GB/s, relative L2 error %.2e against the double-precision "
+           "reference, %s\n", moek_quant_name(quant), TOKENS, 1e3 * t, 1e-6 * bytes, 1e-9 * bytes / t, error,
+           differs ? "routing DIFFERS" : "routing the same");
     free(ids); free(weights); free(y);
-    mem_free(0, l.up); mem_free(0, l.down); mem_free(0, l.up_scale); mem_free(0, l.down_scale); mem_free(0, l.x); mem_free(0, l.logits);
+    mem_free(0, l.up); mem_free(0, l.down); mem_free(0, l.up_scale); mem_free(0, l.down_scale);
+    mem_free(0, l.x); mem_free(0, l.logits);
     if (where) {
         mem_free(where, (void *)(uintptr_t)w.w_up); mem_free(where, (void *)(uintptr_t)w.w_down);
         mem_free(where, (void *)(uintptr_t)w.w_up_scale); mem_free(where, (void *)(uintptr_t)w.w_down_scale);
         mem_free(where, (void *)(uintptr_t)args.x); mem_free(where, (void *)(uintptr_t)args.router_logits);
     }
-    mem_free(where, args.y); mem_free(where, args.topk_ids); mem_free(where, args.topk_weights); mem_free(where, args.workspace);
+    mem_free(where, args.y); mem_free(where, args.topk_ids); mem_free(where, args.topk_weights);
+    mem_free(where, args.workspace);
     return differs || !(error < (quant == MOEK_BF16 ? 3e-3 : 5e-3));
 }
 
@@ -261,7 +270,8 @@ int main(void)
     printf("Qwen3-30B-A3B, one MoE layer: softmax routing with renormalization, SiLU.  Backends:\n");
     for (line = strtok(text, "\n"); line && line[0] != ' '; line = strtok(NULL, "\n")) printf("  %s\n", line);
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
-    printf("A large copy on this %s: %.1f GB/s, read plus written.\n", plan.arch ? "GPU" : "CPU", 1e-9 * copy_rate(plan.arch));
+    printf("A large copy on this %s: %.1f GB/s, read plus written.\n", plan.arch ? "GPU" : "CPU",
+           1e-9 * copy_rate(plan.arch));
     bad = demo(MOEK_BF16);
     bad |= demo(MOEK_FP8B128);
     puts(bad ? "\nFAILED: an error is above its bound (3e-3 bf16, 5e-3 fp8), or the routing differs" : "\nok");

@@ -1,5 +1,5 @@
-/* fill.h -- random layers for the demo and the benchmark: element i of an array is a function of i and a seed, the same on
- * host and device.  Compile as C99 or as CUDA. */
+/* fill.h -- random layers for the demo and the benchmark: element i of an array is a function of i and a seed, the
+ * same on host and device.  Compile as C99 or as CUDA. */
 #ifndef FILL_H
 #define FILL_H
 #include "../include/moek/common.h"
@@ -17,7 +17,10 @@ MOEK_FN float fill_normal(uint64_t i, uint32_t seed)
     const uint32_t h = fill_hash(i, seed);
     return ((float)((h & 255) + (h >> 8 & 255) + (h >> 16 & 255) + (h >> 24)) - 510.0f) * (1.0f / 147.8f);
 }
-MOEK_FN uint16_t fill_t(uint64_t i, uint32_t seed, float scale, int dtype) { return moek_to_t_(fill_normal(i, seed) * scale, dtype); }
+MOEK_FN uint16_t fill_t(uint64_t i, uint32_t seed, float scale, int dtype)
+{
+    return moek_to_t_(fill_normal(i, seed) * scale, dtype);
+}
 /* e4m3 codes of a normal distribution of deviation 64: all exponents occur, none saturates. */
 MOEK_FN uint8_t fill_e4m3(uint64_t i, uint32_t seed) { return moek_to_e4m3_(fill_normal(i, seed) * 64.0f); }
 /* Scales near `scale / 64`, so that the weights they scale have deviation about `scale`. */
@@ -35,8 +38,10 @@ MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
     s.element = c->quant == MOEK_BF16 || c->quant == MOEK_FP16 ? 2 : 1;
     s.up = e * 2 * i * h;
     s.down = e * h * i;
-    s.up_scale = c->quant == MOEK_FP8B128 ? e * ((2 * i + 127) / 128) * hb : c->quant == MOEK_FP8C ? e * 2 * i : c->quant == MOEK_FP8T ? e : 0;
-    s.down_scale = c->quant == MOEK_FP8B128 ? e * hb * ((i + 127) / 128) : c->quant == MOEK_FP8C ? e * h : c->quant == MOEK_FP8T ? e : 0;
+    s.up_scale = c->quant == MOEK_FP8B128 ? e * ((2 * i + 127) / 128) * hb
+               : c->quant == MOEK_FP8C ? e * 2 * i : c->quant == MOEK_FP8T ? e : 0;
+    s.down_scale = c->quant == MOEK_FP8B128 ? e * hb * ((i + 127) / 128)
+                 : c->quant == MOEK_FP8C ? e * h : c->quant == MOEK_FP8T ? e : 0;
     return s;
 }
 #endif

@@ -13,7 +13,7 @@ import moegen
 
 CC = (os.environ.get("CC") or "cc").split()
 NVCC = os.environ["NVCC"] if "NVCC" in os.environ else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-os.environ["PYTHONPATH"] = os.path.join(ROOT, "build", "pylib")                          # where ./moek may have put Jinja2
+os.environ["PYTHONPATH"] = os.path.join(ROOT, "build", "pylib")                      # where ./moek may have put Jinja2
 passed = failed = skipped = 0
 
 
@@ -77,14 +77,17 @@ def tree(root):
 def test_names():
     manifest = moegen.load(os.path.join(ROOT, "kernels.toml"))
     rows = moegen.expand(manifest, "kernels.toml")
-    more = [{"op": "up", "template": "t", "quant": "bf16", "act": act, "hidden": 7168, "inter": 2048, "arch": "sm80", "m": 4, "w": 8}
+    more = [{"op": "up", "template": "t", "quant": "bf16", "act": act, "hidden": 7168, "inter": 2048, "arch": "sm80",
+             "m": 4, "w": 8}
             for act in manifest["act"]]                                       # every axis, acts with _ in their names
     for row in moegen.expand({**manifest, "kernels": more}, "test") + rows:
         back = moegen.row_of(row["name"], manifest)
         want = {k: v for k, v in row.items() if k not in ("name", "template")}
         check(back == want, f"{row['name']} parses to {back}, not {want}")
-        check(re.fullmatch(r"moek_[a-z0-9_]+", row["name"]) and "__" not in row["name"], f"{row['name']} is no good C name")
-    for name in ("moek_up", "moek_up_bf16", "moek_fly_on_cpu", "moek_up_bf16_h0_on_z80_m8", "moek_up_int3_h0_on_cpu_m8", ""):
+        check(re.fullmatch(r"moek_[a-z0-9_]+", row["name"]) and "__" not in row["name"],
+              f"{row['name']} is no good C name")
+    for name in ("moek_up", "moek_up_bf16", "moek_fly_on_cpu", "moek_up_bf16_h0_on_z80_m8",
+                 "moek_up_int3_h0_on_cpu_m8", ""):
         try:
             moegen.row_of(name, manifest)
             check(False, f"{name!r} was taken for a kernel name")
@@ -92,7 +95,7 @@ def test_names():
             check(name in str(e), f"{name!r}: the sentence does not name it: {e}")
 
 
-# ---- rows that cannot be -----------------------------------------------------------------------------------------------
+# ---- rows that cannot be ---------------------------------------------------------------------------------------------
 
 GOOD = 'op = "up", template = "gemm_cpu", quant = "bf16", hidden = 0, arch = "cpu", m = 8'
 BAD = [                                                # row, what the sentence must say
@@ -114,7 +117,8 @@ BAD = [                                                # row, what the sentence 
     (GOOD + " },\n  { " + GOOD.replace('"bf16"', '["fp16", "bf16"]'), "is also made by op=up"),
     (GOOD.replace("gemm_cpu", "gemm_magic"), "there is no templates/gemm_magic.h.j2"),
     (GOOD.replace("gemm_cpu", "gemm_mma").replace('"cpu"', '"sm80"') + ", n = 63, s = 4, w = 4", "n=63"),
-    ('op = "combine", template = "combine_simt", hidden = 2049, arch = "sm80", t = 128', "hidden must be a multiple of 8"),
+    ('op = "combine", template = "combine_simt", hidden = 2049, arch = "sm80", t = 128',
+     "hidden must be a multiple of 8"),
     (GOOD.replace(", m = 8", ""), "m (rows of a tile) is missing"),
 ]
 
@@ -133,7 +137,8 @@ def test_bad_rows():
             f.write(text)
         status, out, err = generate(ROOT, "bundle", "--rows", path)
         check(status == 1 and says in err and "Traceback" not in err, f"{text!r}: {err[-300:]}")
-    for words, says in ((("--rows", "none.toml", "list"), "none.toml: no such file"), (("bundle", "nothing_like_it"), "nothing_like_it"),
+    for words, says in ((("--rows", "none.toml", "list"), "none.toml: no such file"),
+                        (("bundle", "nothing_like_it"), "nothing_like_it"),
                         (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1")):
         status, out, err = generate(ROOT, *words)
         check(status == 1 and says in err and "Traceback" not in err, f"{words}: {err[-300:]}")
@@ -141,7 +146,7 @@ def test_bad_rows():
     check(status == 0 and out.strip() == "{ " + GOOD + " },", f"row: {out}{err}")
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------------
+# ---- bytes -----------------------------------------------------------------------------------------------------------
 
 def test_stable():
     root = copy("stable")
@@ -154,7 +159,8 @@ def test_stable():
         check(status == 0, f"PYTHONHASHSEED={seed}: {err}")
         check(seconds < 5, f"generation took {seconds:.1f} s, 5 are allowed")
         now = tree(root)
-        check(seen is None or now == seen, f"PYTHONHASHSEED={seed} gives other bytes: {[n for n in now if now[n] != (seen or now).get(n)][:5]}")
+        check(seen is None or now == seen, f"PYTHONHASHSEED={seed} gives other bytes: "
+                                           f"{[n for n in now if now[n] != (seen or now).get(n)][:5]}")
         seen = now
         if seed != "12345":
             shutil.rmtree(os.path.join(root, "generated"))
@@ -162,10 +168,13 @@ def test_stable():
     before = {n: os.stat(os.path.join(root, "generated", n)).st_mtime_ns for n in seen}
     status, out, err = generate(root)
     check("0 changed, 0 removed" in out, f"a second run changed something: {out}")
-    check(before == {n: os.stat(os.path.join(root, "generated", n)).st_mtime_ns for n in seen}, "a second run touched files")
-    check(seen == tree(ROOT), f"generated/ here is not what this Python makes: {[n for n in seen if seen[n] != tree(ROOT).get(n)][:5]}")
+    check(before == {n: os.stat(os.path.join(root, "generated", n)).st_mtime_ns for n in seen},
+          "a second run touched files")
+    check(seen == tree(ROOT), f"generated/ here is not what this Python makes: "
+                              f"{[n for n in seen if seen[n] != tree(ROOT).get(n)][:5]}")
     for name, text in seen.items():
-        check(root.encode() not in text and b"\r" not in text and text.endswith(b"\n"), f"{name}: a path, a carriage return or no end of line")
+        check(root.encode() not in text and b"\r" not in text and text.endswith(b"\n"),
+              f"{name}: a path, a carriage return or no end of line")
     name = next(n for n in seen if "_on_" in n)
     status, out, err = generate(root, "one", name[:-2])
     check(out.encode() == seen[name], f"one {name[:-2]} prints something else")
@@ -203,7 +212,7 @@ def test_check():
     check(status == 1 and "over budget: " in out and "allows 3" in out, f"the budget: {out}")
 
 
-# ---- bundles -----------------------------------------------------------------------------------------------------------
+# ---- bundles ---------------------------------------------------------------------------------------------------------
 
 MAIN = r"""
 #include <stdio.h>
@@ -239,8 +248,8 @@ def test_bundle():
         f.write("kernels = [\n" + "".join(moegen.toml_of(r) + "\n" for r in moegen.Generator(ROOT).rows
                                            if r["arch"] == "cpu" and r.get("quant", "bf16") == "bf16") + "]\n")
     mine = [n for n in cpu if not re.search("fp16|fp8", n)]
-    status, out, err = generate(ROOT, "bundle", "--rows", os.path.join(folder, "mine.toml"), "--prefix", "acme_moek", "-o",
-                                os.path.join(folder, "acme.h"))
+    status, out, err = generate(ROOT, "bundle", "--rows", os.path.join(folder, "mine.toml"), "--prefix", "acme_moek",
+                                "-o", os.path.join(folder, "acme.h"))
     check(status == 0, f"bundle --prefix: {err}")
     with open(os.path.join(folder, "acme.h")) as f:
         left = sorted(set(re.findall(r"\b(?:moek|MOEK)_\w+", f.read())))
@@ -248,9 +257,11 @@ def test_bundle():
     with open(os.path.join(folder, "acme.c"), "w") as f:
         f.write('#define ACME_MOEK_IMPLEMENTATION\n#include "acme.h"\n')
     with open(os.path.join(folder, "both.c"), "w") as f:
-        f.write('#include <stdio.h>\n#include "acme.h"\n#define MOEK_IMPLEMENTATION\n#include "all.h"\nint main(void)\n{\n    int a, b;\n'
+        f.write('#include <stdio.h>\n#include "acme.h"\n#define MOEK_IMPLEMENTATION\n#include "all.h"\n'
+                "int main(void)\n{\n    int a, b;\n"
                 "    acme_moek_kernels(&a); moek_kernels(&b);\n    printf(\"%d %d\\n\", a, b);\n    return 0;\n}\n")
-    out = compile_and_run(CC + warn + ["both.c", "acme.c", "-o", "both", "-lm"], folder, "both", "two copies in one program")
+    out = compile_and_run(CC + warn + ["both.c", "acme.c", "-o", "both", "-lm"], folder, "both",
+                          "two copies in one program")
     check(out and out.split() == [str(len(mine)), str(len(cpu))], f"two copies: {out}, not {len(mine)} {len(cpu)}")
     if NVCC:
         status, out, err = generate(ROOT, "bundle", "combine", "-o", os.path.join(folder, "few.h"))
@@ -261,14 +272,15 @@ def test_bundle():
         generate(ROOT, "bundle", "--rows", os.path.join(folder, "some.toml"), "-o", os.path.join(folder, "some.h"))
         with open(os.path.join(folder, "main.cu"), "w") as f:
             f.write(MAIN % {"first": "#define MOEK_IMPLEMENTATION", "header": "some.h"})
-        out = compile_and_run(NVCC.split() + ["-std=c++17", "-gencode=arch=compute_80,code=sm_80", "-Xcompiler", "-Wall,-Wextra", "main.cu",
-                               "-o", "main_cu"], folder, "main_cu", "a bundle as CUDA")
+        out = compile_and_run(NVCC.split() + ["-std=c++17", "-gencode=arch=compute_80,code=sm_80",
+                                              "-Xcompiler", "-Wall,-Wextra", "main.cu", "-o", "main_cu"],
+                              folder, "main_cu", "a bundle as CUDA")
         check(out and out.split()[3:] == [r["name"] for r in rows], f"the CUDA bundle lists {out}")
     else:
         skip("no nvcc: a bundle as CUDA")
 
 
-# ---- a new row ---------------------------------------------------------------------------------------------------------
+# ---- a new row -------------------------------------------------------------------------------------------------------
 
 LAYER = r"""
 #define MOEK_IMPLEMENTATION

@@ -25,9 +25,9 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_copy_(unsigned char *to,
     }
 }
 
-/* Scale, bias, and out.  A thread keeps its pair of columns and goes down the rows. */
-MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_finish_(const moek_gemm_args *a, const float *tile, const int32_t *row,
-    int e, int row0, int end, int j0, int n)
+/* Scale, bias, and out.  A thread keeps a pair of columns and goes down the rows. */
+MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_finish_(const moek_gemm_args *a, const float *tile,
+    const int32_t *row, int e, int row0, int end, int j0, int n)
 {
     enum { M = 128, R = 128, PITCH = R + 8, THREADS = 128 };
     const int dtype = a->dtype;
@@ -58,12 +58,13 @@ static __global__ void __launch_bounds__(128, 2)
 moek_down_fp8t_h0_on_sm80_m128n128s3w4_k(const moek_gemm_args a)
 {
     enum { M = 128, R = 128, STAGES = 3, THREADS = 128,
-           WARPS_M = 2, WARPS_N = 2, MI = M / (16 * WARPS_M), NI = R / (8 * WARPS_N),     /* a warp: MI x NI tiles */
+           WARPS_M = 2, WARPS_N = 2,
+           MI = M / (16 * WARPS_M), NI = R / (8 * WARPS_N),            /* a warp: MI x NI tiles */
            STEP = 128, STAGE = (M + R) * STEP, PASS = THREADS / 8, COPIES = (M + R) / PASS,
            ELEMENT = 1, PITCH = R + 8, GROUP = 2048 / M };
     MOEK_SHARED_(unsigned char, shared);                               /* [STAGES][M + R][STEP] */
     float *const tile = (float *)shared;                               /* [M][PITCH] sums, once the stages are done */
-    int32_t *const row = (int32_t *)(shared + 98304);     /* [M + R] of a, then of the expert's w; -1: none */
+    int32_t *const row = (int32_t *)(shared + 98304); /* [M + R] of a, then of the expert's w; -1: none */
 
     const int t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, q = lane % 4;
     const int n = a.n, k = a.k;
@@ -95,8 +96,8 @@ moek_down_fp8t_h0_on_sm80_m128n128s3w4_k(const moek_gemm_args a)
     const int chunk = t % 8, from = t / 8;                             /* what this thread copies */
     unsigned char *const to = shared + from * STEP + (chunk ^ from % 8) * 16;
 
-    /* The warp's part of the tile, and what a lane points ldmatrix to: {8 rows, the next 8} x {16 bytes, the next 16} of a,
-       and the transpose of that of w. */
+    /* The warp's part of the tile, and what a lane points ldmatrix to: {8 rows, the next 8} x {16 bytes, the next 16}
+       of a, and the transpose of that of w. */
     const int m0 = warp % WARPS_M * (MI * 16), n0 = warp / WARPS_M * (NI * 8);
     const int x_at = (m0 + lane % 16) * STEP + (lane / 16 ^ lane % 8) * 16;
     const int w_at = (M + n0 + lane / 16 * 8 + lane % 8) * STEP + (lane / 8 % 2 ^ lane % 8) * 16;
@@ -174,7 +175,8 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m128n128s3w4(const void *args, moek_stre
     int columns;
     if (!a) return MOEK_READY_(moek_down_fp8t_h0_on_sm80_m128n128s3w4_k, 99328);
     columns = 128;
-    blocks = a->rows_per_expert ? (size_t)a->experts * ((a->rows_per_expert + 127) / 128) : (size_t)a->max_blocks;
+    blocks = a->rows_per_expert ? (size_t)a->experts * ((a->rows_per_expert + 127) / 128)
+                                : (size_t)a->max_blocks;
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
     return MOEK_LAUNCH_(moek_down_fp8t_h0_on_sm80_m128n128s3w4_k, (unsigned)blocks, 128, 99328, stream, *a);

@@ -39,7 +39,8 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_load8(float x[8], const moek
 }
 
 /* Eight e4m3 of a row of q. */
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(const float x[8], const moek_quant_args *a, int row, int column)
+MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(const float x[8], const moek_quant_args *a,
+    int row, int column)
 {
     uint8_t *const q = (uint8_t *)a->q + (size_t)row * a->cols + column;
     uint32_t two[4];

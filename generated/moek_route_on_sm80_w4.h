@@ -109,7 +109,8 @@ MOEK_DEVICE float moek_route_on_sm80_w4_mix(const moek_route_args *a, size_t fro
         const float top = __shfl_sync(0xffffffff, s, k);
         float sum = 0;
         for (i = lane; i < a->experts; i += 32) {
-            const float x = moek_route_on_sm80_w4_score(a, moek_route_on_sm80_w4_value(a, moek_route_on_sm80_w4_load(a, from + i)), 0, 0);
+            const float x = moek_route_on_sm80_w4_score(a,
+                moek_route_on_sm80_w4_value(a, moek_route_on_sm80_w4_load(a, from + i)), 0, 0);
             if ((k == 0 || i != first) && top - x <= 0.02f * fmaxf(fabsf(x), top)) sum += expf(x - top);
         }
         sum = moek_warp_sum_(sum);

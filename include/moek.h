@@ -30,7 +30,7 @@
  *     experts   up:   h = act(x . Wgate, x . Wup)      w_up   [experts][2 * inter][hidden]  (gated; else [inter])
  *               down: o = h . Wdown                    w_down [experts][hidden][inter]
  *     finalize  y [tokens][hidden] = sum over k of topk_weights * o
- * Sums are f32.  h and o are rounded to T once each; with an fp8 format x and h are quantized as moek/ops.h says (quant).
+ * Sums are f32.  h and o are rounded to T once each; with an fp8 format x and h are quantized (moek/ops.h: quant).
  *
  * THREADS.  Any function, any thread, any time.  The library has no state: a function writes only what its arguments
  * point to.  A plan is read-only after init and bind, so threads and streams may share it; concurrent runs need a
@@ -72,10 +72,10 @@ typedef enum moek_status { MOEK_EACH_STATUS(MOEK_STATUS_) MOEK_STATUS_COUNT_ } m
 enum {                                                /* element types; 0: the default */
     MOEK_DTYPE_DEFAULT, MOEK_DTYPE_BF16, MOEK_DTYPE_FP16, MOEK_DTYPE_F32
 };
-enum {                                                /* how moek/ops.h: route scores a logit, and what follows the choice */
+enum {                                                /* how moek/ops.h: route scores a logit */
     MOEK_SCORE_SOFTMAX, MOEK_SCORE_SIGMOID, MOEK_SCORE_SQRTSOFTPLUS, MOEK_SCORE_RAW, MOEK_SCORE_SPARSEMIXER
 };
-enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };
+enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };     /* and what follows the choice */
 
 /* Routing methods: X(name, number, score, normalize, eps, what it is).  Numbers below 100 are FlashInfer's and vLLM's
  * RoutingMethodType.  Any of them may have groups, a bias, a scale (moek/ops.h: route has the formula).              */
@@ -97,7 +97,7 @@ enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };
 #define MOEK_ROUTING_(name, number, score, normalize, eps, text) MOEK_ROUTE_##name = number,
 enum { MOEK_EACH_ROUTING(MOEK_ROUTING_) MOEK_ROUTE_COUNT_ };
 
-enum { MOEK_STANDARD, MOEK_BATCHED };                 /* activation formats: [rows][hidden]; [local experts][rows][hidden] */
+enum { MOEK_STANDARD, MOEK_BATCHED };                 /* activations: [rows][hidden]; [local experts][rows][hidden] */
 enum {                                                /* who applies the top-k weights and sums over k */
     MOEK_DELEGATE,                                    /* the experts did neither; prepare/finalize chooses one below */
     MOEK_NOOP,                                        /* the experts did both: out is [rows][hidden] */
@@ -108,7 +108,7 @@ enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED };
                                                       /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate] */
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 
-/* Backends, best first: X(name, number, arch of its rows).  The plan takes the first that accepts the config.         */
+/* Backends, best first: X(name, number, arch of its rows).  The plan takes the first that accepts the config.        */
 #define MOEK_EACH_BACKEND(X) X(USER, 1, -1) X(SM80, 3, 80) X(CPU, 4, 0)
 #define MOEK_BACKEND_(name, number, arch) MOEK_BACKEND_##name = number,
 enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUNT_ };
@@ -116,18 +116,18 @@ enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUN
 struct moek_prepare_finalize;
 struct moek_experts;
 
-/* Activations, g the gate (or only) value, u the up value, sigma(x) = 1 / (1 + exp(-x)); zero alpha, beta, limit: default.
+/* Activations, g the gate (or only) value, u the up value, sigma(x) = 1 / (1 + exp(-x)); alpha, beta, limit 0: default.
  *   SILU                    g sigma(g) u;  limit > 0: first g = min(g, limit), u = clamp(u, +-limit)
  *   GELU, GELU_TANH         g/2 (1 + erf(g / sqrt 2)) u;  g/2 (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) u
- *   SWIGLUOAI               as the next, with alpha 1.702, beta 1, limit 7 by default; rows interleaved by default (gpt-oss)
+ *   SWIGLUOAI               as the next, by default alpha 1.702, beta 1, limit 7, and rows interleaved (gpt-oss)
  *   SWIGLUOAI_UNINTERLEAVE  g = min(g, limit), u = clamp(u, +-limit);  g sigma(alpha g) (u + beta);  limit required,
  *                           alpha 1, beta 0 by default (MiniMax-M3)
  *   SWIGLUSTEP              min(g sigma(g), limit) clamp(u, +-limit);  limit 7 by default (Step-3.5)
  *   SITU                    alpha tanh(g / alpha) sigma(g) u', u' = beta tanh(u / beta) if beta > 0, else u (Kimi K3)
  *   SILU_NO_MUL, GELU_NO_MUL, GELU_TANH_NO_MUL     the same without u;  RELU2_NO_MUL   max(g, 0)^2
- * All in f32, rounded to T once.                                                                                       */
+ * All in f32, rounded to T once.                                                                                     */
 
-/* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ------ */
+/* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ---- */
 
 typedef struct moek_config {
     int hidden, inter;                /* required.  inter: of this rank's shard                                       */
@@ -135,7 +135,7 @@ typedef struct moek_config {
     int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
     int act;                          /* required: MOEK_SILU, ...                                                     */
     int max_tokens;                   /* required: the most tokens a run will carry                                   */
-    int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16 or _FP16; default: as quant, else bf16 */
+    int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
 
     float alpha, beta, limit;         /* of the activation (above); 0: its default                                    */
     int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
@@ -155,8 +155,8 @@ typedef struct moek_config {
 
     int chunk_tokens;                 /* run in chunks of at most this many tokens, to bound the workspace; 0: never  */
     int format;                       /* MOEK_STANDARD or MOEK_BATCHED                                                */
-    int max_rows_per_expert;          /* BATCHED: rows kept for each expert; 0: the tokens of a chunk (times
-                                         num_dispatchers), enough unless a token names an expert twice; more is dropped */
+    int max_rows_per_expert;          /* BATCHED: rows kept for each expert, more is dropped; 0: the tokens of a chunk
+                                         (times num_dispatchers), enough unless a token names an expert twice         */
 
     int backend;                      /* demand one of MOEK_BACKEND_*; 0: the first that accepts                      */
     unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over                                   */
@@ -167,9 +167,9 @@ typedef struct moek_config {
     const struct moek_experts *experts_impl;                   /* your own; NULL: built in                            */
 } moek_config;
 
-#include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: config initializers from models.toml */
+#include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
 
-/* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan; 16-byte aligned. --------------- */
+/* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan; 16-byte aligned. ------------- */
 
 typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
@@ -188,10 +188,10 @@ typedef struct moek_weights {
     int32_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
 } moek_weights;
 
-/* ---- 3. One run. ---------------------------------------------------------------------------------------------------- */
+/* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
 
 /* Shared experts: called once a chunk between the send and the receive of finalize; enqueue work on `stream` that
- * writes y (the slice of args.shared_y for this chunk: `tokens` rows from row `first`) from your own input.           */
+ * writes y (the slice of args.shared_y for this chunk: `tokens` rows from row `first`) from your own input.          */
 typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek_stream stream);
 
 typedef struct moek_args {
@@ -199,7 +199,8 @@ typedef struct moek_args {
     const void *x;                    /* [tokens][hidden] T                                                           */
     const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given */
     int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
-    float *topk_weights;              /*   the range count as -1, "nobody" (the CPU rows refuse them).  Else written, if not NULL */
+    float *topk_weights;              /*   the range count as -1, "nobody" (the CPU rows refuse them).  Else written,
+                                           if not NULL                                                                */
     void *y;                          /* [tokens][hidden] T, written; may be x                                        */
     void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
     size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
@@ -214,7 +215,7 @@ typedef struct moek_args {
     size_t why_size;
 } moek_args;
 
-/* ---- 4. The kernel table. -------------------------------------------------------------------------------------------- */
+/* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
 
 typedef moek_status (*moek_launch)(const void *args, moek_stream stream);      /* args: moek/ops.h, by op */
 
@@ -232,7 +233,7 @@ typedef struct moek_kernel {
 
 enum { MOEK_MAX_TILES = 6, MOEK_WHY = 1024 };
 
-/* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.        */
+/* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {
     moek_config config;               /* with the defaults filled in                                                  */
     moek_weights weights;             /* moek_plan_bind                                                               */
@@ -247,35 +248,36 @@ typedef struct moek_plan {
     int rows_per_expert;              /* BATCHED, else 0                                                              */
     const struct moek_prepare_finalize *prepare_finalize;
     const struct moek_experts *experts;
-    const moek_kernel *route, *map, *sort, *quant, *combine;     /* quant: x and h; NULL for bf16 and fp16 unless needed */
+    const moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: x and h; bf16, fp16: NULL unless needed      */
     int tiles;                        /* pairs of up and down rows, smallest tile first                               */
     const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
     size_t workspace_size;
-    char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty         */
+    char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
 } moek_plan;
 
-/* ---- 5. Functions. --------------------------------------------------------------------------------------------------- */
+/* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
 
 /* Choose.  Host only, allocates nothing, launches nothing.  On any error plan->why says what was asked, what was found
- * and what to type.  OK, E_ARGUMENT, E_NO_KERNEL, E_ARCH, E_VERSION, E_BACKEND, E_CUDA.                                */
+ * and what to type.  OK, E_ARGUMENT, E_NO_KERNEL, E_ARCH, E_VERSION, E_BACKEND, E_CUDA.                              */
 #define moek_plan_init(plan, config) \
     moek_plan_init_((plan), (config), sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION)
-moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size, int version);
+moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
+                            int version);
 
 /* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
- * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                                 */
+ * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                               */
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
- * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in args->why.
- * OK, E_ARGUMENT, E_WORKSPACE, E_UNBOUND, E_CUDA, and what your own parts return.                                      */
+ * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in
+ * args->why.  OK, E_ARGUMENT, E_WORKSPACE, E_UNBOUND, E_CUDA, and what your own parts return.                        */
 moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream);
 
 /* The stages of moek_run, for engines that do something between them (tokens at most plan.chunk).  `step` is what they
- * hand over: begin fills it, each stage reads and extends it.  Running all of them in this order is moek_run of one chunk.
- * receive may be called later and elsewhere in the program, as a hook: send only starts, receive completes.            */
+ * hand over: begin fills it, each stage reads and extends it.  Running all of them in this order is moek_run of one
+ * chunk.  receive may be called later and elsewhere in the program, as a hook: send only starts, receive completes.  */
 typedef struct moek_step {
     const moek_plan *plan;
     moek_args args;                   /* of this chunk                                                                */
@@ -285,12 +287,12 @@ typedef struct moek_step {
     float *topk_weights;
     const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1                       */
     /* prepare -> experts */
-    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3     */
+    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3    */
     const float *a_scale;             /* moek/ops.h: quant, by row; NULL if a is T                                    */
     int rows;                         /* of a (an expert's, in BATCHED)                                               */
-    const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                 */
+    const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                */
     const float *expert_weights;      /* STANDARD [rows][slots]                                                       */
-    const int32_t *expert_tokens;     /* [local_experts] on the device: live rows; BATCHED: required, else may be NULL */
+    const int32_t *expert_tokens;     /* [local_experts] on device: live rows; BATCHED: required, else may be NULL    */
     /* experts -> finalize */
     void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden]); BATCHED as a; T.
                                          Rows that no expert owns are not written                                     */
@@ -298,8 +300,8 @@ typedef struct moek_step {
     void *prepare_workspace, *experts_workspace;
 } moek_step;
 
-moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);   /* checks, lays out workspace */
-moek_status moek_route(moek_step *step, moek_stream stream);             /* logits -> ids, weights (or takes the given); map */
+moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */
+moek_status moek_route(moek_step *step, moek_stream stream);             /* logits -> ids, weights (or given); map */
 moek_status moek_prepare_send(moek_step *step, moek_stream stream);
 moek_status moek_prepare_receive(moek_step *step, moek_stream stream);
 moek_status moek_experts_apply(moek_step *step, moek_stream stream);
@@ -309,21 +311,21 @@ moek_status moek_prepare(moek_step *step, moek_stream stream);           /* send
 moek_status moek_finalize(moek_step *step, moek_stream stream);          /* send, shared experts, receive */
 
 /* The table, and why. */
-const moek_kernel *moek_kernels(int *count);                                     /* every compiled row, best first     */
-const moek_kernel *moek_kernel_find(const char *name);                           /* NULL if not compiled               */
+const moek_kernel *moek_kernels(int *count);                                     /* every compiled row, best first    */
+const moek_kernel *moek_kernel_find(const char *name);                           /* NULL if not compiled              */
 size_t      moek_explain(const moek_config *config, char *text, size_t size);    /* every backend and row: taken, or why
-                                                                                    not; returns the length it needs   */
-size_t      moek_describe(const moek_plan *plan, char *text, size_t size);       /* the steps of a plan, a line each   */
-int         moek_hidden_round_up(int hidden);                                    /* next supported size; 0: above the largest */
-const char *moek_status_name(moek_status status);                                /* "MOEK_E_NO_KERNEL"                 */
+                                                                                    not; returns the length it needs  */
+size_t      moek_describe(const moek_plan *plan, char *text, size_t size);       /* the steps of a plan, a line each  */
+int         moek_hidden_round_up(int hidden);                                    /* next supported; 0: above largest  */
+const char *moek_status_name(moek_status status);                                /* "MOEK_E_NO_KERNEL"                */
 const char *moek_status_text(moek_status status);
-const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none   */
-const char *moek_act_name(int act);                                              /* "silu"                             */
-int         moek_version(void);                                                  /* of the implementation              */
+const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none  */
+const char *moek_act_name(int act);                                              /* "silu"                            */
+int         moek_version(void);                                                  /* of the implementation             */
 
-/* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. --------------- */
+/* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. ------------ */
 
-/* Prepare/finalize: quantize and dispatch, combine.  The contract of vLLM's modular FusedMoEPrepareAndFinalize.        */
+/* Prepare/finalize: quantize and dispatch, combine.  The contract of vLLM's modular FusedMoEPrepareAndFinalize.      */
 typedef struct moek_prepare_finalize {
     const char *name;
     int format;                       /* MOEK_STANDARD or MOEK_BATCHED: what prepare delivers                         */
@@ -332,20 +334,22 @@ typedef struct moek_prepare_finalize {
     int max_tokens_per_rank;          /* 0: no limit                                                                  */
     int cannot_defer;                 /* cannot deliver unquantized rows to experts that quantize themselves          */
     void *context;
-    /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.    */
+    /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.   */
     int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
-    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0     */
+    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0    */
     /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens.
-     * They quantize to plan->config.quant unless plan->experts->expects_unquantized.                                  */
+     * They quantize to plan->config.quant unless plan->experts->expects_unquantized.                                 */
     moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     /* send + receive of finalize write step->args.y from step->out; weight_and_reduce: what is left to do.
-     * Add args.shared_y, if there is one, in receive.                                                                 */
-    moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream);
-    moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream);
+     * Add args.shared_y, if there is one, in receive.                                                                */
+    moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                 moek_stream stream);
+    moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                    moek_stream stream);
 } moek_prepare_finalize;
 
-/* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                  */
+/* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                */
 typedef struct moek_experts {
     const char *name;
     int format;                       /* what apply takes                                                             */
@@ -354,11 +358,11 @@ typedef struct moek_experts {
     void *context;
     int (*supports)(const struct moek_experts *self, const moek_config *config, char *why, size_t why_size);
     size_t (*workspace)(const struct moek_experts *self, const moek_plan *plan);
-    moek_status (*apply)(const struct moek_experts *self, moek_step *step, moek_stream stream);    /* writes step->out */
+    moek_status (*apply)(const struct moek_experts *self, moek_step *step, moek_stream stream);   /* writes step->out */
 } moek_experts;
 
-extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                     */
-extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]        */
+extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                    */
+extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]      */
 
 #ifdef __cplusplus
 }
@@ -369,7 +373,7 @@ extern const moek_prepare_finalize moek_batched;      /* one rank, batched forma
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.          */
+/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.        */
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
 #ifdef __cplusplus
 }

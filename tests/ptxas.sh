@@ -1,7 +1,7 @@
 #!/bin/sh
 # ptxas.sh stop|tell OBJECT COMMAND ... -- runs nvcc -Xptxas -v and reads what it says.  Leaves a line a kernel in
-# OBJECT.tsv: name, architecture, registers, bytes of static shared memory, complaint.  A warning, a spill or a stack frame
-# is a complaint: printed, and an error if the first word is stop.
+# OBJECT.tsv: name, architecture, registers, bytes of static shared memory, complaint.  A warning, a spill or a stack
+# frame is a complaint: printed, and an error if the first word is stop.
 mode=$1 object=$2
 shift 2
 "$@" > "$object.log" 2>&1 || { cat "$object.log"; exit 1; }

@@ -1,7 +1,7 @@
 """registers.py -- compares what nvcc gave each kernel with the committed tests/registers.tsv, so that a change shows.
 
     registers.py                             compares build/cuda/registers.tsv; last line: N passed, N failed, N skipped
-    registers.py --write                     ./moek registers: puts the lines of this architecture into tests/registers.tsv
+    registers.py --write                     ./moek registers: puts this architecture's lines into tests/registers.tsv
     registers.py --collect NVCC ARCH rows.a  prints the lines of the objects of these archives
 """
 import os, subprocess, sys
@@ -36,7 +36,8 @@ def write():
     rows = {k: v for k, v in rows.items() if k[1] not in archs and old_version == version}
     rows.update((k, v) for k, v in built.items() if k[1] != "?")
     with open(COMMITTED, "w") as f:
-        f.write(f"# nvcc {version}\n# kernel, architecture, registers, bytes of static shared memory.  ./moek registers\n")
+        f.write(f"# nvcc {version}\n"
+                "# kernel, architecture, registers, bytes of static shared memory.  ./moek registers\n")
         for (name, arch), (registers, shared, _) in sorted(rows.items()):
             f.write(f"{name}\t{arch}\t{registers}\t{shared}\n")
     print(f"tests/registers.tsv: {len(rows)} lines")
@@ -52,7 +53,8 @@ def compare():
             print(f"{name} sm_{arch}: {complaint}")
     archs = {arch for _, arch in built if arch != "?"}
     if old_version != version or not archs & {arch for _, arch in rows}:
-        print(f"tests/registers.tsv is of nvcc {old_version or '?'}, without a line for nvcc {version} and sm_{' '.join(archs)}")
+        print(f"tests/registers.tsv is of nvcc {old_version or '?'}, "
+              f"without a line for nvcc {version} and sm_{' '.join(archs)}")
         passed, skipped = 0, len(built)
     else:
         for key in sorted({k for k in built if k[1] != "?"} | {k for k in rows if k[1] in archs}):
@@ -61,8 +63,8 @@ def compare():
                 passed += 1
             else:
                 failed += 1
-                print(f"{key[0]} sm_{key[1]}: {now[0]} registers, {now[1]} bytes shared; tests/registers.tsv: {was[0]}, {was[1]}.  "
-                      "If that is right: ./moek registers")
+                print(f"{key[0]} sm_{key[1]}: {now[0]} registers, {now[1]} bytes shared; "
+                      f"tests/registers.tsv: {was[0]}, {was[1]}.  If that is right: ./moek registers")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return failed != 0
 

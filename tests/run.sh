@@ -1,6 +1,7 @@
 #!/bin/sh
-# run.sh LOG COMMAND ... -- runs a test program.  Its output goes to LOG, and is shown if it fails; whatever happens, the
-# last line of LOG is  N passed, N failed, N skipped.  (What compute-sanitizer says behind it counts by its exit status.)
+# run.sh LOG COMMAND ... -- runs a test program.  Its output goes to LOG, and is shown if it fails; whatever happens,
+# the last line of LOG is  N passed, N failed, N skipped.  (What compute-sanitizer says behind it counts by its exit
+# status.)
 log=$1
 shift
 rm -f "$log"

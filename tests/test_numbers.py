@@ -4,9 +4,10 @@ All codes of bf16, fp16 and e4m3 to float; and to them: every 16-bit float prefi
 floats, NaN, Inf.  Skipped where ml_dtypes is not installed.  Last line: N passed, N failed, N skipped."""
 import os, subprocess, sys
 
-TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float", "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0"]
+TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float",
+         "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0"]
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-VENV = os.path.join(ROOT, "build", "venv", "bin", "python")             # ./moek test puts ml_dtypes there, or in build/pylib
+VENV = os.path.join(ROOT, "build", "venv", "bin", "python")         # ./moek test puts ml_dtypes there or in build/pylib
 sys.path.append(os.path.join(ROOT, "build", "pylib"))
 try:
     import numpy as np
@@ -45,13 +46,15 @@ def inputs():
     """Bits of floats to convert."""
     rng = np.random.default_rng(1)
     prefix = np.arange(65536, dtype=np.uint32) << 16
-    parts = [prefix, prefix | 0x8000, prefix | 0x7fff, prefix | 0x8001, rng.integers(0, 2**32, 2_000_000, dtype=np.uint32)]
+    parts = [prefix, prefix | 0x8000, prefix | 0x7fff, prefix | 0x8001,
+             rng.integers(0, 2**32, 2_000_000, dtype=np.uint32)]
     for code, dtype in ((np.uint16, np.float16), (np.uint8, ml_dtypes.float8_e4m3fn), (np.uint16, ml_dtypes.bfloat16)):
         values = np.arange(2 ** (8 * code().itemsize), dtype=code).view(dtype).astype(np.float64)
         values = np.unique(values[np.isfinite(values)])
         ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)      # exact: float has the bits
         parts += [ties, ties + 1, ties - 1, values.astype(np.float32).view(np.uint32)]
-    parts.append((rng.standard_normal(1_000_000) * 10.0 ** rng.uniform(-9, 6, 1_000_000)).astype(np.float32).view(np.uint32))
+    parts.append((rng.standard_normal(1_000_000) * 10.0 ** rng.uniform(-9, 6, 1_000_000))
+                 .astype(np.float32).view(np.uint32))
     parts.append(np.float32([464, 448.0001, 447.999, 480, 1e30, 65504, 65519.996, 65520, 3.4e38]).view(np.uint32))
     return np.unique(np.concatenate(parts + [p | 0x80000000 for p in parts[5:]]).astype(np.uint32))
 
@@ -73,7 +76,8 @@ def main():
                          os.path.join(out, "numbers"), "-lm"], check=True)
     np.seterr(all="ignore")
     bits = inputs()
-    raw = subprocess.run([os.path.join(out, "numbers")], input=bits.tobytes(), stdout=subprocess.PIPE, check=True).stdout
+    raw = subprocess.run([os.path.join(out, "numbers")], input=bits.tobytes(), stdout=subprocess.PIPE,
+                         check=True).stdout
     f = bits.view(np.float32)
     failed = 0
 
@@ -87,22 +91,26 @@ def main():
             print(f"{name}: {bad.size} of {good.size} differ")
 
     at = 0
-    for name, code, dtype in (("bf16 to float", np.uint16, ml_dtypes.bfloat16), ("fp16 to float", np.uint16, np.float16),
+    for name, code, dtype in (("bf16 to float", np.uint16, ml_dtypes.bfloat16),
+                              ("fp16 to float", np.uint16, np.float16),
                               ("e4m3 to float", np.uint8, ml_dtypes.float8_e4m3fn)):
         codes = np.arange(2 ** (8 * code().itemsize), dtype=code)
         have = np.frombuffer(raw, np.float32, codes.size, at)
         at += 4 * codes.size
         want = codes.view(dtype).astype(np.float32)
-        check(name, same(have, want, have.view(np.uint32), want.view(np.uint32)), codes, have.view(np.uint32), want.view(np.uint32))
+        check(name, same(have, want, have.view(np.uint32), want.view(np.uint32)), codes,
+              have.view(np.uint32), want.view(np.uint32))
     table = np.frombuffer(raw, np.dtype([("b", "<u2"), ("h", "<u2"), ("e", "u1"), ("s", "u1")]), bits.size, at)
-    clipped = np.where(np.isnan(f), f, np.clip(f, -448, 448))                           # ours saturates, ml_dtypes makes NaN
-    for name, have, want in (("float to bf16", table["b"].copy().view(ml_dtypes.bfloat16), f.astype(ml_dtypes.bfloat16)),
+    clipped = np.where(np.isnan(f), f, np.clip(f, -448, 448))                      # ours saturates, ml_dtypes makes NaN
+    for name, have, want in (("float to bf16", table["b"].copy().view(ml_dtypes.bfloat16),
+                              f.astype(ml_dtypes.bfloat16)),
                              ("float to fp16", table["h"].copy().view(np.float16), f.astype(np.float16)),
-                             ("float to e4m3", table["e"].copy().view(ml_dtypes.float8_e4m3fn), clipped.astype(ml_dtypes.float8_e4m3fn))):
+                             ("float to e4m3", table["e"].copy().view(ml_dtypes.float8_e4m3fn),
+                              clipped.astype(ml_dtypes.float8_e4m3fn))):
         code = np.uint16 if have.itemsize == 2 else np.uint8
         check(name, same(have.astype(np.float32), want.astype(np.float32), have.view(code), want.view(code)), bits,
               have.view(code), want.view(code))
-    normal = (f >= np.float32(2.0 ** -126)) & np.isfinite(f)                            # ceil(log2(f)), as a biased exponent
+    normal = (f >= np.float32(2.0 ** -126)) & np.isfinite(f)                       # ceil(log2(f)), as a biased exponent
     mantissa, exponent = np.frexp(f[normal].astype(np.float64))
     want = np.minimum(exponent - (mantissa == 0.5) + 127, 254).astype(np.uint8)
     have = table["s"][normal]

@@ -56,7 +56,7 @@ MOEK_FN uint16_t moek_to_fp16_(float f)
     return (uint16_t)(sign | (uint32_t)rintf(moek_float_(a) * 16777216.0f));     /* subnormal: a multiple of 2^-24 */
 }
 
-/* e4m3 (fn): 4 exponent bits of bias 7, largest 448, no Inf, 0x7f is NaN.  To: nearest even, saturating; NaN stays NaN. */
+/* e4m3 (fn): 4 exponent bits of bias 7, largest 448, no Inf, 0x7f is NaN.  To: nearest even, saturating; NaN stays. */
 MOEK_FN float moek_from_e4m3_(uint8_t b)
 {
     const uint32_t sign = (uint32_t)(b & 0x80) << 24, magnitude = b & 0x7f;
@@ -77,8 +77,14 @@ MOEK_FN uint8_t moek_to_e4m3_(float f)
 }
 
 /* T by its MOEK_DTYPE_* number. */
-MOEK_FN float moek_from_t_(uint16_t bits, int dtype) { return dtype == MOEK_DTYPE_FP16 ? moek_from_fp16_(bits) : moek_from_bf16_(bits); }
-MOEK_FN uint16_t moek_to_t_(float f, int dtype) { return dtype == MOEK_DTYPE_FP16 ? moek_to_fp16_(f) : moek_to_bf16_(f); }
+MOEK_FN float moek_from_t_(uint16_t bits, int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? moek_from_fp16_(bits) : moek_from_bf16_(bits);
+}
+MOEK_FN uint16_t moek_to_t_(float f, int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? moek_to_fp16_(f) : moek_to_bf16_(f);
+}
 
 /* What a raw logit that is NaN or Inf scores: it is chosen last, and its weight is 0. */
 #define MOEK_MASKED_ (-1e38f)

@@ -14,15 +14,17 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
 
 /* <<<>>> needs sizes it can see; every launcher goes through here. */
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
-    (kernel<<<(grid), (threads), (shared), (stream)>>>(args), cudaPeekAtLastError() == cudaSuccess ? MOEK_OK : MOEK_E_CUDA)
+    (kernel<<<(grid), (threads), (shared), (stream)>>>(args), \
+     cudaPeekAtLastError() == cudaSuccess ? MOEK_OK : MOEK_E_CUDA)
 
-/* What a launcher does when it is called with NULL: is there code for this device, and may it have its shared memory? */
+/* What a launcher does when called with NULL: is there code for this device, and may it have its shared memory? */
 #define MOEK_READY_(kernel, shared) moek_ready_((const void *)(kernel), (shared))
 static MOEK_UNUSED moek_status moek_ready_(const void *kernel, int shared)
 {
     struct cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess ||
-        (shared > 48 * 1024 && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)) {
+        (shared > 48 * 1024 &&
+         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)) {
         (void)cudaGetLastError();
         return MOEK_E_ARCH;
     }
@@ -85,10 +87,11 @@ MOEK_DEVICE void moek_fp16_of_e4m3_(uint32_t h[2], uint32_t bytes)
     for (i = 0; i < 2; i++) {                         /* a byte's value * 2^-8 is its bits in fp16's places */
         const uint32_t high = __byte_perm(bytes, 0, i ? 0x3424 : 0x1404);
         const uint32_t magnitude = (high >> 1) & 0x3f803f80;
-        uint32_t nan;                                 /* 0 * (magnitude * 2^15 + 8160): 0; NaN of 480, where it overflows */
+        uint32_t nan;                                 /* 0 * (magnitude * 2^15 + 8160): 0; NaN of 480: it overflows */
         asm("{ .reg .b32 t; fma.rn.f16x2 t, %1, %2, %3; mul.rn.f16x2 %0, t, %4; }\n"
             : "=r"(nan) : "r"(magnitude), "r"(0x78007800), "r"(0x6ff86ff8), "r"(0));
-        asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(h[i]) : "r"(magnitude | (high & 0x80008000)), "r"(0x5c005c00), "r"(nan));
+        asm("fma.rn.f16x2 %0, %1, %2, %3;\n"
+            : "=r"(h[i]) : "r"(magnitude | (high & 0x80008000)), "r"(0x5c005c00), "r"(nan));
     }
 #endif
 }
@@ -129,13 +132,17 @@ MOEK_DEVICE uint32_t moek_to_e4m3x2_(float lo, float hi)
 /* d += a * b, 16 x 8 x 16, f32 sums.  Fragments as the PTX manual draws them (mma.m16n8k16). */
 MOEK_DEVICE void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
 MOEK_FN moek_words_ moek_load_words_(const void *shared) { moek_words_ r; memcpy(&r, shared, 16); return r; }
@@ -152,9 +159,13 @@ MOEK_FN void moek_fp16_of_e4m3_(uint32_t h[2], uint32_t bytes)
 {
     int i;
     h[0] = h[1] = 0;
-    for (i = 0; i < 4; i++) h[i / 2] |= (uint32_t)moek_to_fp16_(moek_from_e4m3_((uint8_t)(bytes >> 8 * i))) << 16 * (i % 2);
+    for (i = 0; i < 4; i++)
+        h[i / 2] |= (uint32_t)moek_to_fp16_(moek_from_e4m3_((uint8_t)(bytes >> 8 * i))) << 16 * (i % 2);
 }
-MOEK_FN uint32_t moek_to_t2_(float lo, float hi, int dtype) { return moek_to_t_(lo, dtype) | (uint32_t)moek_to_t_(hi, dtype) << 16; }
+MOEK_FN uint32_t moek_to_t2_(float lo, float hi, int dtype)
+{
+    return moek_to_t_(lo, dtype) | (uint32_t)moek_to_t_(hi, dtype) << 16;
+}
 MOEK_FN void moek_from_t2_(float f[2], uint32_t two, int dtype)
 {
     f[0] = moek_from_t_((uint16_t)two, dtype);

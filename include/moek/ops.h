@@ -20,9 +20,9 @@
  *   s = score(logit) in f32, NaN and Inf of s become 0, or of a raw logit -1e38 (a masked expert);  c = s + bias;
  *   groups > 1: a group scores max(s) (no bias) or the sum of its two best c (bias), the best topk_groups stay;
  *   pick the topk best c;  w = s of the chosen, then normalize, then * scale, then * expert_scale[id].
- *   A weight that is still -1e38 after that becomes 0.  No finite group at all: ids 0 .. topk-1, weights 1/topk (before scale).
+ *   A weight still -1e38 after that becomes 0.  No finite group at all: ids 0 .. topk-1, weights 1/topk (before scale).
  *   SPARSEMIXER (topk 2): see moek.h.  table != NULL: the ids are table[token_ids[t]][k], weights as ever.
- *   Then `shared` constant slots: id experts + i, weight shared_weight.  is_padding[t]: all ids of t are -1, weights 0. */
+ *   Then `shared` constant slots: id experts + i, weight shared_weight.  is_padding[t]: its ids are -1, weights 0. */
 typedef struct moek_route_args {
     int tokens, experts, topk;
     int score;                      /* MOEK_SCORE_SOFTMAX, _SIGMOID, _SQRTSOFTPLUS, _RAW, _SPARSEMIXER               */
@@ -44,7 +44,7 @@ typedef struct moek_route_args {
 } moek_route_args;
 
 /* map: logical expert ids -> ids on this rank.  For each slot, id = ids[slot]; outside [0, experts): -1.
- *   replicas: id = replicas[id][(uint32)((first + token) * 2654435769) % replica_count[id]]  (count < 1 or entry < 0: -1)
+ *   replicas: id = replicas[id][(uint32)((first + token) * 2654435769) % replica_count[id]]  (count < 1, entry < 0: -1)
  *   load:     load[id] += 1 (also for experts that live elsewhere)
  *   map:      id = map[id]                                                                                           */
 typedef struct moek_map_args {
@@ -65,7 +65,7 @@ typedef struct moek_map_args {
  *     has ceil(counts[e] / block_m) blocks, experts ascending; block b covers rows [block_row[b], +block_m) below
  *     offsets[block_expert[b] + 1].  At most  min(slots, experts) + slots / block_m  blocks (moek_max_blocks).
  *   Batched (rows_per_expert = R): counts (at most R: what is beyond is dropped) and
- *     slot_row[slot] = e * R + rank of the slot in its expert, -1 for a dropped slot.  The other arrays are NULL.     */
+ *     slot_row[slot] = e * R + rank of the slot in its expert, -1 for a dropped slot.  The other arrays are NULL.    */
 typedef struct moek_sort_args {
     int slots, experts, block_m, rows_per_expert;
     const int32_t *ids;             /* [slots]                                                                       */
@@ -82,7 +82,8 @@ typedef struct moek_sort_args {
  *   (target ? target[r] : r); rows with target < 0 or that are not live are skipped.  Live: r < *row_limit (if given),
  *   and (r % rows_per_expert) < counts[r / rows_per_expert] (if counts is given).
  *   bf16, fp16: q = T(x * weight)                                                                    scale unused
- *   fp8t        s = *static_scale, or max |x| over live source rows / 448 (finite x only);  q = e4m3(x * (1/s)), 0 if 1/s is Inf
+ *   fp8t        s = *static_scale, or max |x| over live source rows / 448 (finite x only);
+ *               q = e4m3(x * (1/s)), 0 if 1/s is Inf
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
@@ -93,7 +94,7 @@ typedef struct moek_sort_args {
  *     MOEK_SCALE_ROW     scale[row * G + g]
  *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
- *                        bytes of missing groups are 0; needs ue8m0                                                   */
+ *                        bytes of missing groups are 0; needs ue8m0                                                  */
 typedef struct moek_quant_args {
     int rows, cols, source_div;     /* source_div >= 1                                                               */
     int dtype;                      /* of x                                                                          */
@@ -115,14 +116,15 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *   p runs over the rows of each expert e: standard, the sorted rows [offsets[e], offsets[e+1]); batched
  *   (rows_per_expert = R), rows e*R .. e*R + counts[e] - 1.  It reads row  a_order ? a_order[p] / a_div : p  and
  *   writes row  out_order ? out_order[p] : p.
- *   up    n = inter.  Gated: g = w rows gate_first + j*w_step, u = w rows up_first + j*w_step; out = act(g + bias, u + bias).
+ *   up    n = inter.  Gated: g = w rows gate_first + j*w_step, u = w rows up_first + j*w_step;
+ *         out = act(g + bias, u + bias).
  *         Not gated: g = w row j; out = act(g + bias).  act: moek.h.
  *   down  n = hidden; out = sum + bias.
  *   Scales multiply in f32:
  *     fp8t     a_scale[1],          w_scale[experts]
  *     fp8c     a_scale[row],        w_scale[experts][w_rows]
  *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
- *              multiplied by both scales and then added.                                                              */
+ *              multiplied by both scales and then added.                                                             */
 typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
     int experts, max_blocks;        /* experts on this rank; standard: the most blocks there can be                   */
@@ -144,7 +146,7 @@ typedef struct moek_gemm_args {
 
 /* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
  *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;
- *   the others are not read.  No slot counts: y[t] = addend[t] or 0.                                                   */
+ *   the others are not read.  No slot counts: y[t] = addend[t] or 0.                                                 */
 typedef struct moek_combine_args {
     int tokens, topk, hidden, experts;
     int dtype;

@@ -19,7 +19,8 @@ static size_t moek_groups_(size_t columns) { return (columns + 127) / 128; }
 /* f32 scales of `rows` quantized rows. */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
 {
-    return quant == MOEK_FP8B128 ? rows * moek_groups_(columns) : quant == MOEK_FP8C ? rows : quant == MOEK_FP8T ? 1 : 0;
+    return quant == MOEK_FP8B128 ? rows * moek_groups_(columns)
+         : quant == MOEK_FP8C ? rows : quant == MOEK_FP8T ? 1 : 0;
 }
 
 typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantized_;
@@ -33,7 +34,8 @@ static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *
     return q;
 }
 
-static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size_t rows, size_t columns, moek_quantized_ to)
+static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size_t rows, size_t columns,
+                                      moek_quantized_ to)
 {
     moek_quant_args a;
     memset(&a, 0, sizeof a);
@@ -46,7 +48,7 @@ static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size
     return a;
 }
 
-/* ---- prepare/finalize on one rank ---------------------------------------------------------------------------------- */
+/* ---- prepare/finalize on one rank -------------------------------------------------------------------------------- */
 
 typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
 
@@ -130,13 +132,15 @@ static moek_status moek_nothing_(const moek_prepare_finalize *self, moek_step *s
     return MOEK_OK;
 }
 
-static moek_status moek_nothing_to_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream)
+static moek_status moek_nothing_to_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                         moek_stream stream)
 {
     (void)self; (void)step; (void)weight_and_reduce; (void)stream;
     return MOEK_OK;
 }
 
-static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce, moek_stream stream)
+static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                           moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const int batched = self->format == MOEK_BATCHED;
@@ -152,7 +156,7 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = step->args.shared_y;
     a.y = step->args.y;
-    if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, with all done: only the shared experts are left */
+    if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, all done: only the shared experts are left */
         if (step->out == step->args.y && !a.addend) return MOEK_OK;
         a.topk = 1; a.ids = NULL; a.weights = NULL;
     } else if (weight_and_reduce == MOEK_NAIVE_BATCHED) {
@@ -171,7 +175,7 @@ const moek_prepare_finalize moek_batched = {
     moek_batched_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_
 };
 
-/* ---- experts made of table rows ------------------------------------------------------------------------------------- */
+/* ---- experts made of table rows ---------------------------------------------------------------------------------- */
 
 typedef struct moek_table_work_ {
     int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks;
@@ -207,8 +211,8 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
     return moek_table_layout_(plan, NULL, &w);
 }
 
-/* The smallest tile that holds an expert's mean share of the rows; the largest has no bound.  Host counts only: what the
- * device knows better may cost speed, never correctness. */
+/* The smallest tile that holds an expert's mean share of the rows; the largest has no bound.  Host counts only: what
+ * the device knows better may cost speed, never correctness. */
 static int moek_tile_(const moek_plan *plan, const moek_step *step)
 {
     const int senders = plan->prepare_finalize->num_dispatchers > 1 ? plan->prepare_finalize->num_dispatchers : 1;
@@ -266,7 +270,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
 
     if (fp8) {
-        q = moek_quant_to_(plan, w.h, plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
+        q = moek_quant_to_(plan, w.h,
+                           plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
@@ -294,12 +299,16 @@ static const moek_experts moek_table_batched_ = {
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream)
 {
     int i;
-    if (!args || args->rows < 0 || args->cols < 1 || args->source_div < 1 || !args->x || !args->q) return MOEK_E_ARGUMENT;
+    if (!args || args->rows < 0 || args->cols < 1 || args->source_div < 1 || !args->x || !args->q)
+        return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
-    if ((quant == MOEK_BF16 && args->dtype != MOEK_DTYPE_BF16) || (quant == MOEK_FP16 && args->dtype != MOEK_DTYPE_FP16)) return MOEK_E_ARGUMENT;
+    if ((quant == MOEK_BF16 && args->dtype != MOEK_DTYPE_BF16) ||
+        (quant == MOEK_FP16 && args->dtype != MOEK_DTYPE_FP16))
+        return MOEK_E_ARGUMENT;
     if (args->counts && args->rows_per_expert < 1) return MOEK_E_ARGUMENT;
     if (args->scale_layout < MOEK_SCALE_ROW || args->scale_layout > MOEK_SCALE_PACKED) return MOEK_E_ARGUMENT;
-    if (args->scale_layout != MOEK_SCALE_ROW && (quant != MOEK_FP8B128 || args->scale_stride < args->rows)) return MOEK_E_ARGUMENT;
+    if (args->scale_layout != MOEK_SCALE_ROW && (quant != MOEK_FP8B128 || args->scale_stride < args->rows))
+        return MOEK_E_ARGUMENT;
     if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0) return MOEK_E_ARGUMENT;
     if (moek_is_fp8_(quant) && !args->scale) return MOEK_E_ARGUMENT;
     if (quant == MOEK_FP8T && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;

@@ -1,4 +1,4 @@
-/* moek/plan.h -- the oracle: fill in defaults, walk the backends, take the first that accepts, say why of the others. */
+/* moek/plan.h -- the oracle: fills in defaults, walks the backends, takes the first to accept, says why of the rest. */
 #ifndef MOEK_PLAN_H
 #define MOEK_PLAN_H
 
@@ -13,7 +13,8 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
     const long long all = (long long)c->experts + c->shared_slots;
 #define MOEK_POSITIVE_(field) \
     if (c->field < 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must be at least 1", c->field)
-    MOEK_POSITIVE_(hidden); MOEK_POSITIVE_(inter); MOEK_POSITIVE_(experts); MOEK_POSITIVE_(topk); MOEK_POSITIVE_(max_tokens);
+    MOEK_POSITIVE_(hidden); MOEK_POSITIVE_(inter); MOEK_POSITIVE_(experts); MOEK_POSITIVE_(topk);
+    MOEK_POSITIVE_(max_tokens);
 #define MOEK_NOT_NEGATIVE_(field) \
     if (c->field < 0) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must not be negative", c->field)
     MOEK_NOT_NEGATIVE_(shared_slots); MOEK_NOT_NEGATIVE_(local_experts); MOEK_NOT_NEGATIVE_(physical_experts);
@@ -22,15 +23,19 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 #undef MOEK_POSITIVE_
 #undef MOEK_NOT_NEGATIVE_
     if (c->experts > MOEK_MAX_EXPERTS_ || all > MOEK_MAX_EXPERTS_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.experts + shared_slots is %lld; the router takes at most %d", all, MOEK_MAX_EXPERTS_);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.experts + shared_slots is %lld; the router takes at most %d",
+                 all, MOEK_MAX_EXPERTS_);
     if (c->topk > c->experts || c->topk + c->shared_slots > MOEK_MAX_TOPK_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk is %d (+ %d shared slots) of %d experts; at most %d, and not more than there are",
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk is %d (+ %d shared slots) of %d experts; at most %d, "
+                 "and not more than there are",
                  c->topk, c->shared_slots, c->experts, MOEK_MAX_TOPK_);
     if (c->local_experts > MOEK_MAX_EXPERTS_ || c->physical_experts > 65536)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
                  c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
-    if ((long long)c->max_tokens * (c->topk + c->shared_slots) > limit - 65536 || c->inter > limit / 2 - 128 || c->hidden > limit - 128)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; make it smaller",
+    if ((long long)c->max_tokens * (c->topk + c->shared_slots) > limit - 65536 ||
+        c->inter > limit / 2 - 128 || c->hidden > limit - 128)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; "
+                 "make it smaller",
                  c->max_tokens, c->topk + c->shared_slots, c->inter, c->hidden);
     return MOEK_OK;
 }
@@ -38,21 +43,32 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
     const int own = c->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : c->dtype;
-    if (!moek_quant_name(c->quant)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...", c->quant);
-    if (!moek_act_name(c->act)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
+    if (!moek_quant_name(c->quant))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
+                 c->quant);
+    if (!moek_act_name(c->act))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
     if (c->dtype != MOEK_DTYPE_DEFAULT && c->dtype != MOEK_DTYPE_BF16 && c->dtype != MOEK_DTYPE_FP16)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %d; MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16", c->dtype);
     if (c->dtype != MOEK_DTYPE_DEFAULT && own != c->dtype)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0", moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
-    if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
-    if (c->up_layout < 0 || c->up_layout > MOEK_UP_SWAPPED) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
-    if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
-    if (c->ue8m0 && c->quant != MOEK_FP8B128) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0",
+                 moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
+    if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
+    if (c->up_layout < 0 || c->up_layout > MOEK_UP_SWAPPED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
+    if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
+    if (c->ue8m0 && c->quant != MOEK_FP8B128)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
     if (c->act == MOEK_SWIGLUOAI_UNINTERLEAVE && !(c->limit > 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; swigluoai_uninterleave needs one above 0 (MiniMax-M3: 7)", (double)c->limit);
-    if (!(c->limit >= 0)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; it must not be negative", (double)c->limit);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; swigluoai_uninterleave needs one above 0 (MiniMax-M3: 7)",
+                 (double)c->limit);
+    if (!(c->limit >= 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; it must not be negative", (double)c->limit);
     if (c->router_weight_on_input && c->topk + c->shared_slots != 1)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d", c->topk + c->shared_slots);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d",
+                 c->topk + c->shared_slots);
     return MOEK_OK;
 }
 
@@ -65,11 +81,14 @@ static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
     if (!known) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
     if (c->groups > 1 && (c->experts % c->groups || c->topk_groups < 1 || c->topk_groups > c->groups ||
                           c->topk > c->experts / c->groups * c->topk_groups))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: groups must divide experts, "
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: "
+                 "groups must divide experts, "
                  "and the groups kept must hold topk", c->groups, c->topk_groups, c->experts, c->topk);
     if (c->routing == MOEK_ROUTE_SPARSEMIXER && (c->topk != 2 || c->groups > 1))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d", c->topk, c->groups);
-    if (c->routing == MOEK_ROUTE_LLAMA4 && c->topk != 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_LLAMA4 needs topk 1, not %d", c->topk);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d",
+                 c->topk, c->groups);
+    if (c->routing == MOEK_ROUTE_LLAMA4 && c->topk != 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_LLAMA4 needs topk 1, not %d", c->topk);
     return MOEK_OK;
 }
 
@@ -81,7 +100,8 @@ static void moek_fill_defaults_(moek_config *c)
     if (c->scale == 0) c->scale = 1;
     if (c->shared_weight == 0) c->shared_weight = 1;
     if (!c->physical_experts) c->physical_experts = c->experts + c->shared_slots;
-    if (!c->local_experts) c->local_experts = c->physical_experts < MOEK_MAX_EXPERTS_ ? c->physical_experts : MOEK_MAX_EXPERTS_;
+    if (!c->local_experts)
+        c->local_experts = c->physical_experts < MOEK_MAX_EXPERTS_ ? c->physical_experts : MOEK_MAX_EXPERTS_;
     if (c->act == MOEK_SWIGLUOAI) {
         if (c->alpha == 0) c->alpha = 1.702f;
         if (c->beta == 0) c->beta = 1;
@@ -91,7 +111,7 @@ static void moek_fill_defaults_(moek_config *c)
     if (c->alpha == 0) c->alpha = 1;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 typedef struct moek_oracle_ {
     moek_device_ device;
@@ -107,7 +127,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     moek_text_ t = moek_text_in_(why, size);
     if (k->arch != arch) moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
     else if (k->arch && k->shared_bytes > o->device.shared_bytes)
-        moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d", k->shared_bytes, o->device.shared_bytes);
+        moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
+                  k->shared_bytes, o->device.shared_bytes);
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
     else if (k->granule > 1 && c->hidden % k->granule)
@@ -129,7 +150,8 @@ static const moek_kernel *moek_first_(const moek_oracle_ *o, int op, int arch, i
     int i;
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
-        if (k->op == op && (m < 0 || k->m == m) && moek_demanded_(k, o->config) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+        if (k->op == op && (m < 0 || k->m == m) && moek_demanded_(k, o->config) &&
+            !moek_row_refuses_(k, o, arch, why, sizeof why))
             return k;
     }
     return NULL;
@@ -169,21 +191,26 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
                            (k->arch == near_row->arch && (k->quant == c->quant) >= (near_row->quant == c->quant));
         if (k->op == op && closer) near_row = k;
     }
-    moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant), c->hidden, c->inter,
+    moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
+              c->hidden, c->inter,
               arch ? "sm80" : "cpu");
-    if (!near_row) MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; python3 codegen/moegen.py list shows what there is.");
+    if (!near_row)
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
+                 "python3 codegen/moegen.py list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
     if (near_row->arch == arch && near_row->quant == c->quant && !near_row->hidden)
-        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "pad the sizes to the next multiple%s", moek_hidden_round_up(c->hidden) ? "" : "; hidden is above every baked size");
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "pad the sizes to the next multiple%s",
+                 moek_hidden_round_up(c->hidden) ? "" : "; hidden is above every baked size");
     moek_say_row_(o->why, near_row, c);
     return MOEK_E_NO_KERNEL;
 }
 
-/* ---- backends ------------------------------------------------------------------------------------------------------- */
+/* ---- backends ---------------------------------------------------------------------------------------------------- */
 
 /* The predicates of a backend in their order; each says "kernel does not support ..." when it refuses. */
-static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const moek_experts *experts, const moek_prepare_finalize *pf)
+static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const moek_experts *experts,
+                                         const moek_prepare_finalize *pf)
 {
     const moek_config *c = o->config;
     char why[256] = "";
@@ -192,35 +219,47 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
         MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
                  MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
     if (arch > o->device.arch)
-        MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer", o->device.arch, arch);
-    /* "no act_and_mul MLP layer" and "activation": every row takes every activation; a user's experts say so in supports */
-    for (i = 0; i < MOEK_ROWS_; i++) formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].arch == arch && moek_table_[i].quant == c->quant;
+        MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
+                 o->device.arch, arch);
+    /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
+    for (i = 0; i < MOEK_ROWS_; i++)
+        formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].arch == arch && moek_table_[i].quant == c->quant;
     if (!formats && !experts->supports && experts->apply == moek_table_apply_) return moek_no_row_(o, MOEK_OP_UP, arch);
     if (c->local_experts > c->physical_experts)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d local of %d physical experts", c->local_experts, c->physical_experts);
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d local of %d physical experts",
+                 c->local_experts, c->physical_experts);
     if (c->physical_experts < c->experts + c->shared_slots && !c->max_replicas)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d physical experts for %d logical ones and no replicas",
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d physical experts "
+                 "for %d logical ones and no replicas",
                  c->physical_experts, c->experts + c->shared_slots);
     if (!experts->apply) MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: apply is NULL", experts->name);
     if (experts->weight_and_reduce < MOEK_DELEGATE || experts->weight_and_reduce > MOEK_NAIVE_BATCHED ||
         (experts->weight_and_reduce == MOEK_NAIVE_BATCHED && experts->format != MOEK_BATCHED))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: weight_and_reduce %d is none of MOEK_DELEGATE, ..., or is not for %s format",
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: weight_and_reduce %d is none of MOEK_DELEGATE, ..., "
+                 "or is not for %s format",
                  experts->name, experts->weight_and_reduce, moek_format_name_(experts->format));
     /* "routing method", "router logits dtype": routing is a step of its own, the same for every backend */
     if (experts->supports && !experts->supports(experts, c, why, sizeof why))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: kernel does not support %s", experts->name, why);
     if (pf->format != experts->format)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support %s activation format: prepare/finalize %s delivers it, experts %s take %s",
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support %s activation format: "
+                 "prepare/finalize %s delivers it, experts %s take %s",
                  moek_format_name_(pf->format), pf->name, experts->name, moek_format_name_(experts->format));
     if (pf->supports && !pf->supports(pf, c, why, sizeof why))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s does not support %s", pf->name, why);
     if (pf->cannot_defer && experts->expects_unquantized && moek_is_fp8_(c->quant))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, and experts %s expect unquantized rows", pf->name, experts->name);
-    if (pf->max_tokens_per_rank && (c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens) > pf->max_tokens_per_rank)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s takes %d tokens a rank, config.max_tokens is %d: set chunk_tokens",
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, "
+                 "and experts %s expect unquantized rows", pf->name, experts->name);
+    if (pf->max_tokens_per_rank &&
+        (c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens) >
+            pf->max_tokens_per_rank)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s takes %d tokens a rank, config.max_tokens is %d: "
+                 "set chunk_tokens",
                  pf->name, pf->max_tokens_per_rank, c->max_tokens);
-    if (pf->prepare_send == moek_local_prepare_ && experts->expects_unquantized && c->router_weight_on_input && moek_is_fp8_(c->quant))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows that experts %s quantize themselves", pf->name, experts->name);
+    if (pf->prepare_send == moek_local_prepare_ && experts->expects_unquantized && c->router_weight_on_input &&
+        moek_is_fp8_(c->quant))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows "
+                 "that experts %s quantize themselves", pf->name, experts->name);
     return MOEK_OK;
 }
 
@@ -229,11 +268,13 @@ static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan
 {
     const moek_kernel *all[5 + 2 * MOEK_MAX_TILES];
     int i, n = 0;
-    all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant; all[n++] = plan->combine;
+    all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant;
+    all[n++] = plan->combine;
     for (i = 0; i < plan->tiles; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK)
-            MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d; compile with -gencode arch=compute_%d,code=sm_%d",
+            MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d; "
+                     "compile with -gencode arch=compute_%d,code=sm_%d",
                      all[i]->name, o->device.arch, o->device.arch, o->device.arch);
     return MOEK_OK;
 }
@@ -258,11 +299,15 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
         if (!(down = moek_first_(o, MOEK_OP_DOWN, arch, up->m))) continue;
         for (j = 0; j < plan->tiles; j++) if (plan->up[j]->m == up->m) break;
         if (j < plan->tiles || plan->tiles == MOEK_MAX_TILES) continue;
-        for (j = plan->tiles++; j > 0 && plan->up[j - 1]->m > up->m; j--) { plan->up[j] = plan->up[j - 1]; plan->down[j] = plan->down[j - 1]; }
+        for (j = plan->tiles++; j > 0 && plan->up[j - 1]->m > up->m; j--) {
+            plan->up[j] = plan->up[j - 1];
+            plan->down[j] = plan->down[j - 1];
+        }
         plan->up[j] = up;
         plan->down[j] = down;
     }
-    if (table && !plan->tiles) return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
+    if (table && !plan->tiles)
+        return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
     return MOEK_OK;
 }
@@ -272,7 +317,8 @@ static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step);
 static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
-    const moek_prepare_finalize *pf = c->prepare_finalize ? c->prepare_finalize : c->format == MOEK_BATCHED ? &moek_batched : &moek_local;
+    const moek_prepare_finalize *pf = c->prepare_finalize ? c->prepare_finalize
+                                    : c->format == MOEK_BATCHED ? &moek_batched : &moek_local;
     const int senders = pf->num_dispatchers > 1 ? pf->num_dispatchers : 1;
     const moek_experts *experts = backend == MOEK_BACKEND_USER ? c->experts_impl
                                 : pf->format == MOEK_BATCHED ? &moek_table_batched_ : &moek_table_standard_;
@@ -292,7 +338,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
     if ((double)plan->local_experts * (double)per_expert > 0x7fffffff || (double)rows * plan->slots > 0x7fffffff)
-        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: set chunk_tokens or max_rows_per_expert",
+        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
+                 "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
     plan->rows = (int)rows;
     plan->rows_per_expert = (int)per_expert;
@@ -302,7 +349,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     return MOEK_OK;
 }
 
-/* A backend with its rows.  A user's experts take the rows of the first architecture that serves and is not excluded. */
+/* A backend with its rows.  A user's experts take the rows of the first architecture that serves, if not excluded. */
 static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan *plan)
 {
     moek_status status = MOEK_E_BACKEND;
@@ -315,8 +362,10 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
         o->why->length = 0;
         status = moek_try_backend_(o, b->number, rows->arch, plan);
     }
-    if (!o->why->length) moek_say_(o->why, "%s", o->config->experts_impl ? "its other steps need the rows of a backend, and config.exclude leaves none"
-                                                                        : "config.experts_impl is NULL");
+    if (!o->why->length)
+        moek_say_(o->why, "%s",
+                  o->config->experts_impl ? "its other steps need the rows of a backend, and config.exclude leaves none"
+                                          : "config.experts_impl is NULL");
     return status;
 }
 
@@ -353,7 +402,8 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
         moek_say_(why, "%s%s: %s", why->length ? "\n" : "", b->name, reason);
-        if (first == MOEK_E_BACKEND || first == MOEK_E_ARCH || status == MOEK_E_NO_KERNEL) first = status;       /* the one the user can mend */
+        if (first == MOEK_E_BACKEND || first == MOEK_E_ARCH || status == MOEK_E_NO_KERNEL)
+            first = status;                            /* the one the user can mend */
     }
     if (status == MOEK_OK) why->length = 0;
     return status == MOEK_OK ? MOEK_OK : first;
@@ -370,10 +420,12 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK) return status;
     moek_fill_defaults_(c);
-    if (c->backend && !moek_backend_name_(c->backend)) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
+    if (c->backend && !moek_backend_name_(c->backend))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     demanded = moek_kernel_find(c->kernel);
     if (c->kernel && !demanded)
-        MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; python3 codegen/moegen.py list shows what there is, "
+        MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; "
+                 "python3 codegen/moegen.py list shows what there is, "
                  "kernels.toml what to add", c->kernel);
     o.config = c; o.why = why;
     o.device = moek_device_query_();
@@ -382,19 +434,22 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
         return status;
     }
     moek_row_refuses_(demanded, &o, plan->route->arch, reason, sizeof reason);
-    MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason[0] ? reason : "no row of the other GEMM has its tile");
+    MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel,
+             reason[0] ? reason : "no row of the other GEMM has its tile");
 }
 
-moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size, int version)
+moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
+                            int version)
 {
     moek_text_ why, log = moek_text_in_(NULL, 0);
     moek_status status;
     if (!plan) return MOEK_E_ARGUMENT;
-    if (plan_size != sizeof *plan) return MOEK_E_VERSION;                        /* its why may lie elsewhere: do not write */
+    if (plan_size != sizeof *plan) return MOEK_E_VERSION;                  /* its why may lie elsewhere: do not write */
     memset(plan, 0, sizeof *plan);
     why = moek_text_in_(plan->why, sizeof plan->why);
     if (version != MOEK_VERSION || config_size != sizeof *config)
-        MOEK_NO_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same", version, MOEK_VERSION);
+        MOEK_NO_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
+                 version, MOEK_VERSION);
     if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
     status = moek_choose_(config, plan, &why, &log);
     if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
@@ -403,7 +458,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
 
 size_t moek_workspace_size(const moek_plan *plan) { return plan ? plan->workspace_size : 0; }
 
-/* ---- weights -------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 {
@@ -413,12 +468,14 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     why = moek_text_in_(plan->why, sizeof plan->why);
     c = &plan->config;
     plan->bound = 0;
-    if (!plan->backend) MOEK_NO_(&why, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
+    if (!plan->backend)
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
     if (!weights) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights is NULL");
 #define MOEK_NEED_(field, condition, reason) \
     if ((condition) && !weights->field) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is NULL; %s", reason)
 #define MOEK_ALIGNED_(field, bytes) \
-    if ((uintptr_t)weights->field % bytes) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
+    if ((uintptr_t)weights->field % bytes) \
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
     if (plan->backend != MOEK_BACKEND_USER) {
         const int scaled = moek_is_fp8_(c->quant);
         MOEK_NEED_(w_up, 1, "every layer needs it");
@@ -426,20 +483,27 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
         MOEK_NEED_(w_up_scale, scaled, "fp8 weights need scales");
         MOEK_NEED_(w_down_scale, scaled, "fp8 weights need scales");
         if (!scaled && (weights->w_up_scale || weights->w_down_scale))
-            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, which has none", moek_quant_name(c->quant));
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
+                     "which has none", moek_quant_name(c->quant));
         if (c->quant != MOEK_FP8T && (weights->x_scale || weights->h_scale))
-            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, not %s", moek_quant_name(c->quant));
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, "
+                     "not %s", moek_quant_name(c->quant));
         if (c->batch_invariant && c->quant == MOEK_FP8T && (!weights->x_scale || !weights->h_scale))
-            MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: fp8t needs x_scale and h_scale for it");
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
+                     "fp8t needs x_scale and h_scale for it");
     }
     MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_up_scale, 4); MOEK_ALIGNED_(w_down_scale, 4);
     MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
     MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
-    MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4); MOEK_ALIGNED_(expert_load, 4);
-    MOEK_NEED_(expert_map, c->local_experts != c->physical_experts, "local_experts differs from physical_experts, so it must say which are here");
+    MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);
+    MOEK_ALIGNED_(expert_load, 4);
+    MOEK_NEED_(expert_map, c->local_experts != c->physical_experts,
+               "local_experts differs from physical_experts, so it must say which are here");
     MOEK_NEED_(replica_count, weights->replicas != NULL, "replicas needs it");
-    if (weights->replicas && c->max_replicas < 1) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config.max_replicas is %d, but weights.replicas is given", c->max_replicas);
-    MOEK_NEED_(replicas, c->physical_experts < c->experts + c->shared_slots, "there are fewer physical than logical experts");
+    if (weights->replicas && c->max_replicas < 1)
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "config.max_replicas is %d, but weights.replicas is given", c->max_replicas);
+    MOEK_NEED_(replicas, c->physical_experts < c->experts + c->shared_slots,
+               "there are fewer physical than logical experts");
 #undef MOEK_NEED_
 #undef MOEK_ALIGNED_
     plan->weights = *weights;
@@ -447,7 +511,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     return MOEK_OK;
 }
 
-/* ---- text ----------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 size_t moek_explain(const moek_config *config, char *text, size_t size)
 {
@@ -459,7 +523,7 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     memset(&plan, 0, sizeof plan);
     why = moek_text_in_(reason, sizeof reason);
     if (!config) { moek_say_(&t, "config is NULL\n"); return t.length; }
-    if (moek_choose_(config, &plan, &why, &t) != MOEK_OK && !t.length) {         /* refused before any backend was asked */
+    if (moek_choose_(config, &plan, &why, &t) != MOEK_OK && !t.length) {      /* refused before any backend was asked */
         moek_say_(&t, "%s\n", reason);
         return t.length;
     }
@@ -468,7 +532,8 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
         const char *no = moek_row_refuses_(k, &o, plan.tiles ? plan.route->arch : k->arch, reason, sizeof reason);
-        moek_say_(&t, "  %-44s %s\n", k->name, moek_plan_has_(&plan, k) ? "taken" : no ? no : plan.tiles ? "fits, another was before it" : "fits");
+        moek_say_(&t, "  %-44s %s\n", k->name,
+                  moek_plan_has_(&plan, k) ? "taken" : no ? no : plan.tiles ? "fits, another was before it" : "fits");
     }
     return t.length;
 }
@@ -480,19 +545,23 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     int i;
     if (!plan || !plan->backend) { moek_say_(&t, "not initialized: %s\n", plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
-    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s, %s, up to %d tokens in chunks of %d\n", c->hidden, c->inter,
-              c->experts, plan->local_experts, c->topk, c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
+    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s, %s, "
+              "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
+              c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
               moek_act_name(c->act), c->max_tokens, plan->chunk);
-    moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend), plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
+    moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
+              plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
     moek_say_(&t, "route     %s\n", plan->route->name);
-    moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name, moek_format_name_(plan->prepare_finalize->format),
+    moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
+              moek_format_name_(plan->prepare_finalize->format),
               moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
               moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
     if (plan->tiles && !plan->rows_per_expert) moek_say_(&t, "sort      %s\n", plan->sort->name);
     if (!plan->tiles) moek_say_(&t, "experts   %s\n", plan->experts->name);
     for (i = 0; i < plan->tiles; i++) {
         const int last = i == plan->tiles - 1;
-        moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ", last && i ? "otherwise:" : last ? "any number of rows:" : "up to");
+        moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
+                  last && i ? "otherwise:" : last ? "any number of rows:" : "up to");
         if (!last) moek_say_(&t, "%d rows an expert):\n", plan->up[i]->m);
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_is_fp8_(c->quant)) moek_say_(&t, "  quant   %s\n", plan->quant->name);

@@ -11,7 +11,8 @@ static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
     const moek_experts *experts = plan->experts;
     const size_t batched = (size_t)plan->local_experts * (size_t)plan->rows_per_expert;
     const size_t flat = (size_t)plan->rows * (experts->weight_and_reduce == MOEK_NOOP ? 1 : (size_t)plan->slots);
-    const int by_expert = experts->weight_and_reduce == MOEK_DELEGATE || experts->weight_and_reduce == MOEK_NAIVE_BATCHED;
+    const int by_expert = experts->weight_and_reduce == MOEK_DELEGATE ||
+                          experts->weight_and_reduce == MOEK_NAIVE_BATCHED;
     const size_t rows = plan->rows_per_expert && (by_expert || batched > flat) ? batched : flat;
     moek_carver_ c;
     c.base = base; c.used = 0;
@@ -36,38 +37,50 @@ static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 
 static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args)
 {
     if (!plan || !args) return MOEK_E_ARGUMENT;
-    if (!plan->backend) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
-    if (!plan->bound) MOEK_REFUSE_(args, MOEK_E_UNBOUND, "the plan has no weights: call moek_plan_bind after moek_plan_init");
+    if (!plan->backend)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
+    if (!plan->bound)
+        MOEK_REFUSE_(args, MOEK_E_UNBOUND, "the plan has no weights: call moek_plan_bind after moek_plan_init");
     if (args->tokens < 0 || args->tokens > plan->config.max_tokens)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the plan was made for 0 to %d (config.max_tokens)", args->tokens, plan->config.max_tokens);
-    if (args->handle != 0 && args->handle != 1) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.handle is %d; 0 or 1", args->handle);
-    if (!args->workspace) MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is NULL; %lu bytes are needed", (unsigned long)plan->workspace_size);
-    if ((uintptr_t)args->workspace % 256) MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is not aligned to 256 bytes");
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the plan was made for 0 to %d (config.max_tokens)",
+                     args->tokens, plan->config.max_tokens);
+    if (args->handle != 0 && args->handle != 1)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.handle is %d; 0 or 1", args->handle);
+    if (!args->workspace)
+        MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is NULL; %lu bytes are needed",
+                     (unsigned long)plan->workspace_size);
+    if ((uintptr_t)args->workspace % 256)
+        MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is not aligned to 256 bytes");
     if (args->workspace_size < plan->workspace_size)
         MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace_size is %lu; moek_workspace_size(plan) is %lu",
                      (unsigned long)args->workspace_size, (unsigned long)plan->workspace_size);
     if (plan->device >= 0 && moek_device_current_() != plan->device)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan belongs to CUDA device %d, current is %d: cudaSetDevice(%d), or make a plan for it",
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan belongs to CUDA device %d, current is %d: cudaSetDevice(%d), "
+                     "or make a plan for it",
                      plan->device, moek_device_current_(), plan->device);
     if (args->tokens == 0) return MOEK_OK;
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.x, y or shared_y is not aligned to 16 bytes");
-    if ((uintptr_t)args->router_logits % moek_logit_bytes_(plan->config.logits_dtype) || (uintptr_t)args->topk_ids % 4 ||
-        (uintptr_t)args->topk_weights % 4 || (uintptr_t)args->token_ids % 4)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits, topk_ids, topk_weights or token_ids is not aligned to its elements");
+    if ((uintptr_t)args->router_logits % moek_logit_bytes_(plan->config.logits_dtype) ||
+        (uintptr_t)args->topk_ids % 4 || (uintptr_t)args->topk_weights % 4 || (uintptr_t)args->token_ids % 4)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits, topk_ids, topk_weights or token_ids "
+                     "is not aligned to its elements");
     if (!args->router_logits && (!args->topk_ids || !args->topk_weights))
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits is NULL, so topk_ids and topk_weights must both be given; %s is NULL",
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits is NULL, so topk_ids and topk_weights "
+                     "must both be given; %s is NULL",
                      args->topk_ids ? "topk_weights" : "topk_ids");
     if (args->router_logits && plan->weights.router_table && !args->token_ids)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "weights.router_table is given (hash routing), so args.token_ids must be; it is NULL");
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "weights.router_table is given (hash routing), "
+                     "so args.token_ids must be; it is NULL");
     if (plan->device < 0 && !args->router_logits) {   /* host memory: the ids can be looked at */
         const long long slots = (long long)args->tokens * plan->slots;
         const int bound = moek_id_bound_(plan);
         long long i;
         for (i = 0; i < slots; i++)
             if (args->topk_ids[i] < -1 || args->topk_ids[i] >= bound)
-                MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids[%ld][%d] is %d; ids are -1 to %d", (long)(i / plan->slots), (int)(i % plan->slots),
+                MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids[%ld][%d] is %d; ids are -1 to %d",
+                             (long)(i / plan->slots), (int)(i % plan->slots),
                              (int)args->topk_ids[i], bound - 1);
     }
     return MOEK_OK;
@@ -91,7 +104,8 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
     step->args.y = (char *)args->y + row;
     if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row;
     if (args->router_logits)
-        step->args.router_logits = (const char *)args->router_logits + (size_t)first * (size_t)c->experts * moek_logit_bytes_(c->logits_dtype);
+        step->args.router_logits = (const char *)args->router_logits +
+                                   (size_t)first * (size_t)c->experts * moek_logit_bytes_(c->logits_dtype);
     if (args->token_ids) step->args.token_ids = args->token_ids + first;
     if (args->is_padding) step->args.is_padding = args->is_padding + first;
     ids = args->topk_ids ? args->topk_ids + slot : NULL;
@@ -108,7 +122,8 @@ moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *
     if (status != MOEK_OK) return status;
     if (!step) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "step is NULL");
     if (args->tokens > plan->chunk)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the stages take at most plan.chunk = %d at once", args->tokens, plan->chunk);
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the stages take at most plan.chunk = %d at once",
+                     args->tokens, plan->chunk);
     moek_slice_(plan, args, 0, args->tokens, step);
     return MOEK_OK;
 }
@@ -197,7 +212,8 @@ moek_status moek_finalize_send(moek_step *step, moek_stream stream)
 moek_status moek_finalize_receive(moek_step *step, moek_stream stream)
 {
     const moek_prepare_finalize *pf = step->plan->prepare_finalize;
-    return pf->finalize_receive ? pf->finalize_receive(pf, step, step->plan->experts->weight_and_reduce, stream) : MOEK_OK;
+    return pf->finalize_receive
+         ? pf->finalize_receive(pf, step, step->plan->experts->weight_and_reduce, stream) : MOEK_OK;
 }
 
 moek_status moek_prepare(moek_step *step, moek_stream stream)
@@ -209,7 +225,8 @@ moek_status moek_prepare(moek_step *step, moek_stream stream)
 moek_status moek_finalize(moek_step *step, moek_stream stream)
 {
     moek_status status = moek_finalize_send(step, stream);
-    if (status == MOEK_OK && step->args.shared) status = step->args.shared(step->args.shared_context, step->first, step->tokens, stream);
+    if (status == MOEK_OK && step->args.shared)
+        status = step->args.shared(step->args.shared_context, step->first, step->tokens, stream);
     return status != MOEK_OK ? status : moek_finalize_receive(step, stream);
 }
 
@@ -230,8 +247,10 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
     do {
         const int left = args->tokens - first;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
-        if ((status = moek_route(&step, stream)) != MOEK_OK || (status = moek_prepare(&step, stream)) != MOEK_OK ||
-            (status = moek_experts_apply(&step, stream)) != MOEK_OK || (status = moek_finalize(&step, stream)) != MOEK_OK)
+        if ((status = moek_route(&step, stream)) != MOEK_OK ||
+            (status = moek_prepare(&step, stream)) != MOEK_OK ||
+            (status = moek_experts_apply(&step, stream)) != MOEK_OK ||
+            (status = moek_finalize(&step, stream)) != MOEK_OK)
             return moek_failed_(args, status, first);
         first += step.tokens;
     } while (first < args->tokens);

@@ -1,5 +1,5 @@
-/* moek/table.h -- which rows are wanted, their kernels, and the table of them.  Selection at compile time is this table,
- * filtered by #if; selection at run time is a walk through it. */
+/* moek/table.h -- which rows are wanted, their kernels, and the table of them.  Selection at compile time is this
+ * table, filtered by #if; selection at run time is a walk through it. */
 #ifndef MOEK_TABLE_H
 #define MOEK_TABLE_H
 
@@ -25,7 +25,8 @@
 #endif
 #endif
 #define MOEK_WANT_(quant, hidden, arch) \
-    (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))
+    (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_ARCH(arch) && \
+     ((arch) == 0 || MOEK_HAVE_CUDA_))
 
 #include "../../generated/moek_kernels.h"
 

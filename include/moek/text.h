@@ -28,7 +28,11 @@ static void moek_say_(moek_text_ *t, const char *format, ...)
 
 /* A sentence for the caller of a run; the status is passed through. */
 #define MOEK_REFUSE_(args, status, ...) \
-    do { moek_text_ t_ = moek_text_in_((args)->why, (args)->why_size); moek_say_(&t_, __VA_ARGS__); return (status); } while (0)
+    do { \
+        moek_text_ t_ = moek_text_in_((args)->why, (args)->why_size); \
+        moek_say_(&t_, __VA_ARGS__); \
+        return (status); \
+    } while (0)
 
 const char *moek_status_name(moek_status status)
 {

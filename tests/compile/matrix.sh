@@ -19,7 +19,7 @@ must_fail() {                                          # NAME WORDS COMMAND ...:
     elif grep -q -- "$words" log; then good "$name"
     else echo "it does not say: $words" >> log; bad "$name"; fi
 }
-none() { if [ -s log ]; then bad "$1"; else good "$1"; fi; }                                                   # log is empty
+none() { if [ -s log ]; then bad "$1"; else good "$1"; fi; }                                             # log is empty
 have() { command -v "${1%% *}" > /dev/null 2>&1; }
 
 cat > implementation.c <<'END'
@@ -68,39 +68,48 @@ macros() {                                             # NAME COMMAND-THAT-PRINT
     { cat before.h; echo '#include "moek.h"'; } > after.h
     "$@" before.h 2>&1 | sort > before.txt
     "$@" after.h 2>&1 | sort > after.txt
-    comm -13 before.txt after.txt | awk '$2 !~ /^(MOEK|moek)_/ { print } $2 == "MOEK_VERSION" { n++ } END { if (!n) print "moek.h was not seen" }' > log
+    comm -13 before.txt after.txt |
+        awk '$2 !~ /^(MOEK|moek)_/ { print } $2 == "MOEK_VERSION" { n++ }
+             END { if (!n) print "moek.h was not seen" }' > log
     none "$name"
 }
 symbols() {                                            # NAME OBJECT
-    nm -g --defined-only "$2" 2>&1 | awk '$3 !~ /^moek_/ && $3 !~ /^(_ZN4dim3C[12]Ejjj|DW\.ref\..*)$/' > log          # weak, of cuda_runtime
+    nm -g --defined-only "$2" 2>&1 |                   # the others: weak, of cuda_runtime
+        awk '$3 !~ /^moek_/ && $3 !~ /^(_ZN4dim3C[12]Ejjj|DW\.ref\..*)$/' > log
     none "$1: every global starts with moek_"
 }
 
 c_part() {
     for cc in "${CC:-cc}" gcc clang; do
         have "$cc" || { skip "no $cc"; continue; }
-        [ "$cc" != "${CC:-cc}" ] && [ "$(readlink -f "$(command -v "$cc")")" = "$(readlink -f "$(command -v "${CC:-cc}")")" ] && continue
+        [ "$cc" != "${CC:-cc}" ] &&
+            [ "$(readlink -f "$(command -v "$cc")")" = "$(readlink -f "$(command -v "${CC:-cc}")")" ] && continue
         for std in c99 c11 c17; do
             must "$cc -std=$std: caller" $cc -std=$std -pedantic $warnings -c caller.c -o caller.o
         done
         must "$cc -std=c99: implementation" $cc -std=c99 -pedantic $warnings -O1 -c implementation.c -o implementation.o
-        must "$cc -std=c99 -fopenmp -O3: implementation" $cc -std=c99 -pedantic $warnings -O3 -fopenmp -c implementation.c -o openmp.o
+        must "$cc -std=c99 -fopenmp -O3: implementation" \
+            $cc -std=c99 -pedantic $warnings -O3 -fopenmp -c implementation.c -o openmp.o
     done
     for cxx in "${CXX:-g++}" clang++; do
         have "$cxx" || { skip "no $cxx"; continue; }
         for std in 11 14 17 20; do
             must "$cxx -std=c++$std: caller" $cxx -std=c++$std -pedantic $warnings -c caller.cc -o caller_cc.o
         done
-        must "$cxx -std=c++11: implementation" $cxx -std=c++11 -pedantic $warnings -O1 -c implementation.cc -o implementation_cc.o
+        must "$cxx -std=c++11: implementation" \
+            $cxx -std=c++11 -pedantic $warnings -O1 -c implementation.cc -o implementation_cc.o
     done
-    have clang && must "clang -Weverything: caller" clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c caller.c -o caller.o
+    have clang && must "clang -Weverything: caller" \
+        clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c caller.c -o caller.o
 
     cc=${CC:-cc}
     for f in "$root"/generated/*_on_cpu*.h; do
         must "alone: $(basename "$f")" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -x c -c "$f" -o alone.o
     done
     for f in "$root"/include/moek/*.h; do
-        case $(basename "$f") in common.h | ops.h | cpu.h) must "alone: moek/$(basename "$f")" $cc -std=c99 -pedantic $warnings -x c -c "$f" -o alone.o ;; esac
+        case $(basename "$f") in common.h | ops.h | cpu.h)
+            must "alone: moek/$(basename "$f")" $cc -std=c99 -pedantic $warnings -x c -c "$f" -o alone.o ;;
+        esac
     done
 
     must "compile: caller, main" $cc $warnings -c caller.c main.c
@@ -110,7 +119,8 @@ c_part() {
     cp implementation.o twice.o
     must_fail "link: two with it must fail" "moek_plan_init_" $cc caller.o main.o implementation.o twice.o -o never -lm
     if have "${CXX:-g++}"; then
-        must "link: C++ caller, C implementation" ${CXX:-g++} $warnings caller.cc main.cc -x none implementation.o -o program_cc -lm
+        must "link: C++ caller, C implementation" \
+            ${CXX:-g++} $warnings caller.cc main.cc -x none implementation.o -o program_cc -lm
         must "run it" sh -c './program_cc > rows.txt'
     else
         skip "no ${CXX:-g++}: C++ caller, C implementation"
@@ -119,8 +129,9 @@ c_part() {
     macros "macro leak: moek.h" $cc -std=c99 -dM -E -x c -I"$root/include"
     macros "macro leak: implementation" $cc -std=c99 -dM -E -x c -I"$root/include" -DMOEK_IMPLEMENTATION
     symbols "symbol leak: implementation.c" implementation.o
+    forbidden='malloc|calloc|realloc|free|printf|fprintf|puts|putchar|fopen|getenv|exit|abort|__assert_fail|time|rand'
     nm -u openmp.o 2> /dev/null | awk '{ print $2 }' |
-        grep -E '^(_?_?(malloc|calloc|realloc|free|printf|fprintf|puts|putchar|fopen|getenv|exit|abort|__assert_fail|time|rand|pthread_create))(_chk)?$' > log
+        grep -E "^(_?_?($forbidden|pthread_create))(_chk)?\$" > log
     none "the implementation asks for no memory, output, environment or exit"
 
     wanted="-DMOEK_QUANT=MOEK_FP8B128 -DMOEK_HIDDEN=2048"
@@ -134,7 +145,8 @@ c_part() {
     nm selected.o | grep -E 'moek_[a-z]*_(bf16|fp16|fp8t|fp8c)_.*on_' > log
     none "selection: only such rows are compiled"
     for wrong in -DMOEK_QUANT=99 -DMOEK_ARCH=80 '-DMOEK_WANT_HIDDEN(h)=((h)==77)'; do
-        must_fail "selection: $wrong leaves nothing and says so" "leave no kernel" $cc -std=c99 "$wrong" -I"$root/include" -c implementation.c -o never.o
+        must_fail "selection: $wrong leaves nothing and says so" "leave no kernel" \
+            $cc -std=c99 "$wrong" -I"$root/include" -c implementation.c -o never.o
     done
 
     for f in "$root"/examples/*.c; do
@@ -144,16 +156,21 @@ c_part() {
     done
     for f in "$root"/examples/*.cpp "$root"/examples/*.cc; do
         [ -f "$f" ] || continue
-        if have "${CXX:-g++}"; then example "$f" "${CXX:-g++} -std=c++11" c++ "${CXX:-g++} -std=c++11"; else skip "no C++: $(basename "$f")"; fi
+        if have "${CXX:-g++}"; then example "$f" "${CXX:-g++} -std=c++11" c++ "${CXX:-g++} -std=c++11"
+        else skip "no C++: $(basename "$f")"; fi
     done
 }
 
-# An example that needs CUDA's headers is compiled where they are; "c++20" or the like in its first lines raises the standard.
+# An example that needs CUDA's headers is compiled where they are; "c++20" or so in its first lines raises the standard.
 example() {                                            # FILE NAME LANGUAGE COMMAND
-    case $4 in *c++*) set -- "$1" "$2" "$3" "$(echo "$4" | sed "s/c++11/$(sed -n '1,15s/.*\(c++[12][0-9]\).*/\1/p' "$1" | sed -n 1p | grep . || echo c++17)/")" ;; esac
+    case $4 in *c++*)
+        standard=$(sed -n '1,15s/.*\(c++[12][0-9]\).*/\1/p' "$1" | sed -n 1p | grep . || echo c++17)
+        set -- "$1" "$2" "$3" "$(echo "$4" | sed "s/c++11/$standard/")" ;;
+    esac
     cuda=
     if grep -q '#include <cuda' "$1"; then
-        for d in "${CUDA_HOME:-/usr/local/cuda}/include" "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include"; do
+        for d in "${CUDA_HOME:-/usr/local/cuda}/include" \
+                 "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include"; do
             [ -f "$d/cuda_runtime_api.h" ] && cuda="-isystem $d"
         done
         [ "$cuda" ] || { skip "no CUDA headers: example $(basename "$1")"; return; }
@@ -173,7 +190,8 @@ cuda_part() {
     must "link: two .cu without the implementation, one with it" $nvcc caller.o main.o implementation.o -o program
     must "run it" sh -c './program > rows.txt'
     cp implementation.o twice.o
-    must_fail "link: two .cu with it must fail" "moek_plan_init_" $nvcc caller.o main.o implementation.o twice.o -o never
+    must_fail "link: two .cu with it must fail" "moek_plan_init_" \
+        $nvcc caller.o main.o implementation.o twice.o -o never
     ${CC:-cc} -std=c99 $warnings -c caller.c -o caller_c.o > log 2>&1
     ${CC:-cc} -std=c99 $warnings -c main.c -o main_c.o >> log 2>&1
     must "link: C callers, CUDA implementation" $nvcc caller_c.o main_c.o implementation.o -o program
@@ -182,7 +200,8 @@ cuda_part() {
     must "selection: link" $nvcc main.o selected.o caller.o -o selected
     ./selected > rows.txt 2>&1
     awk -v q="$(sed -n 's/^#define MOEK_BF16 *//p' "$root"/generated/moek_enums.h)" '
-        { if (($2 != 0 && $2 != q) || $4 != 80) print "not asked for: " $0; n++ } END { if (!n) print "no rows" }' rows.txt > log
+        { if (($2 != 0 && $2 != q) || $4 != 80) print "not asked for: " $0; n++ }
+        END { if (!n) print "no rows" }' rows.txt > log
     none "selection: only such rows are listed"
     for f in "$root"/examples/*; do
         case $f in
