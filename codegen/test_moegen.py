@@ -80,7 +80,7 @@ def test_names():
     more = [{"op": "up", "template": "t", "quant": "bf16", "act": act, "hidden": 7168, "inter": 2048, "arch": "sm80",
              "m": 4, "w": 8}
             for act in manifest["act"]]                                       # every axis, acts with _ in their names
-    for row in moegen.expand({**manifest, "kernels": more}, "test") + rows:
+    for row in [{**row, "name": moegen.name_of(row)} for row in more] + rows:
         back = moegen.row_of(row["name"], manifest)
         want = {k: v for k, v in row.items() if k not in ("name", "template")}
         check(back == want, f"{row['name']} parses to {back}, not {want}")
@@ -104,6 +104,7 @@ BAD = [                                                # row, what the sentence 
     (GOOD.replace("bf16", "int3"), "quant 'int3' is not one of bf16"),
     (GOOD.replace('"cpu"', '"z80"'), "arch 'z80' is not one of cpu"),
     (GOOD + ', act = "swish"', "act 'swish' is not one of silu"),
+    (GOOD + ', act = "silu"', "act and inter are run-time arguments"),
     (GOOD.replace('"bf16"', "1"), "quant 1 is not one of bf16"),
     (GOOD.replace('op = "up", ', ""), "op is missing"),
     (GOOD.replace('template = "gemm_cpu", ', ""), "template is missing"),
@@ -132,14 +133,17 @@ def test_bad_rows():
         good = status == 1 and says in err and "Traceback" not in err and err.count("\n") <= 3 and ".toml: " in err
         check(good, f"{row}: wants a sentence with {says!r}: status {status}: {err[-300:]}")
     check(not os.path.exists(os.path.join(work, "never.h")), "a bad row left a file")
-    for text, says in (("kernels = [ {", "rows.toml"), ("kernels = [ { op = up } ]", "rows.toml"), ("", "no row")):
+    for text, says in (("kernels = [ {", "rows.toml"), ("kernels = [ { op = up } ]", "rows.toml"), ("", "no up row")):
         with open(path, "w") as f:
             f.write(text)
         status, out, err = generate(ROOT, "bundle", "--rows", path)
         check(status == 1 and says in err and "Traceback" not in err, f"{text!r}: {err[-300:]}")
     for words, says in ((("--rows", "none.toml", "list"), "none.toml: no such file"),
                         (("bundle", "nothing_like_it"), "nothing_like_it"),
-                        (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1")):
+                        (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1"),
+                        (("--prefix", "acme_moek"), "for bundle"), (("--rows", path), "for bundle"),
+                        (("bundle", "combine"), "no up row"), (("row", "foo"), "KEY=VALUE"),
+                        (("row", "op=up", "template=gemm_mma", "quant=bf16", "arch=sm80"), "needs op up or down")):
         status, out, err = generate(ROOT, *words)
         check(status == 1 and says in err and "Traceback" not in err, f"{words}: {err[-300:]}")
     status, out, err = generate(ROOT, "row", *re.sub(r'["\s]', "", GOOD).split(","))
@@ -229,6 +233,21 @@ int main(void)
 """
 
 
+PLAN = r"""
+#include <stdio.h>
+#define MOEK_IMPLEMENTATION
+#include "fp8b128.h"
+int main(void)
+{
+    moek_config config = MOEK_DEEPSEEK_V3;
+    moek_plan plan;
+    config.max_tokens = 4;
+    puts(moek_plan_init(&plan, &config) == MOEK_OK ? "ok" : plan.why);
+    return 0;
+}
+"""
+
+
 def test_bundle():
     folder = os.path.join(work, "bundle")
     os.makedirs(folder)
@@ -242,6 +261,13 @@ def test_bundle():
     out = compile_and_run(CC + warn + ["main.c", "-o", "main", "-lm"], folder, "main", "the whole bundle")
     cpu = generate(ROOT, "list", "_on_cpu")[1].split()
     check(out and out.split()[3:] == cpu, f"the bundle lists {out}, not {cpu}")
+
+    # the rows of one format, with those that serve every format: enough to plan
+    status, out, err = generate(ROOT, "bundle", "fp8b128", "-o", os.path.join(folder, "fp8b128.h"))
+    with open(os.path.join(folder, "plan.c"), "w") as f:
+        f.write(PLAN)
+    out = compile_and_run(CC + warn + ["plan.c", "-o", "plan", "-lm"], folder, "plan", "a bundle of one format")
+    check(out and out.strip() == "ok", f"a plan from a bundle of one format: {out}{err}")
 
     # chosen rows, from a file of the user's own, under another name, beside the normal one
     with open(os.path.join(folder, "mine.toml"), "w") as f:
@@ -264,8 +290,6 @@ def test_bundle():
                           "two copies in one program")
     check(out and out.split() == [str(len(mine)), str(len(cpu))], f"two copies: {out}, not {len(mine)} {len(cpu)}")
     if NVCC:
-        status, out, err = generate(ROOT, "bundle", "combine", "-o", os.path.join(folder, "few.h"))
-        check(status == 0, f"bundle combine: {err}")
         rows = [r for r in moegen.Generator(ROOT).rows if r.get("quant", "bf16") == "bf16"]
         with open(os.path.join(folder, "some.toml"), "w") as f:
             f.write("kernels = [\n" + "".join(moegen.toml_of(r) + "\n" for r in rows) + "]\n")

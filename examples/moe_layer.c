@@ -5,7 +5,8 @@
  *        -o moe_layer
  *   ./moe_layer [TOKENS]
  *
- * The kernels are in examples/moek.c or moek.cu, which are two lines long.  This file knows nothing of them. */
+ * The kernels are in examples/moek.c or moek.cu, which are two lines long; this file knows nothing of them.  example.h,
+ * beside it, has the memory and the plain loop to compare with. */
 #include "example.h"
 
 enum { HIDDEN = 512, INTER = 256, EXPERTS = 16, TOPK = 4, MAX_TOKENS = 64 };

@@ -71,7 +71,7 @@ moek_down_fp8t_h0_on_sm80_m32n128s3w4_k(const moek_gemm_args a)
     enum { columns = R };
 
     /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
-    const int tiles = (n + columns - 1) / columns, per = (a.rows_per_expert + M - 1) / M;
+    const int tiles = (n + columns - 1) / columns, per = a.max_blocks;
     const int row_blocks = a.rows_per_expert ? a.experts * per : *a.num_blocks;
     const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
     const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
@@ -175,10 +175,10 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m32n128s3w4(const void *args, moek_strea
     int columns;
     if (!a) return MOEK_READY_(moek_down_fp8t_h0_on_sm80_m32n128s3w4_k, 62080);
     columns = 128;
-    blocks = a->rows_per_expert ? (size_t)a->experts * ((a->rows_per_expert + 31) / 32)
-                                : (size_t)a->max_blocks;
+    blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
+    if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     return MOEK_LAUNCH_(moek_down_fp8t_h0_on_sm80_m32n128s3w4_k, (unsigned)blocks, 128, 62080, stream, *a);
 }
 #endif

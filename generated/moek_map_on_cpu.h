@@ -21,10 +21,10 @@ MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
             int32_t id = a->ids[slot];
             if (id < 0 || id >= a->experts || (a->is_padding && a->is_padding[t])) id = -1;
             if (id >= 0 && a->replicas) {
-                const int32_t count = a->replica_count[id];
-                id = count < 1 ? -1 : a->replicas[(size_t)id * a->max_replicas + hash % (uint32_t)count];
+                const int32_t count = a->replica_count[id], *replicas = a->replicas + (size_t)id * a->max_replicas;
+                id = count < 1 || count > a->max_replicas ? -1 : replicas[hash % (uint32_t)count];
             }
-            if (id < 0) {
+            if (id < 0 || id >= a->physical) {
                 a->out[slot] = -1;
                 continue;
             }

@@ -19,9 +19,10 @@ moek_map_on_sm80_t256_k(const moek_map_args a)
     if (id < 0 || id >= a.experts || (a.is_padding && a.is_padding[slot / a.topk])) id = -1;
     if (id >= 0 && a.replicas) {
         const uint32_t hash = (uint32_t)(a.first + slot / a.topk) * 2654435769u;       /* spreads neighbours */
-        const int32_t count = a.replica_count[id];
-        id = count < 1 ? -1 : a.replicas[(size_t)id * a.max_replicas + hash % (uint32_t)count];
+        const int32_t count = a.replica_count[id], *const replicas = a.replicas + (size_t)id * a.max_replicas;
+        id = count < 1 || count > a.max_replicas ? -1 : replicas[hash % (uint32_t)count];
     }
+    if (id >= a.physical) id = -1;
     if (a.load) {
         const uint32_t same = __match_any_sync((unsigned)ALL, id);
         if (id >= 0 && lane == __ffs(same) - 1) atomicAdd(&a.load[id], __popc(same));

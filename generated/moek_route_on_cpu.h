@@ -53,8 +53,8 @@ static MOEK_UNUSED int moek_route_on_cpu_groups_(const moek_route_args *a, float
     int g, i, k, any = 0;
     for (g = 0; g < a->groups; g++) {
         const float *in = c + g * size;
-        float first = in[0], second = -HUGE_VALF;
-        for (i = 1; i < size; i++) {
+        float first = -HUGE_VALF, second = -HUGE_VALF;
+        for (i = 0; i < size; i++) {
             second = in[i] > first ? first : in[i] > second ? in[i] : second;
             first = in[i] > first ? in[i] : first;
         }
@@ -70,7 +70,7 @@ static MOEK_UNUSED int moek_route_on_cpu_groups_(const moek_route_args *a, float
     return any;
 }
 
-/* Phi-3.5-MoE, as in moek.h.  !(>) rather than <=: where both are 0 the ratio is NaN, and the expert stays. */
+/* Phi-3.5-MoE, as in moek.h. */
 static MOEK_UNUSED void moek_route_on_cpu_mix_(const moek_route_args *a, const float *s, int32_t *ids, float *w)
 {
     unsigned char taken[1024] = {0};
@@ -80,7 +80,7 @@ static MOEK_UNUSED void moek_route_on_cpu_mix_(const moek_route_args *a, const f
         float sum = 0;
         for (i = 0; i < a->experts; i++) {
             const float size = fabsf(s[i]) > s[best] ? fabsf(s[i]) : s[best];
-            if (!taken[i] && !((s[best] - s[i]) / size > 0.02f)) sum += expf(s[i] - s[best]);
+            if (!taken[i] && s[best] - s[i] <= 0.02f * size) sum += expf(s[i] - s[best]);
         }
         taken[best] = 1;
         ids[k] = best;

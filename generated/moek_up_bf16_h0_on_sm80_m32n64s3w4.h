@@ -75,7 +75,7 @@ moek_up_bf16_h0_on_sm80_m32n64s3w4_k(const moek_gemm_args a)
     const int gated = a.w_rows > n, columns = gated ? R / 2 : R;
 
     /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
-    const int tiles = (n + columns - 1) / columns, per = (a.rows_per_expert + M - 1) / M;
+    const int tiles = (n + columns - 1) / columns, per = a.max_blocks;
     const int row_blocks = a.rows_per_expert ? a.experts * per : *a.num_blocks;
     const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
     const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
@@ -215,10 +215,10 @@ MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream s
     int columns;
     if (!a) return MOEK_READY_(moek_up_bf16_h0_on_sm80_m32n64s3w4_k, 62080);
     columns = a->w_rows > a->n ? 64 : 128;
-    blocks = a->rows_per_expert ? (size_t)a->experts * ((a->rows_per_expert + 31) / 32)
-                                : (size_t)a->max_blocks;
+    blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
+    if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     return MOEK_LAUNCH_(moek_up_bf16_h0_on_sm80_m32n64s3w4_k, (unsigned)blocks, 128, 62080, stream, *a);
 }
 #endif

@@ -9,6 +9,7 @@
  *
  *     moek_config config = MOEK_QWEN3_30B_A3B;                      1. say what the layer is
  *     config.quant = MOEK_FP8B128;  config.max_tokens = 512;
+ *     config.exclude = 1u << MOEK_BACKEND_CPU;                      (memory is on a GPU: never plan for a CPU)
  *     moek_plan plan;
  *     if (moek_plan_init(&plan, &config) != MOEK_OK) puts(plan.why);  2. plan once: host only, microseconds
  *     moek_plan_bind(&plan, &weights);                              3. hand over the weights
@@ -83,7 +84,7 @@ enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };   
     X(SOFTMAX,         0, SOFTMAX,      NONE,    0.0f,   "softmax over all experts, top-k")                     \
     X(TOPK_SOFTMAX,    1, RAW,          SOFTMAX, 0.0f,   "top-k, softmax over the chosen (Mixtral, gpt-oss)")   \
     X(DEEPSEEK_V3,     2, SIGMOID,      SUM,     1e-20f, "sigmoid + bias, groups, divide by the sum, scale")    \
-    X(LLAMA4,          3, RAW,          SIGMOID, 0.0f,   "top-1 of the logits, sigmoid; weight on the input")   \
+    X(LLAMA4,          3, RAW,          SIGMOID, 0.0f,   "top-1, sigmoid (and set router_weight_on_input)")     \
     X(SOFTMAX_RENORM,  4, SOFTMAX,      SUM,     0.0f,   "softmax, top-k, divide by the sum (Qwen3)")           \
     X(TOPK,            5, RAW,          NONE,    0.0f,   "top-k of the logits, which are the weights")          \
     X(SIGMOID_RENORM,  6, SIGMOID,      SUM,     0.0f,   "sigmoid, top-k, divide by the sum")                   \
@@ -175,7 +176,9 @@ typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
     const void *w_down;               /* [local_experts][hidden][inter]                                               */
     const float *w_up_scale;          /* dequantizing.  fp8t [local_experts]; fp8c [local_experts][rows];             */
-    const float *w_down_scale;        /*   fp8b128 [local_experts][ceil(rows / 128)][ceil(columns / 128)]             */
+    const float *w_down_scale;        /*   fp8b128 [local_experts][ceil(rows / 128)][ceil(columns / 128)], where w_up's
+                                         rows are gate and up together: if those were quantized apart, inter must be a
+                                         multiple of 128                                                              */
     const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
     const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
     const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic                         */
@@ -191,7 +194,7 @@ typedef struct moek_weights {
 /* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
 
 /* Shared experts: called once a chunk between the send and the receive of finalize; enqueue work on `stream` that
- * writes y (the slice of args.shared_y for this chunk: `tokens` rows from row `first`) from your own input.          */
+ * writes rows first .. first + tokens - 1 of args.shared_y from your own input.                                      */
 typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek_stream stream);
 
 typedef struct moek_args {
@@ -204,13 +207,15 @@ typedef struct moek_args {
     void *y;                          /* [tokens][hidden] T, written; may be x                                        */
     void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
     size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
-    const int32_t *token_ids;         /* [tokens], with weights.router_table                                          */
-    const unsigned char *is_padding;  /* [tokens] or NULL: rows that take no part; their y is 0 (plus shared_y)       */
+    const int32_t *token_ids;         /* [tokens], with weights.router_table; not checked against its length          */
+    const unsigned char *is_padding;  /* [tokens] or NULL: rows that no expert gets; their y is 0 (plus shared_y).
+                                         (In a dynamic fp8t scale their finite x still counts.)                       */
     moek_shared_fn shared;            /* or NULL                                                                      */
     void *shared_context;
-    const void *shared_y;             /* [tokens][hidden] T or NULL: added to y.  Latent MoE, whose shared experts have
-                                         another hidden size: leave NULL and add after the output projection          */
-    int handle;                       /* 0 or 1: of two runs in flight (dual-batch overlap), which this is            */
+    const void *shared_y;             /* [tokens][hidden] T or NULL: added to y; may be y.  Latent MoE, whose shared
+                                         experts have another hidden size: leave NULL, add after its projection       */
+    int handle;                       /* 0 or 1: of two runs in flight (dual-batch overlap), which this is.  Each needs
+                                         a workspace of its own; the number is for your own prepare/finalize          */
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
 } moek_args;
@@ -248,7 +253,7 @@ typedef struct moek_plan {
     int rows_per_expert;              /* BATCHED, else 0                                                              */
     const struct moek_prepare_finalize *prepare_finalize;
     const struct moek_experts *experts;
-    const moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: x and h; bf16, fp16: NULL unless needed      */
+    const moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                               */
     int tiles;                        /* pairs of up and down rows, smallest tile first                               */
     const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
     size_t workspace_size;
@@ -329,7 +334,7 @@ int         moek_version(void);                                                 
 typedef struct moek_prepare_finalize {
     const char *name;
     int format;                       /* MOEK_STANDARD or MOEK_BATCHED: what prepare delivers                         */
-    int output_is_reduced;            /* y is already summed over all ranks                                           */
+    int output_is_reduced;            /* y is already summed over all ranks (for the host to read)                    */
     int num_dispatchers;              /* ranks that may send to this one; 0: 1                                        */
     int max_tokens_per_rank;          /* 0: no limit                                                                  */
     int cannot_defer;                 /* cannot deliver unquantized rows to experts that quantize themselves          */

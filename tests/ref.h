@@ -300,9 +300,9 @@ static inline void ref_map(const moek_map_args *a)
         if (id >= 0 && a->replicas) {
             const uint32_t hash = (uint32_t)(a->first + i / a->topk) * 2654435769u;
             const int32_t n = a->replica_count[id];
-            id = n < 1 ? -1 : a->replicas[(size_t)id * a->max_replicas + hash % (uint32_t)n];
-            if (id < 0) id = -1;
+            id = n < 1 || n > a->max_replicas ? -1 : a->replicas[(size_t)id * a->max_replicas + hash % (uint32_t)n];
         }
+        if (id < 0 || id >= a->physical) id = -1;
         if (id >= 0 && a->load) a->load[id]++;
         if (id >= 0 && a->map) id = a->map[id];
         a->out[i] = id;

@@ -118,6 +118,9 @@ static void test_kinds(void)
     ACCEPTED(c.act = MOEK_SWIGLUOAI_UNINTERLEAVE; c.limit = 7);
     REFUSED(c.limit = -1, E_ARGUMENT, "config.limit is -1");
     REFUSED(c.limit = NAN, E_ARGUMENT, "config.limit is");
+    REFUSED(c.scale = NAN, E_ARGUMENT, "is not finite");
+    REFUSED(c.alpha = INFINITY, E_ARGUMENT, "is not finite");
+    REFUSED(c.shared_weight = -INFINITY, E_ARGUMENT, "is not finite");
     REFUSED(c.router_weight_on_input = 1, E_ARGUMENT, "router_weight_on_input needs topk 1");
     REFUSED(c.router_weight_on_input = 1; c.topk = 1; c.shared_slots = 1, E_ARGUMENT, "no shared slots, not 2");
     ACCEPTED(c.router_weight_on_input = 1; c.topk = 1);
@@ -229,10 +232,11 @@ static void test_backends(void)
 {
     moek_experts mine = { "mine", MOEK_STANDARD, MOEK_DELEGATE, 0, NULL, NULL, NULL, apply_nothing };
     moek_experts picky = mine, batched = mine, raw = mine, none = mine, odd = mine;
-    moek_prepare_finalize pf = moek_local, small = moek_local, hasty = moek_local;
+    moek_prepare_finalize pf = moek_local, small = moek_local, hasty = moek_local, hollow = moek_local;
     const unsigned all = 1u << MOEK_BACKEND_USER | SM80 | 1u << MOEK_BACKEND_CPU;
     picky.supports = no_reason; batched.format = MOEK_BATCHED; raw.expects_unquantized = 1; none.apply = NULL;
     odd.weight_and_reduce = MOEK_NAIVE_BATCHED;
+    hollow.finalize_receive = NULL;
     pf.supports = no_prepare; small.max_tokens_per_rank = 3; hasty.cannot_defer = 1;
     REFUSED(c.backend = 99, E_ARGUMENT, "config.backend is 99");
     REFUSED(c.backend = 2, E_ARGUMENT, "config.backend is 2");
@@ -249,7 +253,9 @@ static void test_backends(void)
     REFUSED(USER(picky); c.backend = MOEK_BACKEND_USER, E_BACKEND, "experts mine: kernel does not support Tuesdays");
     REFUSED(USER(none); c.backend = MOEK_BACKEND_USER, E_BACKEND, "apply is NULL");
     REFUSED(USER(odd); c.backend = MOEK_BACKEND_USER, E_BACKEND, "weight_and_reduce");
-    ACCEPTED(USER(picky));                             /* not demanded: the next backend serves */
+    REFUSED(USER(picky), E_BACKEND, "experts mine: kernel does not support Tuesdays");       /* given is meant */
+    ACCEPTED(USER(picky); c.exclude = 1u << MOEK_BACKEND_USER);
+    REFUSED(c.prepare_finalize = &hollow, E_BACKEND, "has no finalize_receive, or neither half of prepare");
     REFUSED(USER(batched); c.backend = MOEK_BACKEND_USER, E_BACKEND,
             "kernel does not support standard activation format");
     REFUSED(c.prepare_finalize = &pf, E_BACKEND, "prepare/finalize local does not support hidden 64");
@@ -558,6 +564,8 @@ static void test_bind(void)
     CHECK(moek_plan_bind(&p, &w) == MOEK_OK && p.bound && !p.why[0], "%s", p.why);
     CHECK(moek_plan_bind(&p, &p.weights) == MOEK_OK && p.bound, "to itself: %s", p.why);
     BIND_REFUSED((void)0, w.w_up = NULL, "weights.w_up is NULL");
+    BIND_REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.topk = 2, w.router_bias = (const float *)memory,
+                 "MOEK_ROUTE_SPARSEMIXER has neither");
     BIND_REFUSED((void)0, w.w_down = NULL, "weights.w_down is NULL");
     BIND_REFUSED((void)0, w.w_up = memory + 1, "weights.w_up is not aligned to 16");
     BIND_REFUSED((void)0, w.w_down = memory + 8, "weights.w_down is not aligned to 16");
@@ -697,6 +705,7 @@ static void test_run_refused(void)
 {
     moek_args none = good_args();
     int32_t given[TOKENS * TOPK];
+    CHECK(moek_run(&fix.plan, &none, (moek_stream)&none) == MOEK_E_ARGUMENT, "a stream on the CPU");
     CHECK(moek_run(NULL, &none, NULL) == MOEK_E_ARGUMENT && moek_run(&fix.plan, NULL, NULL) == MOEK_E_ARGUMENT, "NULL");
     RUN_REFUSED(memset(&p, 0, sizeof p), E_ARGUMENT, "the plan is not initialized");
     RUN_REFUSED(p.bound = 0, E_UNBOUND, "call moek_plan_bind after moek_plan_init");

@@ -266,8 +266,9 @@ static void map_case(int tokens, int topk, int experts, unsigned options)
     if (options & 1) {
         h.replicas = array = in_i32(experts * REPLICAS);
         for (i = 0; i < experts * REPLICAS; i++) array[i] = rng_below(9) ? rng_below(h.physical) : -1 - rng_below(3);
+        for (i = 0; i < experts * REPLICAS; i += 17) array[i] = h.physical + rng_below(3);     /* nobody: as -1 */
         h.replica_count = array = in_i32(experts);
-        for (i = 0; i < experts; i++) array[i] = rng_below(REPLICAS + 2) - 1;
+        for (i = 0; i < experts; i++) array[i] = rng_below(REPLICAS + 3) - 1;          /* too many: nobody */
     }
     if (options & 4) {
         h.map = array = in_i32(h.physical);
@@ -568,6 +569,7 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     h->counts = s.counts;
     if (c->batched) {
         h->rows_per_expert = s.rows_per_expert = 1 + c->slots / 2;
+        h->max_blocks = (h->rows_per_expert + block_m - 1) / block_m;
         s.slot_row = (int32_t *)ref_alloc((size_t)c->slots * 4);
         ref_sort(&s);
         free(s.slot_row);

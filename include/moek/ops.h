@@ -44,7 +44,9 @@ typedef struct moek_route_args {
 } moek_route_args;
 
 /* map: logical expert ids -> ids on this rank.  For each slot, id = ids[slot]; outside [0, experts): -1.
- *   replicas: id = replicas[id][(uint32)((first + token) * 2654435769) % replica_count[id]]  (count < 1, entry < 0: -1)
+ *   replicas: id = replicas[id][(uint32)((first + token) * 2654435769) % replica_count[id]], or -1 where the count is
+ *             below 1 or above max_replicas
+ *   id outside [0, physical): -1
  *   load:     load[id] += 1 (also for experts that live elsewhere)
  *   map:      id = map[id]                                                                                           */
 typedef struct moek_map_args {
@@ -127,7 +129,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *              multiplied by both scales and then added.                                                             */
 typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
-    int experts, max_blocks;        /* experts on this rank; standard: the most blocks there can be                   */
+    int experts, max_blocks;        /* experts on this rank; the most row blocks there can be: standard, of all experts;
+                                       batched, of one: ceil(most live rows of an expert / m)                         */
     const void *a;                  /* [rows][k] T or e4m3                                                           */
     const float *a_scale;
     const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */

@@ -56,7 +56,9 @@ static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_
 {
     const moek_config *c = &plan->config;
     const int batched = plan->rows_per_expert > 0;
-    const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert : (size_t)plan->chunk;
+    const int copied = moek_is_fp8_(c->quant) || c->router_weight_on_input;      /* else x is used as it is */
+    const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert
+                      : copied ? (size_t)plan->chunk : 0;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
     w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden);
@@ -224,6 +226,14 @@ static int moek_tile_(const moek_plan *plan, const moek_step *step)
     return i;
 }
 
+/* Batched: the most rows an expert can hold in this run, as far as the host knows; other ranks may send more. */
+static int moek_live_rows_(const moek_step *step)
+{
+    const moek_plan *plan = step->plan;
+    const long long mine = (long long)step->tokens * plan->slots;
+    return plan->prepare_finalize == &moek_batched && mine < plan->rows_per_expert ? (int)mine : plan->rows_per_expert;
+}
+
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -244,6 +254,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.dtype = c->dtype;
     if (plan->rows_per_expert) {
         g.rows_per_expert = plan->rows_per_expert;
+        g.max_blocks = (moek_live_rows_(step) + plan->up[tile]->m - 1) / plan->up[tile]->m;
         g.counts = step->expert_tokens;
         g.a_div = 1;
     } else {

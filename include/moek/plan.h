@@ -64,6 +64,10 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     if (c->act == MOEK_SWIGLUOAI_UNINTERLEAVE && !(c->limit > 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; swigluoai_uninterleave needs one above 0 (MiniMax-M3: 7)",
                  (double)c->limit);
+    if (!(c->scale - c->scale == 0 && c->alpha - c->alpha == 0 && c->beta - c->beta == 0 &&
+          c->shared_weight - c->shared_weight == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g, alpha %g, beta %g or shared_weight %g is not finite",
+                 (double)c->scale, (double)c->alpha, (double)c->beta, (double)c->shared_weight);
     if (!(c->limit >= 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; it must not be negative", (double)c->limit);
     if (c->router_weight_on_input && c->topk + c->shared_slots != 1)
@@ -199,9 +203,11 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
                  "python3 codegen/moegen.py list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
-    if (near_row->arch == arch && near_row->quant == c->quant && !near_row->hidden)
-        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "pad the sizes to the next multiple%s",
-                 moek_hidden_round_up(c->hidden) ? "" : "; hidden is above every baked size");
+    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden) {
+        if (c->hidden % near_row->granule || c->inter % near_row->granule)
+            moek_say_(o->why, "pad hidden and inter to multiples of %d", near_row->granule);
+        return MOEK_E_NO_KERNEL;
+    }
     moek_say_row_(o->why, near_row, c);
     return MOEK_E_NO_KERNEL;
 }
@@ -232,6 +238,9 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
         MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d physical experts "
                  "for %d logical ones and no replicas",
                  c->physical_experts, c->experts + c->shared_slots);
+    if (!pf->finalize_receive || (!pf->prepare_send && !pf->prepare_receive))
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has no finalize_receive, or neither half of prepare",
+                 pf->name);
     if (!experts->apply) MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: apply is NULL", experts->name);
     if (experts->weight_and_reduce < MOEK_DELEGATE || experts->weight_and_reduce > MOEK_NAIVE_BATCHED ||
         (experts->weight_and_reduce == MOEK_NAIVE_BATCHED && experts->format != MOEK_BATCHED))
@@ -420,6 +429,8 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK) return status;
     moek_fill_defaults_(c);
+    if (c->experts_impl && !c->backend && !(c->exclude & 1u << MOEK_BACKEND_USER))
+        c->backend = MOEK_BACKEND_USER;               /* given is meant: no silent fallback */
     if (c->backend && !moek_backend_name_(c->backend))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     demanded = moek_kernel_find(c->kernel);
@@ -497,6 +508,9 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
     MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);
     MOEK_ALIGNED_(expert_load, 4);
+    if (c->routing == MOEK_ROUTE_SPARSEMIXER && (weights->router_bias || weights->router_table))
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.router_bias or router_table is given; "
+                 "MOEK_ROUTE_SPARSEMIXER has neither");
     MOEK_NEED_(expert_map, c->local_experts != c->physical_experts,
                "local_experts differs from physical_experts, so it must say which are here");
     MOEK_NEED_(replica_count, weights->replicas != NULL, "replicas needs it");

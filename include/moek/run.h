@@ -34,7 +34,7 @@ static int moek_id_bound_(const moek_plan *plan)
 static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
 
 /* Everything that can be refused is refused here, before anything is launched or written. */
-static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args)
+static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
     if (!plan || !args) return MOEK_E_ARGUMENT;
     if (!plan->backend)
@@ -58,6 +58,9 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan belongs to CUDA device %d, current is %d: cudaSetDevice(%d), "
                      "or make a plan for it",
                      plan->device, moek_device_current_(), plan->device);
+    if (plan->device < 0 && stream)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "this plan runs on the CPU, on host memory, so stream must be NULL; "
+                     "to stay on the GPU, set config.exclude = 1u << MOEK_BACKEND_CPU and read plan.why");
     if (args->tokens == 0) return MOEK_OK;
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
@@ -77,11 +80,13 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args)
         const long long slots = (long long)args->tokens * plan->slots;
         const int bound = moek_id_bound_(plan);
         long long i;
-        for (i = 0; i < slots; i++)
+        for (i = 0; i < slots; i++) {
+            if (args->is_padding && args->is_padding[i / plan->slots]) continue;
             if (args->topk_ids[i] < -1 || args->topk_ids[i] >= bound)
                 MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids[%ld][%d] is %d; ids are -1 to %d",
                              (long)(i / plan->slots), (int)(i % plan->slots),
                              (int)args->topk_ids[i], bound - 1);
+        }
     }
     return MOEK_OK;
 }
@@ -118,8 +123,9 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
 
 moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step)
 {
-    moek_status status = moek_check_run_(plan, args);
+    moek_status status = moek_check_run_(plan, args, NULL);
     if (status != MOEK_OK) return status;
+    if (args->why && args->why_size) args->why[0] = 0;
     if (!step) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "step is NULL");
     if (args->tokens > plan->chunk)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the stages take at most plan.chunk = %d at once",
@@ -159,6 +165,17 @@ static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
     return plan->route->launch(&a, stream);
 }
 
+/* Nothing to map, and only our own steps to read the ids: those skip what is out of range by themselves. */
+static int moek_ids_are_local_(const moek_step *step)
+{
+    const moek_plan *plan = step->plan;
+    const moek_weights *w = &plan->weights;
+    const int ours = plan->backend != MOEK_BACKEND_USER &&
+                     (plan->prepare_finalize == &moek_local || plan->prepare_finalize == &moek_batched);
+    const int padding = step->args.is_padding && !step->args.router_logits;
+    return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding;
+}
+
 /* moek_step: ids after this are experts of this rank, or -1. */
 moek_status moek_route(moek_step *step, moek_stream stream)
 {
@@ -168,8 +185,8 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     moek_status status;
     if (!step->tokens) return MOEK_OK;
     if (step->args.router_logits && (status = moek_route_logits_(step, stream)) != MOEK_OK) return status;
-    if (!w->replicas && !w->expert_map && !w->expert_load && !(step->args.is_padding && !step->args.router_logits)) {
-        step->ids = step->topk_ids;                   /* nothing to map: every consumer skips what is out of range */
+    if (moek_ids_are_local_(step)) {
+        step->ids = step->topk_ids;
         return MOEK_OK;
     }
     memset(&a, 0, sizeof a);
@@ -225,7 +242,7 @@ moek_status moek_prepare(moek_step *step, moek_stream stream)
 moek_status moek_finalize(moek_step *step, moek_stream stream)
 {
     moek_status status = moek_finalize_send(step, stream);
-    if (status == MOEK_OK && step->args.shared)
+    if (status == MOEK_OK && step->tokens && step->args.shared)
         status = step->args.shared(step->args.shared_context, step->first, step->tokens, stream);
     return status != MOEK_OK ? status : moek_finalize_receive(step, stream);
 }
@@ -241,7 +258,7 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
 {
     moek_step step;
     int first = 0;
-    moek_status status = moek_check_run_(plan, args);
+    moek_status status = moek_check_run_(plan, args, stream);
     if (status != MOEK_OK) return status;
     if (args->why && args->why_size) args->why[0] = 0;
     do {
