@@ -325,6 +325,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
         emu_poison(shared);
         emu_run_block(shared);
     }
+    emu_context = NULL;                                /* body is gone now */
 }
 
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \

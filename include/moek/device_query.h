@@ -22,6 +22,11 @@ static moek_device_ moek_device_query_(void)
     return d;
 }
 static int moek_device_current_(void) { int d = -1; return cudaGetDevice(&d) == cudaSuccess ? d : -1; }
+static const char *moek_device_error_(void)           /* of an earlier call of this thread, or NULL */
+{
+    const cudaError_t error = cudaPeekAtLastError();
+    return error == cudaSuccess ? NULL : cudaGetErrorString(error);
+}
 #else
 static moek_device_ moek_device_query_(void)
 {
@@ -33,5 +38,6 @@ static moek_device_ moek_device_query_(void)
     return d;
 }
 static int moek_device_current_(void) { return moek_device_query_().ordinal; }
+static const char *moek_device_error_(void) { return NULL; }
 #endif
 #endif

@@ -58,6 +58,9 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan belongs to CUDA device %d, current is %d: cudaSetDevice(%d), "
                      "or make a plan for it",
                      plan->device, moek_device_current_(), plan->device);
+    if (plan->device >= 0 && moek_device_error_())
+        MOEK_REFUSE_(args, MOEK_E_CUDA, "an earlier CUDA call of this thread failed (%s) and nobody took note: "
+                     "see to it, then clear it by cudaGetLastError()", moek_device_error_());
     if (plan->device < 0 && stream)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "this plan runs on the CPU, on host memory, so stream must be NULL; "
                      "to stay on the GPU, set config.exclude = 1u << MOEK_BACKEND_CPU and read plan.why");
