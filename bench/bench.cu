@@ -263,14 +263,6 @@ static result time_cell(const cell *c, cudaStream_t stream, cudaEvent_t e0, cuda
     return r;
 }
 
-static int tile_rows(const cell *c)                    /* which pair of rows moek_run takes */
-{
-    const long mean = ((long)c->tokens * c->config.topk + c->config.experts - 1) / c->config.experts;
-    int i;
-    for (i = 0; i < c->plan.tiles - 1; i++) if (mean <= c->plan.up[i]->m) break;
-    return i;
-}
-
 static void report(const cell *c, const char *name, FILE *out, cudaStream_t stream, cudaEvent_t e0, cudaEvent_t e1)
 {
     const result r = time_cell(c, stream, e0, e1);
@@ -278,7 +270,7 @@ static void report(const cell *c, const char *name, FILE *out, cudaStream_t stre
     const double floor_bytes = 1e6 * bytes / 4.27e12;
     const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
     const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = error_of(c);
-    const char *up = c->plan.up[tile_rows(c)]->name, *quant = moek_quant_name(c->config.quant);
+    const char *up = c->plan.up[moek_plan_tile(&c->plan, c->tokens)]->name, *quant = moek_quant_name(c->config.quant);
     printf("%-21s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
            name, quant, c->tokens, r.us, r.low, r.high, floor,
            100 * floor / r.us, 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);

@@ -275,6 +275,10 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 
+/* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts: the
+ * smallest tile that holds an expert's mean share of them; the largest has no bound.                                 */
+int         moek_plan_tile(const moek_plan *plan, int rows);
+
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
  * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in
  * args->why.  OK, E_ARGUMENT, E_WORKSPACE, E_UNBOUND, E_CUDA, and what your own parts return.                        */

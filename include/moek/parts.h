@@ -213,17 +213,20 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
     return moek_table_layout_(plan, NULL, &w);
 }
 
-/* The smallest tile that holds an expert's mean share of the rows; the largest has no bound.  Host counts only: what
- * the device knows better may cost speed, never correctness. */
-static int moek_tile_(const moek_plan *plan, const moek_step *step)
+int moek_plan_tile(const moek_plan *plan, int rows)
 {
-    const int senders = plan->prepare_finalize->num_dispatchers > 1 ? plan->prepare_finalize->num_dispatchers : 1;
-    const long long rows = plan->rows_per_expert ? (long long)step->tokens * senders : step->rows;
-    const long long mean = (rows * plan->slots + plan->config.physical_experts - 1) / plan->config.physical_experts;
+    const long long mean = ((long long)rows * plan->slots + plan->config.physical_experts - 1) / plan->config.physical_experts;
     int i;
     for (i = 0; i < plan->tiles - 1; i++)
         if (mean <= plan->up[i]->m) break;
     return i;
+}
+
+/* Host counts only: what the device knows better may cost speed, never correctness. */
+static int moek_tile_(const moek_step *step)
+{
+    const int senders = step->plan->prepare_finalize->num_dispatchers;
+    return moek_plan_tile(step->plan, step->plan->rows_per_expert ? step->tokens * (senders > 1 ? senders : 1) : step->rows);
 }
 
 /* Batched: the most rows an expert can hold in this run, as far as the host knows; other ranks may send more. */
@@ -239,7 +242,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
-    const int tile = moek_tile_(plan, step), gated = moek_act_gated_(c->act), fp8 = moek_is_fp8_(c->quant);
+    const int tile = moek_tile_(step), gated = moek_act_gated_(c->act), fp8 = moek_is_fp8_(c->quant);
     const int slots = step->rows * plan->slots;
     moek_table_work_ w;
     moek_sort_args s;
