@@ -215,7 +215,8 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
 
 int moek_plan_tile(const moek_plan *plan, int rows)
 {
-    const long long mean = ((long long)rows * plan->slots + plan->config.physical_experts - 1) / plan->config.physical_experts;
+    const long long experts = plan->config.physical_experts;
+    const long long mean = ((long long)rows * plan->slots + experts - 1) / experts;
     int i;
     for (i = 0; i < plan->tiles - 1; i++)
         if (mean <= plan->up[i]->m) break;
@@ -225,8 +226,9 @@ int moek_plan_tile(const moek_plan *plan, int rows)
 /* Host counts only: what the device knows better may cost speed, never correctness. */
 static int moek_tile_(const moek_step *step)
 {
-    const int senders = step->plan->prepare_finalize->num_dispatchers;
-    return moek_plan_tile(step->plan, step->plan->rows_per_expert ? step->tokens * (senders > 1 ? senders : 1) : step->rows);
+    const moek_plan *plan = step->plan;
+    const int senders = plan->prepare_finalize->num_dispatchers;
+    return moek_plan_tile(plan, plan->rows_per_expert ? step->tokens * (senders > 1 ? senders : 1) : step->rows);
 }
 
 /* Batched: the most rows an expert can hold in this run, as far as the host knows; other ranks may send more. */
