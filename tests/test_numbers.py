@@ -1,11 +1,13 @@
-"""test_numbers.py -- the conversions of include/moek/common.h against numpy and ml_dtypes, bit for bit.
+"""test_numbers.py -- the conversions of include/moek/common.h and moek_quantize against numpy and ml_dtypes, bit for bit.
 
 All codes of bf16, fp16 and e4m3 to float; and to them: every 16-bit float prefix, every tie and its neighbours, random
-floats, NaN, Inf.  Skipped where ml_dtypes is not installed.  Last line: N passed, N failed, N skipped."""
+floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not installed.
+Last line: N passed, N failed, N skipped."""
 import os, subprocess, sys
 
 TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float",
-         "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0"]
+         "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0",
+         "fp8t static", "fp8t dynamic", "fp8c", "fp8b128", "fp8b128 ue8m0"]
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 VENV = os.path.join(ROOT, "build", "venv", "bin", "python")         # ./moek test puts ml_dtypes there or in build/pylib
 sys.path.append(os.path.join(ROOT, "build", "pylib"))
@@ -42,6 +44,54 @@ int main(void)
 """
 
 
+ROWS, COLS, GROUPS = 96, 640, 5
+QUANTIZE = r"""
+#include <stdio.h>
+#define MOEK_IMPLEMENTATION
+#include "moek.h"
+enum { ROWS = %d, COLS = %d, GROUPS = COLS / 128 };
+static uint16_t x[ROWS * COLS];
+static uint8_t q[ROWS * COLS];
+static float scale[ROWS * GROUPS], partial[MOEK_QUANT_PARTIALS];
+int main(void)
+{
+    static const int quant[5] = { MOEK_FP8T, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128, MOEK_FP8B128 };
+    const float fixed = 0.37f;
+    int i;
+    if (fread(x, sizeof x, 1, stdin) != 1) return 1;
+    for (i = 0; i < 5; i++) {
+        moek_quant_args a;
+        memset(&a, 0, sizeof a);
+        a.rows = ROWS; a.cols = COLS; a.source_div = 1; a.dtype = MOEK_DTYPE_BF16;
+        a.x = x; a.static_scale = i ? NULL : &fixed; a.ue8m0 = i == 4; a.partial = partial; a.q = q; a.scale = scale;
+        if (moek_quantize(quant[i], 0, &a, NULL) != MOEK_OK) return 1;
+        fwrite(q, sizeof q, 1, stdout);
+        fwrite(scale, 4, i < 2 ? 1 : i == 2 ? ROWS : ROWS * GROUPS, stdout);
+    }
+    return 0;
+}
+""" % (ROWS, COLS)
+
+
+def quantized(x):
+    """name, e4m3 codes and scales of each format, by the formulas of moek/ops.h in float32."""
+    f32, floor = np.float32, np.float32(1.0) / (np.float32(448.0) * np.float32(512.0))
+
+    def codes(v):
+        return np.clip(v, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    yield "fp8t static", codes(x * (f32(1) / f32(0.37))), np.array([0.37], f32)
+    s = np.abs(x).max() / f32(448)
+    yield "fp8t dynamic", codes(x * (f32(1) / s)), np.array([s], f32)
+    s = np.maximum(np.abs(x).max(1) / f32(448), floor)
+    yield "fp8c", codes(x / s[:, None]), s
+    blocks = x.reshape(ROWS, GROUPS, 128)
+    s = np.maximum(np.abs(blocks).max(2), f32(1e-10)) / f32(448)
+    yield "fp8b128", codes(blocks / s[:, :, None]), s
+    mantissa, exponent = np.frexp(np.maximum(s, f32(1e-10)).astype(np.float64))
+    s = np.ldexp(1.0, exponent - (mantissa == 0.5)).astype(f32)
+    yield "fp8b128 ue8m0", codes(blocks / s[:, :, None]), s
+
+
 def inputs():
     """Bits of floats to convert."""
     rng = np.random.default_rng(1)
@@ -71,9 +121,13 @@ def main():
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "numbers.c"), "w") as f:
         f.write(PROGRAM)
+    with open(os.path.join(out, "quantize.c"), "w") as f:
+        f.write(QUANTIZE)
     cc = (os.environ.get("CC") or "cc").split()
-    subprocess.run(cc + ["-std=c99", "-O2", "-I", os.path.join(ROOT, "include"), os.path.join(out, "numbers.c"), "-o",
-                         os.path.join(out, "numbers"), "-lm"], check=True)
+    for program in ("numbers", "quantize"):
+        program = os.path.join(out, program)
+        subprocess.run(cc + ["-std=c99", "-O2", "-I", os.path.join(ROOT, "include"), program + ".c", "-o", program,
+                             "-lm"], check=True)
     np.seterr(all="ignore")
     bits = inputs()
     raw = subprocess.run([os.path.join(out, "numbers")], input=bits.tobytes(), stdout=subprocess.PIPE,
@@ -115,7 +169,21 @@ def main():
     want = np.minimum(exponent - (mantissa == 0.5) + 127, 254).astype(np.uint8)
     have = table["s"][normal]
     check("float to ue8m0", have == want, bits[normal], have, want)
-    print(f"{bits.size} floats")
+
+    rng = np.random.default_rng(2)
+    x = (rng.standard_normal((ROWS, COLS)) * 10.0 ** rng.uniform(-8, 3, (ROWS, 1))).astype(ml_dtypes.bfloat16)
+    x[5], x[7, 128:256], x[:, 3] = 0, 0, x[:, 3] * ml_dtypes.bfloat16(64)          # empty groups, and an outlier
+    raw = subprocess.run([os.path.join(out, "quantize")], input=x.tobytes(), stdout=subprocess.PIPE, check=True).stdout
+    at = 0
+    for name, want, scale in quantized(x.astype(np.float32)):
+        have = np.frombuffer(raw, np.uint8, want.size, at)
+        got = np.frombuffer(raw, np.float32, scale.size, at + want.size)
+        at += want.size + 4 * scale.size
+        good = (have == want.ravel()).all() and (got.view(np.uint32) == scale.ravel().view(np.uint32)).all()
+        if not good:
+            failed += 1
+            print(f"{name}: {(have != want.ravel()).sum()} codes and {(got != scale.ravel()).sum()} scales differ")
+    print(f"{bits.size} floats, {x.size} quantized numbers in each format")
     print(f"{len(TESTS) - failed} passed, {failed} failed, 0 skipped")
     return failed != 0
 
