@@ -1,4 +1,4 @@
-"""test_numbers.py -- the conversions of include/moek/common.h and moek_quantize against numpy and ml_dtypes, bit for bit.
+"""test_numbers.py -- conversions (include/moek/common.h) and moek_quantize against numpy and ml_dtypes, bit for bit.
 
 All codes of bf16, fp16 and e4m3 to float; and to them: every 16-bit float prefix, every tie and its neighbours, random
 floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not installed.
