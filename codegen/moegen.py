@@ -8,7 +8,7 @@
     moegen.py row KEY=VALUE ...     print a row for kernels.toml, checked
     moegen.py bundle [WORD ...] [--rows FILE.toml] [-o FILE]
                                     one self-contained header with the rows whose name holds every word
-    --prefix acme_moek              (write, bundle) rename moek_ to acme_moek_ and MOEK_ to ACME_MOEK_
+    --prefix acme_moek              (bundle) rename moek_ to acme_moek_ and MOEK_ to ACME_MOEK_
     -C DIR                          work in this checkout
 """
 import argparse, itertools, os, re, sys, time

@@ -311,7 +311,6 @@ static const moek_experts moek_table_batched_ = {
     "table_batched", MOEK_BATCHED, MOEK_DELEGATE, 0, NULL, NULL, moek_table_workspace_, moek_table_apply_
 };
 
-
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream)
 {
     int i;

@@ -115,6 +115,12 @@ static void moek_fill_defaults_(moek_config *c)
     if (c->alpha == 0) c->alpha = 1;
 }
 
+/* Tokens of a chunk. */
+static int moek_chunk_(const moek_config *c)
+{
+    return c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens;
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 typedef struct moek_oracle_ {
@@ -196,8 +202,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
         if (k->op == op && closer) near_row = k;
     }
     moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
-              c->hidden, c->inter,
-              arch ? "sm80" : "cpu");
+              c->hidden, c->inter, moek_arch_name_(arch));
     if (!near_row)
         MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
                  "python3 codegen/moegen.py list shows what there is.");
@@ -230,7 +235,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
     for (i = 0; i < MOEK_ROWS_; i++)
         formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].arch == arch && moek_table_[i].quant == c->quant;
-    if (!formats && !experts->supports && experts->apply == moek_table_apply_) return moek_no_row_(o, MOEK_OP_UP, arch);
+    if (!formats && experts->apply == moek_table_apply_) return moek_no_row_(o, MOEK_OP_UP, arch);
     if (c->local_experts > c->physical_experts)
         MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d local of %d physical experts",
                  c->local_experts, c->physical_experts);
@@ -259,9 +264,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     if (pf->cannot_defer && experts->expects_unquantized && moek_is_fp8_(c->quant))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, "
                  "and experts %s expect unquantized rows", pf->name, experts->name);
-    if (pf->max_tokens_per_rank &&
-        (c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens) >
-            pf->max_tokens_per_rank)
+    if (pf->max_tokens_per_rank && moek_chunk_(c) > pf->max_tokens_per_rank)
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s takes %d tokens a rank, config.max_tokens is %d: "
                  "set chunk_tokens",
                  pf->name, pf->max_tokens_per_rank, c->max_tokens);
@@ -343,7 +346,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->arch = arch ? o->device.arch : 0;
     plan->slots = c->topk + c->shared_slots;
     plan->local_experts = c->local_experts;
-    plan->chunk = c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens;
+    plan->chunk = moek_chunk_(c);
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
     if ((double)plan->local_experts * (double)per_expert > 0x7fffffff || (double)rows * plan->slots > 0x7fffffff)
@@ -368,7 +371,7 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
         const moek_backend_ *rows = &moek_backends_[i];
         if (rows->number == MOEK_BACKEND_USER || o->config->exclude & 1u << rows->number) continue;
         if (rows->arch > 0 && o->device.ordinal < 0) continue;
-        o->why->length = 0;
+        moek_clear_(o->why);
         status = moek_try_backend_(o, b->number, rows->arch, plan);
     }
     if (!o->why->length)
@@ -414,7 +417,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         if (first == MOEK_E_BACKEND || first == MOEK_E_ARCH || status == MOEK_E_NO_KERNEL)
             first = status;                            /* the one the user can mend */
     }
-    if (status == MOEK_OK) why->length = 0;
+    if (status == MOEK_OK) moek_clear_(why);
     return status == MOEK_OK ? MOEK_OK : first;
 }
 
@@ -440,10 +443,8 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
                  "kernels.toml what to add", c->kernel);
     o.config = c; o.why = why;
     o.device = moek_device_query_();
-    if ((status = moek_walk_backends_(&o, plan, why, log)) != MOEK_OK || !demanded || moek_plan_has_(plan, demanded)) {
-        if (why->size && status == MOEK_OK) why->at[0] = 0;
-        return status;
-    }
+    status = moek_walk_backends_(&o, plan, why, log);
+    if (status != MOEK_OK || !demanded || moek_plan_has_(plan, demanded)) return status;
     moek_row_refuses_(demanded, &o, plan->route->arch, reason, sizeof reason);
     MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel,
              reason[0] ? reason : "no row of the other GEMM has its tile");

@@ -37,6 +37,7 @@ static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 
 static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
     if (!plan || !args) return MOEK_E_ARGUMENT;
+    if (args->why && args->why_size) args->why[0] = 0;
     if (!plan->backend)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
     if (!plan->bound)
@@ -128,7 +129,6 @@ moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *
 {
     moek_status status = moek_check_run_(plan, args, NULL);
     if (status != MOEK_OK) return status;
-    if (args->why && args->why_size) args->why[0] = 0;
     if (!step) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "step is NULL");
     if (args->tokens > plan->chunk)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the stages take at most plan.chunk = %d at once",
@@ -263,7 +263,6 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
     int first = 0;
     moek_status status = moek_check_run_(plan, args, stream);
     if (status != MOEK_OK) return status;
-    if (args->why && args->why_size) args->why[0] = 0;
     do {
         const int left = args->tokens - first;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);

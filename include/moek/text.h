@@ -4,11 +4,17 @@
 
 typedef struct moek_text_ { char *at; size_t size, length; } moek_text_;      /* length: what it would need */
 
+static void moek_clear_(moek_text_ *t)
+{
+    t->length = 0;
+    if (t->size) t->at[0] = 0;
+}
+
 static moek_text_ moek_text_in_(char *at, size_t size)
 {
     moek_text_ t;
-    t.at = at; t.size = at ? size : 0; t.length = 0;
-    if (t.size) at[0] = 0;
+    t.at = at; t.size = at ? size : 0;
+    moek_clear_(&t);
     return t;
 }
 
@@ -89,6 +95,16 @@ static const char *moek_op_name_(int op)
     switch (op) {
 #define MOEK_CASE_(NAME, name, number) case number: return #name;
     MOEK_EACH_OP(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return "?";
+    }
+}
+
+static const char *moek_arch_name_(int arch)
+{
+    switch (arch) {
+#define MOEK_CASE_(NAME, name, number) case number: return #name;
+    MOEK_EACH_ARCH(MOEK_CASE_)
 #undef MOEK_CASE_
     default: return "?";
     }
