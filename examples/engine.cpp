@@ -22,6 +22,7 @@ static int backend_from(const char *variable)
     const char *value = std::getenv(variable);
     if (!value || !*value) return 0;
     if (!std::strcmp(value, "cpu")) return MOEK_BACKEND_CPU;
+    if (!std::strcmp(value, "sm90")) return MOEK_BACKEND_SM90;
     if (!std::strcmp(value, "sm80")) return MOEK_BACKEND_SM80;
     throw std::runtime_error(std::string(variable) + " is " + value + "; cpu or sm80");
 }

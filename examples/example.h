@@ -16,7 +16,7 @@
 #include <cuda_runtime_api.h>
 #define EXAMPLE_EXCLUDE 0u
 #else
-#define EXAMPLE_EXCLUDE (1u << MOEK_BACKEND_SM80)
+#define EXAMPLE_EXCLUDE MOEK_BACKENDS_GPU
 #endif
 
 static inline void example_must(int ok, const char *what, const char *why)

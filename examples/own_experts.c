@@ -89,7 +89,7 @@ int main(void)
     config.hidden = HIDDEN; config.inter = RANK; config.experts = EXPERTS; config.topk = TOPK;
     config.quant = MOEK_FP16; config.act = MOEK_SILU; config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
     config.max_tokens = TOKENS;
-    config.backend = MOEK_BACKEND_USER; config.exclude = 1u << MOEK_BACKEND_SM80; config.experts_impl = &ours;
+    config.backend = MOEK_BACKEND_USER; config.exclude = MOEK_BACKENDS_GPU; config.experts_impl = &ours;
     example_must(moek_plan_init(&plan, &config) == MOEK_E_BACKEND, "fp16", "our experts should have said no");
     printf("fp16: %s\n", plan.why);
     config.quant = MOEK_BF16;

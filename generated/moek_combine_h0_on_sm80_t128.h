@@ -18,6 +18,7 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
     const uint16_t *const rows = (const uint16_t *)a.rows + column;
     float sum[V] = {0}, x[V];
     int k0, d, j;
+    moek_grid_wait_();
     if (n <= 0) return;
 
     for (k0 = 0; k0 < a.topk; k0 += DEPTH) {
@@ -59,6 +60,6 @@ MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
     if (!a) return MOEK_READY_(moek_combine_h0_on_sm80_t128_k, 0);
     if (a->tokens < 1 || a->hidden < 1) return MOEK_OK;
     grid = dim3(a->tokens, (a->hidden + 1023) / 1024);
-    return MOEK_LAUNCH_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, *a);
+    return MOEK_CHAIN_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, a->early, *a);
 }
 #endif

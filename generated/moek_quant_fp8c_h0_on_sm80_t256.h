@@ -79,15 +79,17 @@ static __global__ void __launch_bounds__(256)
 moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
 {
     enum { THREADS = 256, V = 8 };
-    const int rows = moek_quant_fp8c_h0_on_sm80_t256_rows(&a), cols = a.cols;
+    const int cols = a.cols;
     __shared__ float part[2][THREADS / 32];
     int turn = 0;
-    float x[V];
-    int r, c0, i;
+    int rows, r, c0, i;
+    moek_grid_go_();
+    moek_grid_wait_();
+    rows = moek_quant_fp8c_h0_on_sm80_t256_rows(&a);
 
     for (r = blockIdx.x; r < rows; r += gridDim.x) {
         const int row = moek_quant_fp8c_h0_on_sm80_t256_target(&a, r);
-        float top = 0, s;
+        float top = 0, s, inverse, x[V];
         if (row < 0) continue;
         for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
             moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, c0);
@@ -96,16 +98,13 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
         top = moek_quant_fp8c_h0_on_sm80_t256_block_max(top, part[turn]);
         turn = !turn;
         s = fmaxf(__fdiv_rn(top, 448.0f), 1.0f / (448.0f * 512.0f));
+        inverse = __fdiv_rn(1.0f, s);
         if (threadIdx.x == 0) ((float *)a.scale)[row] = s;
-        for (c0 = 0; c0 < cols; c0 += THREADS * V) {
-            const int column = c0 + threadIdx.x * V;
-            if (column >= cols) continue;
-            moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, column);
+        for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
+            moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, c0);
             #pragma unroll
-            for (i = 0; i < V; i++) {
-                x[i] = copysignf(__fdiv_rn(x[i], s), x[i]);          /* the sign matters to NaN */
-            }
-            moek_quant_fp8c_h0_on_sm80_t256_store8(x, &a, row, column);
+            for (i = 0; i < V; i++) x[i] = copysignf(moek_divide_(x[i], s, inverse), x[i]);
+            moek_quant_fp8c_h0_on_sm80_t256_store8(x, &a, row, c0);
         }
     }
 }
@@ -118,6 +117,6 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stre
     if (!a) return MOEK_READY_(moek_quant_fp8c_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     if (a->rows < BLOCKS) grid.x = a->rows;
-    return MOEK_LAUNCH_(moek_quant_fp8c_h0_on_sm80_t256_k, grid, 256, 0, stream, *a);
+    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, grid, 256, 0, stream, a->early, *a);
 }
 #endif

@@ -15,6 +15,7 @@ MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     for (e = 0; e < a->experts; e++) a->counts[e] = 0;
+    for (e = 0; e < a->zeros; e++) a->zero[e] = 0;
 
     if (a->rows_per_expert) {
         for (slot = 0; slot < a->slots; slot++) {

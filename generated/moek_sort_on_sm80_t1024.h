@@ -21,7 +21,7 @@ MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids
     for (j = 0; j < 4; j++) id[j] = slot + j < end ? __ldg(ids + slot + j) : -1;
 }
 
-static __global__ void __launch_bounds__(1024, 2)
+static __global__ void __launch_bounds__(1024, 1)
 moek_sort_on_sm80_t1024_k(const moek_sort_args a)
 {
     enum { WARPS = 32, COPIES = 4, STEP = 128, DEPTH = 2, KEPT = 16 };
@@ -41,6 +41,8 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     int32_t id[DEPTH][4];
     unsigned own = 0, rows = 0, blocks = 0, first_row, first_block, rank, total;
     int slot, d, j, i;
+    moek_grid_go_();
+    for (i = e * threads + tid; i < a.zeros; i += gridDim.x * threads) a.zero[i] = 0;
 
     /* 1. How many slots has each expert below mine, how many have I? */
     for (i = tid; i < COPIES * a.experts; i += threads) count[i] = 0;
@@ -103,8 +105,9 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     }
 
     /* 3. Place them.  Slots of nobody are expert 0's to mark. */
-    if (own == 0 && !(batched && e == 0)) return;
-    for (slot = begin; slot < end; slot += STEP) {
+    if (own == 0 && !(batched && e == 0)) slot = end;
+    else slot = begin;
+    for (; slot < end; slot += STEP) {
         const int my_slot = slot + 4 * lane;
         unsigned m = (unsigned)hits & 15, at = rank;
         hits >>= 4;
@@ -133,6 +136,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
             at++;
         }
     }
+    moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
 MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream)
@@ -144,6 +148,6 @@ MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream)
     if (a->experts < 1) return MOEK_OK;
     threads = (a->slots + STEP - 1) / STEP * 32;                     /* a step a warp, as long as there are warps */
     threads = threads < LEAST ? LEAST : threads > MOST ? MOST : threads;
-    return MOEK_LAUNCH_(moek_sort_on_sm80_t1024_k, a->experts, threads, COPIES * 4 * a->experts, stream, *a);
+    return MOEK_CHAIN_(moek_sort_on_sm80_t1024_k, a->experts, threads, COPIES * 4 * a->experts, stream, a->early, *a);
 }
 #endif

@@ -19,7 +19,7 @@
  * neither compiled nor listed:
  *     MOEK_HIDDEN=7168          keep rows for this hidden size and the general ones (hidden 0)
  *     MOEK_QUANT=MOEK_FP8B128   keep rows for this format
- *     MOEK_ARCH=80              keep rows of this architecture (0: cpu, 80: sm80)
+ *     MOEK_ARCH=80              keep rows of this architecture (0: cpu, 80: sm80, 90: sm90, which needs those of 80)
  *     MOEK_WANT_HIDDEN(h), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)   or any test of your own, usable in #if
  *
  * WHAT IT DOES NOT: allocate, free, synchronize, print, read environment variables, keep state, start threads
@@ -110,9 +110,10 @@ enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED };
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 
 /* Backends, best first: X(name, number, arch of its rows).  The plan takes the first that accepts the config.        */
-#define MOEK_EACH_BACKEND(X) X(USER, 1, -1) X(SM80, 3, 80) X(CPU, 4, 0)
+#define MOEK_EACH_BACKEND(X) X(USER, 1, -1) X(SM90, 2, 90) X(SM80, 3, 80) X(CPU, 4, 0)
 #define MOEK_BACKEND_(name, number, arch) MOEK_BACKEND_##name = number,
 enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUNT_ };
+#define MOEK_BACKENDS_GPU (1u << MOEK_BACKEND_SM90 | 1u << MOEK_BACKEND_SM80)       /* for config.exclude */
 
 struct moek_prepare_finalize;
 struct moek_experts;
@@ -230,7 +231,7 @@ typedef struct moek_kernel {
     int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
     int granule;
     int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
-    int arch;                         /* 0: cpu; 80: sm_80 and up                                                     */
+    int arch;                         /* 0: cpu; 80: sm_80 and up; 90: sm_90, code for sm_90a                         */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;
     const char *row;                  /* its row in kernels.toml                                                      */

@@ -314,6 +314,7 @@ static inline void ref_sort(const moek_sort_args *a)
     const int batched = a->rows_per_expert > 0;
     int e, i, at = 0, blocks = 0;
     for (i = 0; batched && i < a->slots; i++) a->slot_row[i] = -1;
+    for (i = 0; i < a->zeros; i++) a->zero[i] = 0;
     for (e = 0; e < a->experts; e++) {
         int n = 0, row;
         if (!batched) a->offsets[e] = at;
@@ -477,10 +478,12 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int e
     }
     return sum;
 }
+/* What the unit that multiplies adds to that: fp8 wgmma keeps 13 bits below its largest term, and drops the rest.  Set by the test of a row. */
+static double ref_products_error;
 /* What f32 sums of k terms may be off by, where the |terms| add up to 1.  The worst case is k * 2^-24; an eighth of it,
  * and some for the scales, is still far from what sums do (tensor cores truncate,
                                                             but add 8 or 16 products at a time). */
-static inline double ref_f32_error(int k) { return (k / 16 + 16) * ldexp(1, -23); }
+static inline double ref_f32_error(int k) { return (k / 16 + 16) * ldexp(1, -23) + ref_products_error; }
 
 /* out of up before rounding; *slack: how far f32 arithmetic may be from it. */
 static inline double ref_up_one(const moek_gemm_args *a, int quant, int row, int expert, int j, double *slack)

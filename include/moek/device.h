@@ -18,6 +18,42 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
     (kernel<<<(grid), (threads), (shared), (stream)>>>(args), \
      cudaPeekAtLastError() == cudaSuccess ? MOEK_OK : MOEK_E_CUDA)
 
+/* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch), and
+ * then calls moek_grid_wait_ before it reads what that kernel wrote, or writes what that reads. */
+#define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
+    ((early) ? moek_launch_early_((const void *)(kernel), (grid), (threads), (shared), (stream), &(args)) \
+             : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
+static MOEK_UNUSED moek_status moek_launch_early_(const void *kernel, dim3 grid, int threads, int shared,
+                                                  moek_stream stream, const void *args)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    void *list[1] = { (void *)args };
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, kernel, list) == cudaSuccess ? MOEK_OK : MOEK_E_CUDA;
+}
+/* Until the kernels ahead are done and what they wrote is there.  Nothing to wait for unless launched early. */
+MOEK_DEVICE void moek_grid_wait_(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+/* From here on the next kernel may start, if it is launched early. */
+MOEK_DEVICE void moek_grid_go_(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 /* What a launcher does when called with NULL: is there code for this device, and may it have its shared memory? */
 #define MOEK_READY_(kernel, shared) moek_ready_((const void *)(kernel), (shared))
 static MOEK_UNUSED moek_status moek_ready_(const void *kernel, int shared)
@@ -146,6 +182,10 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
+#define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
+    ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
+MOEK_FN void moek_grid_wait_(void) {}
+MOEK_FN void moek_grid_go_(void) {}
 MOEK_FN moek_words_ moek_load_words_(const void *shared) { moek_words_ r; memcpy(&r, shared, 16); return r; }
 MOEK_FN void moek_ldmatrix4_(uint32_t r[4], const void *shared)
 {
@@ -211,6 +251,16 @@ MOEK_DEVICE moek_words_ moek_to_t8_(const float f[8], int dtype)
     #pragma unroll
     for (i = 0; i < 4; i++) r.w[i] = moek_to_t2_(f[2 * i], f[2 * i + 1], dtype);
     return r;
+}
+
+/* x / s, rounded as a division is, by inverse = 1 / s: two steps of the remainder, where a division by itself would find
+ * its reciprocal, and look for s too small or too large, each time.  For s >= 2^-100 or Inf, |x / s| <= 1e6 or NaN. */
+MOEK_DEVICE float moek_divide_(float x, float s, float inverse)
+{
+    float y = x * inverse;
+    if (!(inverse > 0) || !(fabsf(y) < INFINITY)) return y;          /* s or x is Inf, or x NaN */
+    y = fmaf(fmaf(-s, y, x), inverse, y);
+    return fmaf(fmaf(-s, y, x), inverse, y);
 }
 
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */

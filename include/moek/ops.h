@@ -10,6 +10,8 @@
  *
  * "T" is dtype, MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16.  A slot is one (token, k) pair: slot = token * topk + k.
  * "device pointer" means host memory for rows of arch cpu.  Device arrays of T, e4m3 and weights are 16-byte aligned.
+ * `early`, on sm_90 and newer: 1 if the kernel before this one in the stream is one of the same layer's (programmatic
+ * dependent launch: this one may start while that one still runs; a GEMM then fetches weights).  Else 0.
  * Whatever is not said to be written is not written.  All results are the same bits in every run.                */
 #ifndef MOEK_OPS_H
 #define MOEK_OPS_H
@@ -78,6 +80,8 @@ typedef struct moek_sort_args {
     int32_t *block_row;             /* written: [num_blocks]                                                         */
     int32_t *num_blocks;            /* written: [1]                                                                  */
     int32_t *slot_row;              /* written: [slots] (batched), else NULL                                         */
+    int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
+    int early;                      /* see above; here: and that kernel neither writes ids nor reads what is written */
 } moek_sort_args;
 
 /* quant: rows of T -> rows of the format.  Row r reads source row r / source_div and writes row
@@ -111,6 +115,7 @@ typedef struct moek_quant_args {
     float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
     void *q;                        /* written: rows of cols, T or e4m3                                              */
     void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
+    int early;                      /* see above                                                                      */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -145,7 +150,12 @@ typedef struct moek_gemm_args {
     int rows_per_expert;            /* 0: standard                                                                   */
     int act;  float alpha, beta, limit;                                                          /* up only          */
     int gate_first, up_first, w_step;                                                            /* up, gated only   */
+    float *split;                   /* scratch, MOEK_SPLITS * m * n of the row floats, or NULL.  sm90 rows with m < 128  */
+    int32_t *split_flags;           /*   then split tiles along k, so that all blocks read as many bytes: sums are added
+                                         in another order, which depends on counts.  [MOEK_SPLITS], zeros before    */
+    int early;                      /* see above                                                                      */
 } moek_gemm_args;
+enum { MOEK_SPLITS = 256 };
 
 /* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
  *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;
@@ -159,6 +169,7 @@ typedef struct moek_combine_args {
     const float *weights;           /* [tokens][topk] f32, or NULL: ones                                             */
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend                                    */
+    int early;                      /* see above                                                                      */
 } moek_combine_args;
 
 #define moek_max_blocks(slots, experts, block_m) \

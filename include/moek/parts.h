@@ -165,6 +165,7 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
         moek_one_rank_layout_(plan, step->prepare_workspace, &w);
         a.slot_row = w.slot_row;
     }
+    a.early = plan->arch >= 90;
     return plan->combine->launch(&a, stream);
 }
 
@@ -180,7 +181,8 @@ const moek_prepare_finalize moek_batched = {
 /* ---- experts made of table rows ---------------------------------------------------------------------------------- */
 
 typedef struct moek_table_work_ {
-    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks;
+    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks, *flags;
+    float *split;
     void *h;
     moek_quantized_ hq;
 } moek_table_work_;
@@ -192,6 +194,7 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
     const size_t blocks = slots ? moek_max_blocks(slots, experts, (size_t)plan->up[0]->m) : 0;
+    size_t splits;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
@@ -200,6 +203,11 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     w->block_expert = (int32_t *)moek_take_(&carver, 4 * blocks);
     w->block_row = (int32_t *)moek_take_(&carver, 4 * blocks);
     w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
+    /* For rows of sm90 that split tiles; in a fixed manner would be at odds with batch_invariant. */
+    splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
+    w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
+    w->split = (float *)moek_take_(&carver, splits * 64 * 128 * 4);
+    if (!splits) { w->flags = NULL; w->split = NULL; }
     w->h = moek_take_(&carver, 2 * rows * (size_t)c->inter);
     if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter);
     else memset(&w->hq, 0, sizeof w->hq);
@@ -219,7 +227,7 @@ int moek_plan_tile(const moek_plan *plan, int rows)
     const long long mean = ((long long)rows * plan->slots + experts - 1) / experts;
     int i;
     for (i = 0; i < plan->tiles - 1; i++)
-        if (mean <= plan->up[i]->m) break;
+        if (plan->up[i]->arch == 90 ? 3 * mean <= 2 * plan->up[i]->m : mean <= plan->up[i]->m) break;
     return i;
 }
 
@@ -244,8 +252,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
-    const int tile = moek_tile_(step), gated = moek_act_gated_(c->act), fp8 = moek_is_fp8_(c->quant);
-    const int slots = step->rows * plan->slots;
+    const int early = plan->arch >= 90, tile = moek_tile_(step), gated = moek_act_gated_(c->act);
+    const int fp8 = moek_is_fp8_(c->quant), slots = step->rows * plan->slots;
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -257,17 +265,20 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     memset(&g, 0, sizeof g);
     g.experts = plan->local_experts;
     g.dtype = c->dtype;
+    g.a = step->a; g.a_scale = step->a_scale;
+    g.a_div = 1;
     if (plan->rows_per_expert) {
         g.rows_per_expert = plan->rows_per_expert;
         g.max_blocks = (moek_live_rows_(step) + plan->up[tile]->m - 1) / plan->up[tile]->m;
         g.counts = step->expert_tokens;
-        g.a_div = 1;
     } else {
         memset(&s, 0, sizeof s);
         s.slots = slots; s.experts = plan->local_experts; s.block_m = plan->up[tile]->m;
         s.ids = step->expert_ids;
         s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
         s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
+        s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
+        s.early = early && fp8 && plan->prepare_finalize == &moek_local;           /* beside the quantization of x */
         if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         g.counts = w.counts; g.offsets = w.offsets;
@@ -276,13 +287,14 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     }
 
     g.n = c->inter; g.k = c->hidden; g.w_rows = gated ? 2 * c->inter : c->inter;
-    g.a = step->a; g.a_scale = step->a_scale;
     g.w = weights->w_up; g.w_scale = weights->w_up_scale; g.bias = weights->w_up_bias;
     g.out = w.h;
     g.act = c->act; g.alpha = c->alpha; g.beta = c->beta; g.limit = c->limit;
     g.w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g.gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g.up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
+    g.early = early;
+    g.split = w.split; g.split_flags = w.flags;
     if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
 
     if (fp8) {
@@ -292,6 +304,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         q.static_scale = weights->h_scale;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else q.row_limit = w.offsets + g.experts;
+        q.early = early;
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
 
@@ -299,8 +312,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.a = fp8 ? w.hq.q : w.h; g.a_scale = fp8 ? w.hq.scale : NULL;
     g.w = weights->w_down; g.w_scale = weights->w_down_scale; g.bias = weights->w_down_bias;
     g.out = step->out;
-    g.out_order = g.a_order;                          /* back to slot order: out is [rows][slots][hidden] */
+    g.out_order = plan->rows_per_expert ? NULL : w.order;           /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;
+    if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
     return plan->down[tile]->launch(&g, stream);
 }
 

@@ -135,7 +135,7 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     const moek_config *c = o->config;
     const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
     moek_text_ t = moek_text_in_(why, size);
-    if (k->arch != arch) moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
+    if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm)) moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
     else if (k->arch && k->shared_bytes > o->device.shared_bytes)
         moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
                   k->shared_bytes, o->device.shared_bytes);
@@ -284,10 +284,12 @@ static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan
     all[n++] = plan->combine;
     for (i = 0; i < plan->tiles; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
     for (i = 0; i < n; i++)
-        if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK)
-            MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d; "
-                     "compile with -gencode arch=compute_%d,code=sm_%d",
-                     all[i]->name, o->device.arch, o->device.arch, o->device.arch);
+        if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
+            const char *const own = all[i]->arch >= 90 ? "a" : "";
+            MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d%s; "
+                     "compile with -gencode arch=compute_%d%s,code=sm_%d%s", all[i]->name, o->device.arch, own,
+                     o->device.arch, own, o->device.arch, own);
+        }
     return MOEK_OK;
 }
 

@@ -1,0 +1,268 @@
+/* moek/sm90.h -- helpers of the sm90 rows: mbarrier, TMA, wgmma, registers by warpgroup, and the schedule of row blocks.
+ *
+ * wgmma needs code for sm_90a.  Where a row is compiled for anything else its kernel is empty and takes 32 threads at
+ * most, by which its launcher knows that there is no code (MOEK_READY_SM90_). */
+#ifndef MOEK_SM90_H
+#define MOEK_SM90_H
+#include "device.h"
+#include <cuda.h>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MOEK_SM90_CODE_ 1
+#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(threads, 1)
+#else
+#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(32, 1)
+#endif
+
+#define MOEK_READY_SM90_(kernel, threads, shared) moek_ready_sm90_((const void *)(kernel), (threads), (shared))
+static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads, int shared)
+{
+    struct cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.maxThreadsPerBlock >= threads)
+        return moek_ready_(kernel, shared);
+    (void)cudaGetLastError();
+    return MOEK_E_ARCH;
+}
+
+/* ---- TMA: the weights as a tensor of four dimensions, so that a box never reaches into another expert ------------ */
+
+typedef CUresult (*moek_encode_tiled_)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                       const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                       CUtensorMapFloatOOBfill);
+
+/* The driver's function, by way of the runtime: nothing to link.  NULL if the driver has none. */
+static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
+{
+    void *f = NULL;
+    cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                                                &found);
+#else
+    const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
+#endif
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? (moek_encode_tiled_)f : NULL;
+}
+
+/* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
+ * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, with
+ * both: `rows` of gate and up together, 8 by 8, in groups of 8; else all rows are one group.  What lies outside is zero. */
+static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows, int both)
+{
+    static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
+    const int gated = a->w_rows > a->n, halves = both && gated ? 2 : 1;
+    const int apart = a->gate_first > a->up_first ? a->gate_first - a->up_first : a->up_first - a->gate_first;
+    const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)(gated ? a->w_step : 1);
+    const cuuint32_t group = (cuuint32_t)(halves == 2 ? 8 : a->n);
+    const cuuint64_t size[5] = { (cuuint64_t)a->k, group, gated ? 2u : 1u, (cuuint64_t)a->n / group,
+                                 (cuuint64_t)a->experts };
+    const cuuint64_t stride[4] = { next, row * (cuuint64_t)(gated ? apart : a->w_rows), group * next,
+                                   row * (cuuint64_t)a->w_rows };
+    const cuuint32_t box[5] = { 128u / (cuuint32_t)element, halves == 2 ? 8 : (cuuint32_t)rows, (cuuint32_t)halves,
+                                halves == 2 ? (cuuint32_t)rows / 16 : 1, 1 };
+    const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
+    if (!encode) return MOEK_E_CUDA;
+    return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
+                  size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
+         ? MOEK_OK : MOEK_E_ARGUMENT;
+}
+
+/* One block a multiprocessor. */
+static MOEK_UNUSED unsigned moek_blocks_sm90_(void)
+{
+    int device = 0, n = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+    return n < MOEK_SPLITS ? n : MOEK_SPLITS;
+}
+
+enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
+
+#ifdef MOEK_SM90_CODE_
+MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+/* A box of the map -> shared memory (aligned to 1024); `bar` counts the bytes. */
+MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
+                                   int k, int row, int half, int group, int expert)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;\n"
+                 :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
+                    "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert), "l"(policy) : "memory");
+}
+MOEK_DEVICE void moek_tma_prefetch_map_(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];\n" :: "l"(map) : "memory");
+}
+/* L2: keep (weights that several row blocks read), or first to go (read once). */
+MOEK_DEVICE uint64_t moek_evict_first_(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+    return policy;
+}
+MOEK_DEVICE uint64_t moek_evict_normal_(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;\n" : "=l"(policy));
+    return policy;
+}
+
+/* ---- mbarrier ---------------------------------------------------------------------------------------------------- */
+
+MOEK_DEVICE void moek_mbar_init_(uint64_t *bar, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" :: "r"(moek_shared_address_(bar)), "r"(arrivals) : "memory");
+}
+/* After the inits, before anyone uses them: for the copy engine, too. */
+MOEK_DEVICE void moek_mbar_init_fence_(void) { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
+/* One arrival for the whole warp, after all its lanes came by. */
+MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n"
+                     :: "r"(moek_shared_address_(bar)) : "memory");
+}
+MOEK_DEVICE void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n"
+                 :: "r"(moek_shared_address_(bar)), "r"(bytes) : "memory");
+}
+MOEK_DEVICE void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra done;\n"
+                 "bra again;\n"
+                 "done:\n"
+                 "}\n" :: "r"(moek_shared_address_(bar)), "r"(parity) : "memory");
+}
+/* Arrive when the cp.async of this thread so far have landed.  wgmma then sees them without a proxy fence: they are in
+ * shared memory, not on their way out of a thread.  (CUTLASS's and others' cp.async main loops rest on that, too; a
+ * fence of each reader would wait for its older stores, and cost up to 7 % of a layer.) */
+MOEK_DEVICE void moek_mbar_arrive_copied_(uint64_t *bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" :: "r"(moek_shared_address_(bar)) : "memory");
+}
+
+/* ---- wgmma ------------------------------------------------------------------------------------------------------- */
+
+/* Operand in shared memory: rows of 128 bytes of k, swizzled by 128 bytes, 8 rows every 1024 bytes.  The next 32 bytes
+ * of k: + 2. */
+MOEK_DEVICE uint64_t moek_wgmma_operand_(const void *p)
+{
+    return (uint64_t)(moek_shared_address_(p) >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+MOEK_DEVICE void moek_wgmma_fence_(void) { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+MOEK_DEVICE void moek_wgmma_commit_(void) { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+#define moek_wgmma_wait_(n) asm volatile("wgmma.wait_group.sync.aligned %0;\n" :: "n"(n) : "memory")
+
+#define moek_registers_more_(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" :: "n"(n))
+#define moek_registers_less_(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" :: "n"(n))
+
+/* ---- the schedule ------------------------------------------------------------------------------------------------ */
+
+/* Before expert e: blocks of m rows, and rows.  In shared memory. */
+typedef struct moek_schedule_ { int *block, *row; } moek_schedule_;
+
+/* By all threads of the block (a multiple of 32, at most 768); ends with a barrier. */
+MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts, int experts, int m)
+{
+    moek_schedule_ s;
+    const int t = threadIdx.x, warps = blockDim.x / 32, lane = t % 32, each = (experts + blockDim.x - 1) / blockDim.x;
+    int2 *const warp_sum = (int2 *)((int *)shared + 2 * (MOEK_SM90_EXPERTS + 1));
+    int rows = 0, blocks = 0, i, by, my_rows, my_blocks;
+    s.block = (int *)shared;
+    s.row = s.block + MOEK_SM90_EXPERTS + 1;
+    for (i = t * each; i < t * each + each && i < experts; i++) {
+        const int n = counts[i];
+        s.row[i] = n;
+        rows += n;
+        blocks += (n + m - 1) / m;
+    }
+    my_rows = rows; my_blocks = blocks;
+    #pragma unroll
+    for (by = 1; by < 32; by *= 2) {
+        const int r = __shfl_up_sync(0xffffffff, rows, by), b = __shfl_up_sync(0xffffffff, blocks, by);
+        if (lane >= by) { rows += r; blocks += b; }
+    }
+    if (lane == 31) warp_sum[t / 32] = make_int2(rows, blocks);
+    __syncthreads();
+    rows -= my_rows; blocks -= my_blocks;
+    for (i = 0; i < warps && i < t / 32; i++) { rows += warp_sum[i].x; blocks += warp_sum[i].y; }
+    for (i = t * each; i < t * each + each && i < experts; i++) {
+        const int n = s.row[i];
+        s.row[i] = rows;
+        s.block[i] = blocks;
+        rows += n;
+        blocks += (n + m - 1) / m;
+        if (i == experts - 1) { s.row[experts] = rows; s.block[experts] = blocks; }
+    }
+    __syncthreads();
+    return s;
+}
+
+/* The expert of row block b, which is below s.block[experts]. */
+MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
+{
+    int low = 0, high = experts;                      /* block[low] <= b < block[high] */
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (s.block[middle] <= b) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* As moek_act_silu_ without a limit, by the approximate exp and reciprocal: within 1e-6. */
+MOEK_DEVICE float moek_fast_silu_(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
+
+/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q and 2 q + 1), transposed. */
+MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(two));
+    return r;
+}
+/* Barriers of some warps, by number: come by, or wait. */
+MOEK_DEVICE void moek_named_arrive_(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
+}
+MOEK_DEVICE void moek_named_wait_(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
+}
+
+/* A flag between blocks of a launch; all of them are resident. */
+MOEK_DEVICE void moek_flag_raise_(int32_t *flag)
+{
+    asm volatile("st.release.gpu.global.b32 [%0], %1;\n" :: "l"(flag), "r"(1) : "memory");
+}
+MOEK_DEVICE void moek_flag_await_(const int32_t *flag)
+{
+    int up;
+    do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(up) : "l"(flag) : "memory");
+    while (!up);
+}
+
+/* Four words a lane of a quad -> lane q has word q of each: the transpose. */
+MOEK_DEVICE void moek_quad_transpose_(uint32_t w[4])
+{
+    const int q = threadIdx.x % 4;
+    uint32_t a, b;
+    a = __shfl_xor_sync(0xffffffff, q & 1 ? w[0] : w[1], 1);
+    b = __shfl_xor_sync(0xffffffff, q & 1 ? w[2] : w[3], 1);
+    if (q & 1) { w[0] = a; w[2] = b; } else { w[1] = a; w[3] = b; }
+    a = __shfl_xor_sync(0xffffffff, q & 2 ? w[0] : w[2], 2);
+    b = __shfl_xor_sync(0xffffffff, q & 2 ? w[1] : w[3], 2);
+    if (q & 2) { w[0] = a; w[1] = b; } else { w[2] = a; w[3] = b; }
+}
+#endif
+#endif
