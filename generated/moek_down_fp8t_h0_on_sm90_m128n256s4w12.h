@@ -21,13 +21,13 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_t
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
                  "}, %64, %65, p, 1, 1;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), 
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), 
-                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), 
-                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), 
-                   "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), 
-                   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), 
-                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), 
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+                   "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+                   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
                    "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
                  : "l"(a), "l"(b), "r"(add));
 }
@@ -41,7 +41,8 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_a
 {
     int b, j, first;
     enum { GROUP = 16 };                                                /* row blocks, then the next columns */
-    const int row_blocks = s.block[a->experts], group0 = tile / (GROUP * tiles) * GROUP, within = tile % (GROUP * tiles);
+    const int row_blocks = s.block[a->experts];
+    const int group0 = tile / (GROUP * tiles) * GROUP, within = tile % (GROUP * tiles);
     const int group = row_blocks - group0 < GROUP ? row_blocks - group0 : GROUP;
     b = group0 + within % group; j = within / group;
     at->e = moek_schedule_find_(s, a->experts, b);
@@ -60,8 +61,8 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_dow
     moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
 }
 
-/* 128 columns of a row, 16 bytes a lane of a quad, from its pairs of every 8 columns: y [blocks of 8 columns][4], this row's
- * pair at 0, or at 2 if high. */
+/* 128 columns of a row, 16 bytes a lane of a quad, from its pairs of every 8 columns: y [blocks of 8 columns][4],
+ * this row's pair at 0, or at 2 if high. */
 MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, const float *y, int high, int columns, int dtype)
 {
     const int q = threadIdx.x % 4;
@@ -79,7 +80,8 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, c
     }
 }
 
-/* Scale, bias, and out: this lane's pairs of every 8 columns, of rows to0 and to1 (-1: none). */
+/* Scale, bias, and out: this lane's pairs of every 8 columns, of rows to0 and to1
+ * (-1: none). */
 MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, const moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile *at,
     int64_t to0, int64_t to1, int r0, int r1, int n, int dtype)
 {
@@ -125,7 +127,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
-    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of M rows of a, then of 64 rows of w each */
+    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64 rows of w each */
     void *const schedule = scales + STAGES * SCALES;
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x;
@@ -144,8 +146,10 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
         }
         moek_mbar_init_fence_();
     }
-    moek_grid_go_();                               /* the schedule is older: the up row waited for it */
-    s = moek_schedule_of_(schedule, a->counts, a->experts, M);         /* ends with a barrier */
+    {
+        moek_grid_go_();                           /* the schedule is older: the up row waited for it */
+        s = moek_schedule_of_(schedule, a->counts, a->experts, M);     /* ends with a barrier, as above */
+    }
     tile = blockIdx.x;
     last = s.block[a->experts] * tiles;
 #define MOEK_NEXT_ (int)gridDim.x
@@ -180,7 +184,8 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
                 #pragma unroll
                 for (i = 0; i < ROWS; i++)
                     if (row[i] >= 0)
-                        moek_cp_async16_(stage + i * 2048 + to, from + (size_t)(uint32_t)row[i] * (uint32_t)row_bytes, bytes);
+                        moek_cp_async16_(stage + i * 2048 + to,
+                                         from + (size_t)(uint32_t)row[i] * (uint32_t)row_bytes, bytes);
                 moek_mbar_arrive_copied_(full + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
@@ -255,11 +260,12 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_down_fp8t_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_down_fp8t_h0_on_sm90_m128n256s4w12_k, 384, 206656);
+    if (!a) return MOEK_READY_SM90_(moek_down_fp8t_h0_on_sm90_m128n256s4w12_k, 384, 206144);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
-    if ((status = moek_weight_map_(&p.w, a, 1, 256, 0)) != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_down_fp8t_h0_on_sm90_m128n256s4w12_k, moek_blocks_sm90_(), 384, 206656, stream, a->early, p);
+    status = moek_weight_map_(&p.w, a, 1, 256, 0);
+    if (status != MOEK_OK) return status;
+    return MOEK_CHAIN_(moek_down_fp8t_h0_on_sm90_m128n256s4w12_k, moek_blocks_sm90_(), 384, 206144, stream, a->early, p);
 }
 #endif

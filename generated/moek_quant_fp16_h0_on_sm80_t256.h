@@ -47,6 +47,8 @@ moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_args a)
     moek_grid_go_();
     moek_grid_wait_();
     rows = moek_quant_fp16_h0_on_sm80_t256_rows(&a);
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
     for (r = blockIdx.x; r < rows; r += ROWS * gridDim.x) {
         int row[ROWS], u;
@@ -78,6 +80,7 @@ MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stre
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     if (a->rows < BLOCKS) grid.x = a->rows;
     if (a->rows < FEW) grid.y = (a->cols + 2047) / 2048;
-    return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_k, grid, 256, 0, stream, a->early, *a);
+    return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_k, grid, 256, 0, stream,
+                       a->early, *a);
 }
 #endif

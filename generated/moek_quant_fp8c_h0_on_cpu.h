@@ -61,6 +61,7 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_cpu(const void *args, moek_stream stream)
     int r;
     (void)stream;
     if (!a) return MOEK_OK;
+    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
     MOEK_PARALLEL_FOR
     for (r = 0; r < a->rows; r++) {
         const int target = a->target ? a->target[r] : r;

@@ -86,6 +86,8 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
     moek_grid_go_();
     moek_grid_wait_();
     rows = moek_quant_fp8c_h0_on_sm80_t256_rows(&a);
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
     for (r = blockIdx.x; r < rows; r += gridDim.x) {
         const int row = moek_quant_fp8c_h0_on_sm80_t256_target(&a, r);
@@ -117,6 +119,7 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stre
     if (!a) return MOEK_READY_(moek_quant_fp8c_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     if (a->rows < BLOCKS) grid.x = a->rows;
-    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, grid, 256, 0, stream, a->early, *a);
+    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, grid, 256, 0, stream,
+                       a->early, *a);
 }
 #endif

@@ -88,6 +88,7 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_cpu(const void *args, moek_stream stream)
     int r;
     (void)stream;
     if (!a) return MOEK_OK;
+    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
     s = moek_quant_fp8t_h0_on_cpu_scale_(a);
     ((float *)a->scale)[0] = s;
     MOEK_PARALLEL_FOR

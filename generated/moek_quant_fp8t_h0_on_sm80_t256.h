@@ -109,6 +109,8 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_args a)
     moek_grid_go_();
     moek_grid_wait_();
     rows = moek_quant_fp8t_h0_on_sm80_t256_rows(&a);
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
     if (a.static_scale) {
         s = *a.static_scale;
@@ -158,6 +160,7 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     if (a->rows < FEW) grid.y = (a->cols + 2047) / 2048;
     if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, *a);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, grid, 256, 0, stream, a->early && a->static_scale, *a);
+    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, grid, 256, 0, stream,
+                       a->early && a->static_scale, *a);
 }
 #endif

@@ -18,7 +18,7 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m32n128s10w12_mma_(float *d, uint64_t a
                  "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
                  "}, %16, %17, p, 1, 1, 0, 0;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), 
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                    "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
                  : "l"(a), "l"(b), "r"(add));
 }
@@ -46,11 +46,13 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m32n128s10w12_tile_(const moek_gemm_arg
     at->j0 = j * columns;
 }
 
-/* The first stage of a block's share: all stages of all tiles in equal parts; without scratch for sums, whole tiles. */
-MOEK_DEVICE long long moek_up_bf16_h0_on_sm90_m32n128s10w12_share_(const moek_gemm_args *a, moek_schedule_ s, int tiles, int steps, int block)
+/* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other; without
+ * scratch for sums, whole tiles. */
+MOEK_DEVICE unsigned moek_up_bf16_h0_on_sm90_m32n128s10w12_share_(const moek_gemm_args *a, moek_schedule_ s, int tiles, int steps, unsigned block)
 {
-    const long long all = (long long)s.block[a->experts] * tiles;
-    return a->split ? all * steps * block / gridDim.x : all * block / gridDim.x * steps;
+    const unsigned unit = a->split ? 1 : steps, all = (unsigned)s.block[a->experts] * tiles * (a->split ? steps : 1);
+    const unsigned each = all / gridDim.x, more = all % gridDim.x;
+    return (each * block + (block < more ? block : more)) * unit;
 }
 
 /* One stage of weights. */
@@ -62,14 +64,15 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m32n128s10w12_weights_(const moek_up_bf
     moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
 }
 
-/* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the
- * other way round), columns 2 q and 2 q + 1 of every 8 rows of a.  row: where the lane's rows go. */
+/* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8
+ * (gated: of gate and of up, or the other way round), columns 2 q and 2 q + 1 of every 8 rows of a.
+ * row: where the lane's rows go. */
 MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m32n128s10w12_finish_(const moek_gemm_args *a, float *sum, const moek_up_bf16_h0_on_sm90_m32n128s10w12_tile *at, const int *row,
                                     int n, int part, int dtype)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
-    const int j = at->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);        /* of row 0 of the warp's 16 */
+    const int j = at->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of row 0 of the warp's 16 */
     float scale[2] = {1, 1}, bias[2] = {0, 0};
     int i;
     #pragma unroll
@@ -180,9 +183,11 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
-    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of M rows of a, then of 64 rows of w each */
-    int *const row = (int *)(scales + STAGES * SCALES);                /* [M]: the tile's rows of a */
-    void *const schedule = scales + STAGES * SCALES + M;
+    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64 rows of w each */
+    int *const row = (int *)(scales + STAGES * SCALES);                /* [M]: the tile's rows of a; [8][M] slots */
+    uint16_t *const ids = (uint16_t *)(row + 9 * M);                   /* [MOEK_SELF_SORT], where this block sorts */
+    int *const counts = (int *)(ids + MOEK_SELF_SORT);                 /* [MOEK_SM90_EXPERTS] */
+    void *const schedule = counts + MOEK_SM90_EXPERTS;
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x;
     const int n = a->n, k = a->k, gated = a->w_rows > n, columns = gated ? N / 2 : N;
@@ -190,7 +195,7 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
     int tile, last, i, first_step, last_step;
-    long long begin, end;
+    unsigned begin, end;
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
@@ -200,13 +205,19 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
         }
         moek_mbar_init_fence_();
     }
-    moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
-    moek_grid_go_();
-    s = moek_schedule_of_(schedule, a->counts, a->experts, M);         /* ends with a barrier */
+    if (a->ids) {                                  /* older than the kernel before */
+        moek_grid_go_();
+        moek_count_ids_(ids, counts, a->ids, a->slots, a->experts);
+        s = moek_schedule_of_(schedule, counts, a->experts, M);
+    } else {
+        moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
+        moek_grid_go_();
+        s = moek_schedule_of_(schedule, a->counts, a->experts, M);     /* ends with a barrier, as above */
+    }
     begin = moek_up_bf16_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, blockIdx.x);
     end = moek_up_bf16_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, blockIdx.x + 1);
     tile = (int)(begin / steps); last = (int)((end + steps - 1) / steps);
-    first_step = (int)(begin % steps); last_step = (int)(end - (long long)(last - 1) * steps);
+    first_step = (int)(begin % steps); last_step = (int)end - (last - 1) * steps;
 #define MOEK_NEXT_ 1
 
     if (t < 128) {
@@ -230,6 +241,7 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
             const int u = t - 32;
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             int rows = 0, e = -1, row0 = -1;
+            moek_grid_wait_();                     /* now a is there */
             for (; tile < last; tile += MOEK_NEXT_) {
                 const int until = tile == last - 1 ? last_step : steps;
                 moek_up_bf16_h0_on_sm90_m32n128s10w12_tile_(a, s, tile, tiles, columns, &at);
@@ -238,9 +250,12 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
                     #pragma unroll
                     for (i = 0; i < 1; i++) {
                         const int r = at.row0 + u + 96 * i;
-                        source[i] = r >= at.end ? 0 : a->a_order ? a->a_order[r] / a->a_div : r;
+                        source[i] = r >= at.end ? 0 : a->a_order && !a->ids ? a->a_order[r] / a->a_div : r;
                     }
                     moek_named_wait_(1, 96);       /* the rows before are no longer looked at */
+                    if (a->ids) {
+                        if (u < 32) moek_slots_of_(row, ids, a->slots, at.e, at.row0 - s.row[at.e], M, a->a_div);
+                    } else
                     #pragma unroll
                     for (i = 0; i < 1; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
                     moek_named_wait_(1, 96);
@@ -271,6 +286,7 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
         moek_up_bf16_h0_on_sm90_m32n128s10w12_tile at;
         int slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8];
         at.e = -1;
+        moek_grid_wait_();
         for (; tile < last; tile += MOEK_NEXT_) {
             const int until = tile == last - 1 ? last_step : steps, whole = first_step == 0 && until == steps;
             float sum[M / 2];
@@ -281,7 +297,7 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
                 #pragma unroll
                 for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
                     const int r = at.row0 + 8 * i + t % 32 / 4;
-                    to[i] = r >= at.end ? -1 : a->out_order ? a->out_order[r] : r;
+                    to[i] = r >= at.end ? -1 : a->out_order && !a->ids ? a->out_order[r] : r;
                 }
                 e = at.e; row0 = at.row0;
             }
@@ -320,7 +336,7 @@ moek_up_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_bf16_h0_
                     moek_flag_await_(a->split_flags + i);
                     #pragma unroll
                     for (j = 0; j < M / 2; j++) sum[j] += __ldcg(mail + ((size_t)i * (M / 2) + j) * THREADS);
-                    if (moek_up_bf16_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, i + 1) >= (long long)(tile + 1) * steps) break;
+                    if (moek_up_bf16_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, i + 1) >= (unsigned)(tile + 1) * steps) break;
                 }
             }
             moek_up_bf16_h0_on_sm90_m32n128s10w12_finish_(a, sum, &at, to, n, mine, dtype);
@@ -335,11 +351,12 @@ MOEK_LAUNCHER moek_up_bf16_h0_on_sm90_m32n128s10w12(const void *args, moek_strea
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_up_bf16_h0_on_sm90_m32n128s10w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_up_bf16_h0_on_sm90_m32n128s10w12_k, 384, 214560);
+    if (!a) return MOEK_READY_SM90_(moek_up_bf16_h0_on_sm90_m32n128s10w12_k, 384, 221728);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
-    if ((status = moek_weight_map_(&p.w, a, 2, 128, 1)) != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_up_bf16_h0_on_sm90_m32n128s10w12_k, moek_blocks_sm90_(), 384, 214560, stream, a->early, p);
+    status = moek_weight_map_(&p.w, a, 2, 128, 1);
+    if (status != MOEK_OK) return status;
+    return MOEK_CHAIN_(moek_up_bf16_h0_on_sm90_m32n128s10w12_k, moek_blocks_sm90_(), 384, 221728, stream, a->early, p);
 }
 #endif

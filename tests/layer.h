@@ -404,7 +404,8 @@ static inline int layer_check(layer *l, const char *what)
 {
     uint16_t *y;
     int same;
-    snprintf(l->what, sizeof l->what, "%s %s %s: %s", layer_arch == 90 ? "sm90" : layer_arch ? "sm80" : "cpu", moek_quant_name(l->config.quant),
+    snprintf(l->what, sizeof l->what, "%s %s %s: %s", layer_arch == 90 ? "sm90" : layer_arch ? "sm80" : "cpu",
+             moek_quant_name(l->config.quant),
              l->config.format == MOEK_BATCHED ? "batched" : "standard", what);
     if (!layer_plan(l) || !(y = layer_y(l, moek_run))) return 0;
     if (l->options & LAYER_LOGITS) layer_check_route(l);

@@ -349,10 +349,12 @@ static void sort_case(int slots, int experts, int block_m, int rows_per_expert, 
     if (launch_twice(&d)) {
 #define WANT(field) if (h.field) r.field = (int32_t *)rows_want(h.field)
 #define SAME(field) if (h.field) rows_same(#field, h.field, r.field)
-        WANT(zero); WANT(counts); WANT(offsets); WANT(order); WANT(block_expert); WANT(block_row); WANT(num_blocks); WANT(slot_row);
+        WANT(zero);
+        WANT(counts); WANT(offsets); WANT(order); WANT(block_expert); WANT(block_row); WANT(num_blocks); WANT(slot_row);
         ref_sort(&r);
         CHECK(rows_per_expert || *r.num_blocks <= blocks, "%s: more blocks than moek_max_blocks", now.what);
-        SAME(zero); SAME(counts); SAME(offsets); SAME(order); SAME(block_expert); SAME(block_row); SAME(num_blocks); SAME(slot_row);
+        SAME(zero);
+        SAME(counts); SAME(offsets); SAME(order); SAME(block_expert); SAME(block_row); SAME(num_blocks); SAME(slot_row);
     }
     rows_clear();
 }
@@ -401,7 +403,7 @@ static void quant_fill(uint16_t *x, int rows, int cols, int dtype, int calm, int
         }
 }
 typedef struct quant_case_t { int rows, cols, div, dtype, layout, ue8m0, only; unsigned options; } quant_case_t;
-enum { Q_WEIGHT = 1, Q_TARGET = 2, Q_LIMIT = 4, Q_COUNTS = 8, Q_STATIC = 16, Q_CALM = 32 };
+enum { Q_WEIGHT = 1, Q_TARGET = 2, Q_LIMIT = 4, Q_COUNTS = 8, Q_STATIC = 16, Q_CALM = 32, Q_ZERO = 64 };
 
 static int quant_targets(const quant_case_t *c, moek_quant_args *h)       /* returns the rows that q must have */
 {
@@ -481,7 +483,9 @@ static void quant_case(int quant, const quant_case_t *c)
     h.partial = (float *)scratch(MOEK_QUANT_PARTIALS * sizeof(float));
     h.q = out((size_t)rows * c->cols * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1));
     h.scale = out(quant_scale_bytes(c, &h, quant, rows));
+    if (c->options & Q_ZERO) h.zeros = 1 + c->cols % 700, h.zero = out_i32(h.zeros);
     d = r = h;
+    MOVE(d.zero);
     MOVE(d.x), MOVE(d.row_weight), MOVE(d.static_scale), MOVE(d.target), MOVE(d.row_limit), MOVE(d.counts);
     MOVE(d.partial), MOVE(d.q), MOVE(d.scale);
     if (launch_twice(&d)) {
@@ -489,6 +493,11 @@ static void quant_case(int quant, const quant_case_t *c)
         ref_quant(&r, quant);
         quant_same(&h, quant, rows, r.q);
         rows_same("scale", h.scale, r.scale);
+        if (h.zero) {
+            r.zero = (int32_t *)rows_want(h.zero);
+            memset(r.zero, 0, (size_t)h.zeros * 4);
+            rows_same("zero", h.zero, r.zero);
+        }
         free(r.q);
     }
     rows_clear();
@@ -508,7 +517,7 @@ static void test_quant(void)
         c.dtype = quant == MOEK_FP16 || (quant != MOEK_BF16 && i % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
         c.ue8m0 = b128 && rng_below(2);
         c.layout = !b128 ? 0 : c.ue8m0 ? rng_below(3) : rng_below(2);
-        c.options = rng_u32() & (Q_WEIGHT | Q_TARGET | Q_LIMIT | Q_COUNTS | Q_CALM | (fp8t ? Q_STATIC : 0));
+        c.options = rng_u32() & (Q_WEIGHT | Q_TARGET | Q_LIMIT | Q_COUNTS | Q_CALM | Q_ZERO | (fp8t ? Q_STATIC : 0));
         c.only = i % 7 ? -1 : rng_below(3) ? X_ZERO : X_PLAIN;
         quant_case(quant, &c);
     }
@@ -569,6 +578,12 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     s.slots = c->slots, s.experts = c->experts, s.block_m = block_m, s.ids = ids, s.counts = in_i32(c->experts);
     fill_ids(ids, c->slots, c->experts, c->kind);
     h->counts = s.counts;
+    if (now.row->arch == 90 && now.row->m < 128 && !c->batched && now.row->quant != MOEK_FP8C &&
+        c->order == (c->up ? ORDER_IN : ORDER_OUT)) {
+        int32_t *own = in_i32(c->slots);
+        memcpy(own, ids, (size_t)c->slots * 4);
+        h->ids = own;
+    }
     if (c->batched) {
         h->rows_per_expert = s.rows_per_expert = 1 + c->slots / 2;
         h->max_blocks = (h->rows_per_expert + block_m - 1) / block_m;
@@ -654,15 +669,14 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
 }
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
-static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
+static void gemm_launch_as(moek_gemm_args d, const moek_gemm_args *h, int up, size_t size, int exact)
 {
-    moek_gemm_args d = *h;
     double *y, *slack;
     size_t i;
     MOVE(d.a), MOVE(d.a_scale), MOVE(d.w), MOVE(d.w_scale), MOVE(d.bias), MOVE(d.out), MOVE(d.a_order),
         MOVE(d.out_order);
     MOVE(d.offsets), MOVE(d.counts), MOVE(d.block_expert), MOVE(d.block_row), MOVE(d.num_blocks);
-    MOVE(d.split), MOVE(d.split_flags);
+    MOVE(d.split), MOVE(d.split_flags), MOVE(d.ids);
     if (!launch_twice(&d)) return;
     y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
     for (i = 0; i < size; i++) y[i] = REF_UNWRITTEN;
@@ -670,6 +684,10 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
     if (exact) memset(slack, 0, size * sizeof *slack);
     t_check(got(h->out), y, slack, size, h->n, h->dtype);
     free(y), free(slack);
+}
+static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
+{
+    gemm_launch_as(*h, h, up, size, exact);
 }
 static void gemm_case(int quant, const gemm_case_t *c)
 {
@@ -691,6 +709,13 @@ static void gemm_case(int quant, const gemm_case_t *c)
         h.split_flags = (int32_t *)scratch(MOEK_SPLITS * 4);
         memset(h.split_flags, 0, MOEK_SPLITS * 4);
     }
+    if (h.ids) {                                       /* it sorts by itself; no result of sort is there to be read */
+        moek_gemm_args self = h;
+        self.slots = c->slots;
+        self.counts = self.offsets = self.a_order = self.out_order = NULL;
+        gemm_launch_as(self, &h, c->up, rows * c->n, 0);
+    }
+    h.ids = NULL;
     gemm_launch(&h, c->up, rows * c->n, 0);
     rows_clear();
 }

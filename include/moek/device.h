@@ -18,8 +18,8 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
     (kernel<<<(grid), (threads), (shared), (stream)>>>(args), \
      cudaPeekAtLastError() == cudaSuccess ? MOEK_OK : MOEK_E_CUDA)
 
-/* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch), and
- * then calls moek_grid_wait_ before it reads what that kernel wrote, or writes what that reads. */
+/* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch),
+ * and then calls moek_grid_wait_ before it reads what that kernel wrote, or writes what that reads. */
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((early) ? moek_launch_early_((const void *)(kernel), (grid), (threads), (shared), (stream), &(args)) \
              : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
@@ -253,8 +253,8 @@ MOEK_DEVICE moek_words_ moek_to_t8_(const float f[8], int dtype)
     return r;
 }
 
-/* x / s, rounded as a division is, by inverse = 1 / s: two steps of the remainder, where a division by itself would find
- * its reciprocal, and look for s too small or too large, each time.  For s >= 2^-100 or Inf, |x / s| <= 1e6 or NaN. */
+/* x / s, rounded as a division is, by inverse = 1 / s: two steps of the remainder, where a division by itself would
+ * find its reciprocal, and look for s too small or too large, each time.  For s >= 2^-100 or Inf, |x / s| <= 1e6 or NaN. */
 MOEK_DEVICE float moek_divide_(float x, float s, float inverse)
 {
     float y = x * inverse;

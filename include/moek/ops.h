@@ -115,6 +115,7 @@ typedef struct moek_quant_args {
     float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
     void *q;                        /* written: rows of cols, T or e4m3                                              */
     void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
+    int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* see above                                                                      */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
@@ -150,12 +151,17 @@ typedef struct moek_gemm_args {
     int rows_per_expert;            /* 0: standard                                                                   */
     int act;  float alpha, beta, limit;                                                          /* up only          */
     int gate_first, up_first, w_step;                                                            /* up, gated only   */
-    float *split;                   /* scratch, MOEK_SPLITS * m * n of the row floats, or NULL.  sm90 rows with m < 128  */
-    int32_t *split_flags;           /*   then split tiles along k, so that all blocks read as many bytes: sums are added
-                                         in another order, which depends on counts.  [MOEK_SPLITS], zeros before    */
+    const int32_t *ids;             /* not NULL (standard format, sm90 rows with m < 128, slots <= MOEK_SELF_SORT):   */
+    int slots;                      /*   [slots] expert of each slot, as `sort` takes them.  The row sorts by itself, as
+                                         `sort` would; of its results none is read.  up reads row slot / a_div and
+                                         writes sorted rows, down the other way round.  ids are older than the kernel
+                                         before, even if early.  Not for fp8c                                         */
+    float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  sm90 rows with m < 128 then   */
+    int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
+                                         an order that depends on counts.  [MOEK_SPLITS], zeros before                */
     int early;                      /* see above                                                                      */
 } moek_gemm_args;
-enum { MOEK_SPLITS = 256 };
+enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 
 /* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
  *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;

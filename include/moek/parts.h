@@ -52,6 +52,8 @@ static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size
 
 typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
 
+static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream);
+
 static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_rank_ *w)
 {
     const moek_config *c = &plan->config;
@@ -74,6 +76,17 @@ static size_t moek_one_rank_workspace_(const moek_prepare_finalize *self, const 
     return moek_one_rank_layout_(plan, NULL, &w);
 }
 
+/* Does the up row sort by itself?  Then the kernel before it is the quantization of x, which zeroes its flags. */
+static int moek_self_sorts_(const moek_step *step)
+{
+    const moek_plan *plan = step->plan;
+    const int fp8 = plan->config.quant == MOEK_FP8B128 || (plan->config.quant == MOEK_FP8T && plan->weights.h_scale);
+    const int tile = moek_plan_tile(plan, step->tokens);
+    return plan->arch >= 90 && plan->tiles && plan->up[tile]->arch == 90 && plan->up[tile]->m < 128 && fp8 &&
+           plan->prepare_finalize == &moek_local && plan->experts->apply == moek_table_apply_ &&
+           (long long)step->tokens * plan->slots <= MOEK_SELF_SORT;
+}
+
 /* Nothing to send on one rank: quantize, and multiply by the router's weight where that is asked for. */
 static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
@@ -93,6 +106,10 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)plan->config.hidden, w.a);
     a.static_scale = plan->weights.x_scale;
     a.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    if (moek_self_sorts_(step) && !plan->config.batch_invariant) {
+        a.zero = (int32_t *)step->experts_workspace;
+        a.zeros = 2 * MOEK_SPLITS;
+    }
     step->a = w.a.q;
     step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
     return plan->quant->launch(&a, stream);
@@ -197,17 +214,17 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     size_t splits;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
+    /* For sm90 rows that split tiles, which batch_invariant forbids.  Flags first: moek_local_prepare_ zeroes them. */
+    splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
+    w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
+    w->split = (float *)moek_take_(&carver, splits * 64 * 128 * 4);
+    if (!splits) { w->flags = NULL; w->split = NULL; }
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
     w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
     w->order = (int32_t *)moek_take_(&carver, 4 * slots);
     w->block_expert = (int32_t *)moek_take_(&carver, 4 * blocks);
     w->block_row = (int32_t *)moek_take_(&carver, 4 * blocks);
     w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
-    /* For rows of sm90 that split tiles; in a fixed manner would be at odds with batch_invariant. */
-    splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
-    w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
-    w->split = (float *)moek_take_(&carver, splits * 64 * 128 * 4);
-    if (!splits) { w->flags = NULL; w->split = NULL; }
     w->h = moek_take_(&carver, 2 * rows * (size_t)c->inter);
     if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter);
     else memset(&w->hq, 0, sizeof w->hq);
@@ -279,7 +296,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
         s.early = early && fp8 && plan->prepare_finalize == &moek_local;           /* beside the quantization of x */
-        if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+        if (moek_self_sorts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
+        else if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         g.counts = w.counts; g.offsets = w.offsets;
         g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
@@ -303,7 +321,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
-        else q.row_limit = w.offsets + g.experts;
+        else if (!g.ids) q.row_limit = w.offsets + g.experts;
         q.early = early;
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
@@ -312,7 +330,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.a = fp8 ? w.hq.q : w.h; g.a_scale = fp8 ? w.hq.scale : NULL;
     g.w = weights->w_down; g.w_scale = weights->w_down_scale; g.bias = weights->w_down_bias;
     g.out = step->out;
-    g.out_order = plan->rows_per_expert ? NULL : w.order;           /* back to slot order: out is [rows][slots][hidden] */
+    g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
     return plan->down[tile]->launch(&g, stream);

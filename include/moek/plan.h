@@ -135,7 +135,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     const moek_config *c = o->config;
     const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
     moek_text_ t = moek_text_in_(why, size);
-    if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm)) moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
+    if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm))            /* sm90 has GEMMs of its own, no more */
+        moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
     else if (k->arch && k->shared_bytes > o->device.shared_bytes)
         moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
                   k->shared_bytes, o->device.shared_bytes);

@@ -1,4 +1,4 @@
-/* moek/sm90.h -- helpers of the sm90 rows: mbarrier, TMA, wgmma, registers by warpgroup, and the schedule of row blocks.
+/* moek/sm90.h -- helpers of the sm90 rows: mbarrier, TMA, wgmma, registers by warpgroup, the schedule of row blocks.
  *
  * wgmma needs code for sm_90a.  Where a row is compiled for anything else its kernel is empty and takes 32 threads at
  * most, by which its launcher knows that there is no code (MOEK_READY_SM90_). */
@@ -47,8 +47,9 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
 
 /* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
  * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, with
- * both: `rows` of gate and up together, 8 by 8, in groups of 8; else all rows are one group.  What lies outside is zero. */
-static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows, int both)
+ * both: `rows` of gate and up together, 8 by 8, in groups of 8; else all rows are one group.  What lies outside is 0. */
+static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
+                                                int both)
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const int gated = a->w_rows > a->n, halves = both && gated ? 2 : 1;
@@ -114,7 +115,8 @@ MOEK_DEVICE uint64_t moek_evict_normal_(void)
 
 MOEK_DEVICE void moek_mbar_init_(uint64_t *bar, int arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" :: "r"(moek_shared_address_(bar)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n"
+                 :: "r"(moek_shared_address_(bar)), "r"(arrivals) : "memory");
 }
 /* After the inits, before anyone uses them: for the copy engine, too. */
 MOEK_DEVICE void moek_mbar_init_fence_(void) { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
@@ -208,6 +210,37 @@ MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts
     return s;
 }
 
+/* By all threads: ids of at most MOEK_SELF_SORT slots to shared memory (0xffff: nobody's), and how many of each. */
+MOEK_DEVICE void moek_count_ids_(uint16_t *to, int *counts, const int32_t *ids, int slots, int experts)
+{
+    int i;
+    for (i = threadIdx.x; i < experts; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    for (i = threadIdx.x; i < slots; i += blockDim.x) {
+        const int32_t id = ids[i];
+        const int in = (uint32_t)id < (uint32_t)experts;
+        to[i] = in ? (uint16_t)id : 0xffff;
+        if (in) atomicAdd(&counts[id], 1);
+    }
+    __syncthreads();
+}
+
+/* By a warp: the slots of expert e in their order, from number `first` on, at most m, each divided by `div`. */
+MOEK_DEVICE void moek_slots_of_(int *list, const uint16_t *ids, int slots, int e, int first, int m, int div)
+{
+    const int lane = threadIdx.x % 32;
+    int at = -first, i;
+    __syncwarp();                                     /* the list before is no longer looked at */
+    for (i = 0; i < slots && at < m; i += 32) {
+        const int mine = i + lane < slots && ids[i + lane] == e;
+        const unsigned all = __ballot_sync(0xffffffff, mine);
+        const int my = at + __popc(all & ((1u << lane) - 1));
+        if (mine && my >= 0 && my < m) list[my] = (i + lane) / div;
+        at += __popc(all);
+    }
+    __syncwarp();
+}
+
 /* The expert of row block b, which is below s.block[experts]. */
 MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 {
@@ -223,7 +256,7 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 /* As moek_act_silu_ without a limit, by the approximate exp and reciprocal: within 1e-6. */
 MOEK_DEVICE float moek_fast_silu_(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
 
-/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q and 2 q + 1), transposed. */
+/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
 MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
 {
     uint32_t r;
