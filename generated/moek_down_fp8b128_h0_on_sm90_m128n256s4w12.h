@@ -61,8 +61,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_
     moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
 }
 
-/* 128 columns of a row, 16 bytes a lane of a quad, from its pairs of every 8 columns: y [blocks of 8 columns][4],
- * this row's pair at 0, or at 2 if high. */
+/* 128 columns of a row, 16 bytes a lane of a quad, from its pairs of every 8 columns:
+ * y [blocks of 8 columns][4], this row's pair at 0, or at 2 if high. */
 MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, const float *y, int high, int columns, int dtype)
 {
     const int q = threadIdx.x % 4;
@@ -122,7 +122,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
-    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64 rows of w each */
+    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64s of rows of w */
     void *const schedule = scales + STAGES * SCALES;
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x;
@@ -233,13 +233,13 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 const float *const of = scales + slot * SCALES;
                 float x0, x1, sw[4];
                 moek_mbar_wait_(full + slot, phase);
-                x0 = of[64 * mine + 16 * warp + g]; x1 = of[64 * mine + 16 * warp + g + 8];
-                #pragma unroll
-                for (i = 0; i < 4; i++) sw[i] = of[M + i];
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++) moek_down_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + 0 + 2 * j, j);
                 moek_wgmma_commit_();
+                x0 = of[64 * mine + 16 * warp + g]; x1 = of[64 * mine + 16 * warp + g + 8];
+                #pragma unroll
+                for (i = 0; i < 4; i++) sw[i] = of[M + i];
                 moek_wgmma_wait_(0);
                 #pragma unroll
                 for (i = 0; i < 64; i += 4) {

@@ -41,7 +41,7 @@ MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_load8(float x[8], const moek_qu
 static __global__ void __launch_bounds__(256)
 moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_args a)
 {
-    enum { THREADS = 256, V = 8, ROWS = 4 };
+    enum { THREADS = 256, V = 8 };
     const int cols = a.cols;
     int rows, r, c0;
     moek_grid_go_();
@@ -50,23 +50,16 @@ moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_args a)
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
-    for (r = blockIdx.x; r < rows; r += ROWS * gridDim.x) {
-        int row[ROWS], u;
-        #pragma unroll
-        for (u = 0; u < ROWS; u++)
-            row[u] = r + u * (int)gridDim.x < rows ? moek_quant_fp16_h0_on_sm80_t256_target(&a, r + u * (int)gridDim.x) : -1;
+    for (r = blockIdx.x; r < rows; r += gridDim.x) {
+        const int row = moek_quant_fp16_h0_on_sm80_t256_target(&a, r);
+        if (row < 0) continue;
         for (c0 = blockIdx.y * THREADS * V; c0 < cols; c0 += gridDim.y * THREADS * V) {
             const int column = c0 + threadIdx.x * V;
-            float x[ROWS][V];
-            #pragma unroll
-            for (u = 0; u < ROWS; u++)                               /* all of these, before one is looked at */
-                if (row[u] >= 0 && column < cols) moek_quant_fp16_h0_on_sm80_t256_load8(x[u], &a, r + u * (int)gridDim.x, column);
-            #pragma unroll
-            for (u = 0; u < ROWS; u++) {
-                if (row[u] < 0 || column >= cols) continue;
-                moek_store8_((uint16_t *)a.q + (size_t)row[u] * cols + column, moek_to_t8_(x[u], a.dtype),
-                             cols - column, cols % V == 0);
-            }
+            float x[V];
+            if (column >= cols) continue;
+            moek_quant_fp16_h0_on_sm80_t256_load8(x, &a, r, column);
+            moek_store8_((uint16_t *)a.q + (size_t)row * cols + column, moek_to_t8_(x, a.dtype),
+                         cols - column, cols % V == 0);
         }
     }
 }

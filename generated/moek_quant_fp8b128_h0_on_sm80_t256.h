@@ -84,7 +84,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_a
 static __global__ void __launch_bounds__(256)
 moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_args a)
 {
-    enum { THREADS = 256, V = 8, ROWS = 4 };
+    enum { THREADS = 256, V = 8 };
     const int cols = a.cols;
     int rows, r, c0, i;
     moek_grid_go_();
@@ -93,33 +93,29 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_args a)
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
-    for (r = blockIdx.x; r < rows; r += ROWS * gridDim.x) {
-        int row[ROWS], u;
-        #pragma unroll
-        for (u = 0; u < ROWS; u++)
-            row[u] = r + u * (int)gridDim.x < rows ? moek_quant_fp8b128_h0_on_sm80_t256_target(&a, r + u * (int)gridDim.x) : -1;
+    for (r = blockIdx.x; r < rows; r += gridDim.x) {
+        const int row = moek_quant_fp8b128_h0_on_sm80_t256_target(&a, r);
+        if (row < 0) continue;
         for (c0 = blockIdx.y * THREADS * V; c0 < cols; c0 += gridDim.y * THREADS * V) {
             const int column = c0 + threadIdx.x * V;
-            float x[ROWS][V];
-            #pragma unroll
-            for (u = 0; u < ROWS; u++)                               /* all of these, before one is looked at */
-                if (row[u] >= 0 && column < cols) moek_quant_fp8b128_h0_on_sm80_t256_load8(x[u], &a, r + u * (int)gridDim.x, column);
-            #pragma unroll
-            for (u = 0; u < ROWS; u++) {
-                float s = row[u] >= 0 && column < cols ? moek_quant_fp8b128_h0_on_sm80_t256_max8(x[u]) : 0, inverse;
-                #pragma unroll
-                for (i = 8; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));  /* 16 lanes, 128 columns */
-                s = __fdiv_rn(fmaxf(s, 1e-10f), 448.0f);
-                if (a.ue8m0) s = moek_float_(moek_ue8m0_(fmaxf(s, 1e-10f)) << 23);
-                inverse = __fdiv_rn(1.0f, s);
-                if (row[u] < 0 || column >= cols) continue;
-                if (threadIdx.x % 16 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(&a, row[u], column / 128, s);
-                #pragma unroll
-                for (i = 0; i < V; i++) {
-                    x[u][i] = copysignf(moek_divide_(x[u][i], s, inverse), x[u][i]); /* the sign matters to NaN */
-                }
-                moek_quant_fp8b128_h0_on_sm80_t256_store8(x[u], &a, row[u], column);
+            float x[V];
+            float s = 0, inverse;
+            if (column < cols) {
+                moek_quant_fp8b128_h0_on_sm80_t256_load8(x, &a, r, column);
+                s = moek_quant_fp8b128_h0_on_sm80_t256_max8(x);
             }
+            #pragma unroll
+            for (i = 8; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));      /* 16 lanes, 128 columns */
+            s = __fdiv_rn(fmaxf(s, 1e-10f), 448.0f);
+            if (a.ue8m0) s = moek_float_(moek_ue8m0_(fmaxf(s, 1e-10f)) << 23);
+            inverse = __fdiv_rn(1.0f, s);
+            if (column >= cols) continue;
+            if (threadIdx.x % 16 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(&a, row, column / 128, s);
+            #pragma unroll
+            for (i = 0; i < V; i++) {
+                x[i] = copysignf(moek_divide_(x[i], s, inverse), x[i]);          /* the sign matters to NaN */
+            }
+            moek_quant_fp8b128_h0_on_sm80_t256_store8(x, &a, row, column);
         }
     }
 }

@@ -100,7 +100,7 @@ moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
 static __global__ void __launch_bounds__(256)
 moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_args a)
 {
-    enum { THREADS = 256, V = 8, ROWS = 4 };
+    enum { THREADS = 256, V = 8 };
     const int cols = a.cols;
     const int parts = a.rows < MOEK_QUANT_PARTIALS ? a.rows : MOEK_QUANT_PARTIALS;
     __shared__ float part[THREADS / 32];
@@ -121,27 +121,20 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_args a)
     inverse = __fdiv_rn(1.0f, s);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)a.scale = s;
 
-    for (r = blockIdx.x; r < rows; r += ROWS * gridDim.x) {
-        int row[ROWS], u;
-        #pragma unroll
-        for (u = 0; u < ROWS; u++)
-            row[u] = r + u * (int)gridDim.x < rows ? moek_quant_fp8t_h0_on_sm80_t256_target(&a, r + u * (int)gridDim.x) : -1;
+    for (r = blockIdx.x; r < rows; r += gridDim.x) {
+        const int row = moek_quant_fp8t_h0_on_sm80_t256_target(&a, r);
+        if (row < 0) continue;
         for (c0 = blockIdx.y * THREADS * V; c0 < cols; c0 += gridDim.y * THREADS * V) {
             const int column = c0 + threadIdx.x * V;
-            float x[ROWS][V];
+            float x[V];
+            if (column >= cols) continue;
+            moek_quant_fp8t_h0_on_sm80_t256_load8(x, &a, r, column);
             #pragma unroll
-            for (u = 0; u < ROWS; u++)                               /* all of these, before one is looked at */
-                if (row[u] >= 0 && column < cols) moek_quant_fp8t_h0_on_sm80_t256_load8(x[u], &a, r + u * (int)gridDim.x, column);
-            #pragma unroll
-            for (u = 0; u < ROWS; u++) {
-                if (row[u] < 0 || column >= cols) continue;
-                #pragma unroll
-                for (i = 0; i < V; i++) {
-                    const float nan = moek_float_(0x7fc00000 | (moek_bits_(x[u][i]) & 0x80000000));
-                    x[u][i] = !(fabsf(x[u][i]) < INFINITY) ? nan : inverse < INFINITY ? x[u][i] * inverse : 0;
-                }
-                moek_quant_fp8t_h0_on_sm80_t256_store8(x[u], &a, row[u], column);
+            for (i = 0; i < V; i++) {
+                const float nan = moek_float_(0x7fc00000 | (moek_bits_(x[i]) & 0x80000000));
+                x[i] = !(fabsf(x[i]) < INFINITY) ? nan : inverse < INFINITY ? x[i] * inverse : 0;
             }
+            moek_quant_fp8t_h0_on_sm80_t256_store8(x, &a, row, column);
         }
     }
 }

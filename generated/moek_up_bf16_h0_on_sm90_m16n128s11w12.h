@@ -64,7 +64,7 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m16n128s11w12_weights_(const moek_up_bf
 }
 
 /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8
- * (gated: of gate and of up, or the other way round), columns 2 q and 2 q + 1 of every 8 rows of a.
+ * (gated: of gate and of up, or the other way round), columns 2q and 2q + 1 of each 8 rows of a.
  * row: where the lane's rows go. */
 MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m16n128s11w12_finish_(const moek_gemm_args *a, float *sum, const moek_up_bf16_h0_on_sm90_m16n128s11w12_tile *at, const int *row,
                                     int n, int part, int dtype)
@@ -182,7 +182,7 @@ moek_up_bf16_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_up_bf16_h0_
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
-    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64 rows of w each */
+    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64s of rows of w */
     int *const row = (int *)(scales + STAGES * SCALES);                /* [M]: the tile's rows of a; [8][M] slots */
     uint16_t *const ids = (uint16_t *)(row + 9 * M);                   /* [MOEK_SELF_SORT], where this block sorts */
     int *const counts = (int *)(ids + MOEK_SELF_SORT);                 /* [MOEK_SM90_EXPERTS] */

@@ -64,8 +64,8 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp
                       gated && !swapped, 0, at->e);
 }
 
-/* 128 columns of a row, 16 bytes a lane of a quad, from its pairs of every 8 columns: y [blocks of 8 columns][4],
- * this row's pair at 0, or at 2 if high. */
+/* 128 columns of a row, 16 bytes a lane of a quad, from its pairs of every 8 columns:
+ * y [blocks of 8 columns][4], this row's pair at 0, or at 2 if high. */
 MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, const float *y, int high, int columns, int dtype)
 {
     const int q = threadIdx.x % 4;
@@ -229,7 +229,7 @@ moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
-    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64 rows of w each */
+    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64s of rows of w */
     void *const schedule = scales + STAGES * SCALES;
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x;

@@ -478,8 +478,8 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int e
     }
     return sum;
 }
-/* What the unit that multiplies adds to that: fp8 wgmma keeps 13 bits below its largest term, and drops the rest.  Set by
- * the test of a row. */
+/* What the unit that multiplies adds to that: fp8 wgmma keeps 13 bits below its largest term, and drops the rest.
+ * Set by the test of a row. */
 static double ref_products_error;
 /* What f32 sums of k terms may be off by, where the |terms| add up to 1.  The worst case is k * 2^-24; an eighth of it,
  * and some for the scales, is still far from what sums do (tensor cores truncate,

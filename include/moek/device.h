@@ -254,7 +254,7 @@ MOEK_DEVICE moek_words_ moek_to_t8_(const float f[8], int dtype)
 }
 
 /* x / s, rounded as a division is, by inverse = 1 / s: two steps of the remainder, where a division by itself would
- * find its reciprocal, and look for s too small or too large, each time.  For s >= 2^-100 or Inf, |x / s| <= 1e6 or NaN. */
+ * find its reciprocal, and look for s too small or too large, each time.  For s >= 2^-100, or Inf. */
 MOEK_DEVICE float moek_divide_(float x, float s, float inverse)
 {
     float y = x * inverse;

@@ -47,7 +47,7 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
 
 /* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
  * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, with
- * both: `rows` of gate and up together, 8 by 8, in groups of 8; else all rows are one group.  What lies outside is 0. */
+ * both: `rows` of gate and up together, 8 by 8, in groups of 8; else all rows are one group.  0 lies outside. */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
                                                 int both)
 {
@@ -197,7 +197,11 @@ MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts
     if (lane == 31) warp_sum[t / 32] = make_int2(rows, blocks);
     __syncthreads();
     rows -= my_rows; blocks -= my_blocks;
-    for (i = 0; i < warps && i < t / 32; i++) { rows += warp_sum[i].x; blocks += warp_sum[i].y; }
+    {
+        const int2 before = lane < warps && lane < t / 32 ? warp_sum[lane] : make_int2(0, 0);
+        rows += __reduce_add_sync(0xffffffff, before.x);
+        blocks += __reduce_add_sync(0xffffffff, before.y);
+    }
     for (i = t * each; i < t * each + each && i < experts; i++) {
         const int n = s.row[i];
         s.row[i] = rows;
@@ -213,14 +217,16 @@ MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts
 /* By all threads: ids of at most MOEK_SELF_SORT slots to shared memory (0xffff: nobody's), and how many of each. */
 MOEK_DEVICE void moek_count_ids_(uint16_t *to, int *counts, const int32_t *ids, int slots, int experts)
 {
+    int32_t next = (int)threadIdx.x < slots ? ids[threadIdx.x] : -1;         /* on its way meanwhile */
     int i;
     for (i = threadIdx.x; i < experts; i += blockDim.x) counts[i] = 0;
     __syncthreads();
     for (i = threadIdx.x; i < slots; i += blockDim.x) {
-        const int32_t id = ids[i];
+        const int32_t id = next;
         const int in = (uint32_t)id < (uint32_t)experts;
         to[i] = in ? (uint16_t)id : 0xffff;
         if (in) atomicAdd(&counts[id], 1);
+        next = i + (int)blockDim.x < slots ? ids[i + blockDim.x] : -1;
     }
     __syncthreads();
 }
