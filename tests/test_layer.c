@@ -3,7 +3,7 @@
  *   cc -std=c99 -O2 -Iinclude -Itests tests/test_layer.c -lm -o layer                       the CPU rows
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
- *   ./layer [SM80 | CPU]                                                                    one backend only
+ *   ./layer [SM90 | SM80 | CPU]                                                                    one backend only
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Tolerances: layer.h, layer_tolerance. */
 #ifdef MOEK_EMU
