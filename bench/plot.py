@@ -33,8 +33,8 @@ def panel(title, data, x0):
     y = low
     while y <= high:
         (x1, y1), (x2, _) = at(1, y), at(most, y)
-        out.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y1:.1f}" stroke="#dddddd"/>'
-                   f'<text x="{x1 - 5:.1f}" y="{y1 + 4:.1f}" text-anchor="end">{y:g}</text>')
+        out += [f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y1:.1f}" stroke="#dddddd"/>',
+                f'<text x="{x1 - 5:.1f}" y="{y1 + 4:.1f}" text-anchor="end">{y:g}</text>']
         y *= 10
     x = 1
     while x <= most:
@@ -64,8 +64,8 @@ def main():
     x = LEFT
     for name, color, dash in LINES:
         text = {"moek": "moek", "floor": "floor: bytes or FLOPs", "others": "best of the others"}[name]
-        out += [f'<line x1="{x}" y1="{HEIGHT + 10}" x2="{x + 24}" y2="{HEIGHT + 10}" stroke="{color}" stroke-width="2" '
-                f'stroke-dasharray="{dash}"/>', f'<text x="{x + 30}" y="{HEIGHT + 14}">{text}</text>']
+        out += [f'<line x1="{x}" y1="{HEIGHT + 10}" x2="{x + 24}" y2="{HEIGHT + 10}" stroke="{color}" '
+                f'stroke-width="2" stroke-dasharray="{dash}"/>', f'<text x="{x + 30}" y="{HEIGHT + 14}">{text}</text>']
         x += 180
     out.append(f'<text x="{x}" y="{HEIGHT + 14}">microseconds a layer over tokens</text></svg>')
     with open(a.out, "w") as f:

@@ -130,7 +130,7 @@ moek_down_fp8c_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_fp8c
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(full + i, 1 + 96);    /* the bytes of TMA, what each thread copied */
+            moek_mbar_init_(full + i, 1 + 96);    /* the bytes of TMA, what threads copied */
             moek_mbar_init_(empty + i, 8);        /* warps */
         }
         moek_mbar_init_fence_();

@@ -57,7 +57,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_dow
                                      const moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile *at, int gated, int step)
 {
     const int k = step * 128;
-    moek_mbar_arrive_expect_(full, 32768);
+    moek_mbar_expect_(full, 32768);                            /* this thread arrives when it has copied, too */
     moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
 }
 
@@ -141,7 +141,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(full + i, 1 + 128);    /* the bytes of TMA, what each thread copied */
+            moek_mbar_init_(full + i, 128);    /* the bytes of TMA, what threads copied */
             moek_mbar_init_(empty + i, 8);        /* warps */
         }
         moek_mbar_init_fence_();

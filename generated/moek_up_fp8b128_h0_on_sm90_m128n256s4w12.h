@@ -58,7 +58,7 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_up
 {
     const int k = step * 128;
     const int swapped = gated && p->a.gate_first > p->a.up_first;
-    moek_mbar_arrive_expect_(full, 32768);
+    moek_mbar_expect_(full, 32768);                            /* this thread arrives when it has copied, too */
     moek_tma_weights_(to, &p->w, full, policy, k, at->j0, swapped, 0, at->e);
     moek_tma_weights_(to + 16384, &p->w, full, policy, k, gated ? at->j0 : at->j0 + 128,
                       gated && !swapped, 0, at->e);
@@ -239,7 +239,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(full + i, 1 + 128);    /* the bytes of TMA, what each thread copied */
+            moek_mbar_init_(full + i, 128);    /* the bytes of TMA, what threads copied */
             moek_mbar_init_(empty + i, 8);        /* warps */
         }
         moek_mbar_init_fence_();

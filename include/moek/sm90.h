@@ -133,6 +133,11 @@ MOEK_DEVICE void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
     asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n"
                  :: "r"(moek_shared_address_(bar)), "r"(bytes) : "memory");
 }
+MOEK_DEVICE void moek_mbar_expect_(uint64_t *bar, int bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n"
+                 :: "r"(moek_shared_address_(bar)), "r"(bytes) : "memory");
+}
 MOEK_DEVICE void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
 {
     asm volatile("{\n"
