@@ -44,7 +44,8 @@ def panel(title, data, x0):
     for name, color, dash in LINES:
         if data[name]:
             path = "\n".join(f"{a:.1f},{b:.1f}" for a, b in (at(*p) for p in data[name]))
-            out.append(f'<polyline fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}" points="{path}"/>')
+            out.append(f'<polyline fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}" '
+                       f'points="{path}"/>')
     return out
 
 
