@@ -238,13 +238,17 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
     return moek_table_layout_(plan, NULL, &w);
 }
 
+/* The mean rows an expert up to which a tile is taken.  On sm90 a second block of an expert costs more than a tile that
+ * is partly empty: some room is left. */
+static int moek_tile_mean_(const moek_kernel *up) { return up->arch == 90 ? 2 * up->m / 3 : up->m; }
+
 int moek_plan_tile(const moek_plan *plan, int rows)
 {
     const long long experts = plan->config.physical_experts;
     const long long mean = ((long long)rows * plan->slots + experts - 1) / experts;
     int i;
     for (i = 0; i < plan->tiles - 1; i++)
-        if (plan->up[i]->arch == 90 ? 3 * mean <= 2 * plan->up[i]->m : mean <= plan->up[i]->m) break;
+        if (mean <= moek_tile_mean_(plan->up[i])) break;
     return i;
 }
 

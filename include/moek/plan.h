@@ -580,7 +580,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         const int last = i == plan->tiles - 1;
         moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
                   last && i ? "otherwise:" : last ? "any number of rows:" : "up to");
-        if (!last) moek_say_(&t, "%d rows an expert):\n", plan->up[i]->m);
+        if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_mean_(plan->up[i]));
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_is_fp8_(c->quant)) moek_say_(&t, "  quant   %s\n", plan->quant->name);
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
