@@ -274,11 +274,7 @@ MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(two));
     return r;
 }
-/* Barriers of some warps, by number: come by, or wait. */
-MOEK_DEVICE void moek_named_arrive_(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
-}
+/* A barrier of some warps, by number. */
 MOEK_DEVICE void moek_named_wait_(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
