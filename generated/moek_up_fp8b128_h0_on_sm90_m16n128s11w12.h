@@ -264,7 +264,7 @@ moek_up_fp8b128_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_up_fp8b1
                 }
                 if (u < 2) {                       /* of each 64 rows of w of the tile */
                     const int of = u == (a->gate_first < a->up_first) ? a->up_first : a->gate_first;
-                    const int j = gated ? of + (at.j0) * a->w_step : at.j0 + 64 * u;
+                    const int j = gated ? of + at.j0 * a->w_step : at.j0 + 64 * u;
                     const int w_row = min(j, a->w_rows - 1);
                     w_scale = a->w_scale + ((size_t)at.e * ((a->w_rows + 127) / 128) + w_row / 128) * steps;
                 }

@@ -18,7 +18,6 @@
 #else
 #define QUANT MOEK_BF16
 #endif
-#define SM80 MOEK_BACKENDS_GPU
 enum { HIDDEN = 64, INTER = 32, EXPERTS = 8, TOPK = 2, TOKENS = 4, BIG = 1 << 16 };
 
 static int has_text(const char *text, const char *part) { return strstr(text, part) != NULL; }
@@ -226,14 +225,14 @@ static moek_status apply_nothing(const moek_experts *self, moek_step *step, moek
 }
 
 /* On the host's memory also where there is a GPU: the rows that a user's experts take follow exclude. */
-#define USER(experts) c.backend = 0; c.exclude = SM80; c.experts_impl = &(experts)
+#define USER(experts) c.backend = 0; c.exclude = MOEK_BACKENDS_GPU; c.experts_impl = &(experts)
 
 static void test_backends(void)
 {
     moek_experts mine = { "mine", MOEK_STANDARD, MOEK_DELEGATE, 0, NULL, NULL, NULL, apply_nothing };
     moek_experts picky = mine, batched = mine, raw = mine, none = mine, odd = mine;
     moek_prepare_finalize pf = moek_local, small = moek_local, hasty = moek_local, hollow = moek_local;
-    const unsigned all = 1u << MOEK_BACKEND_USER | SM80 | 1u << MOEK_BACKEND_CPU;
+    const unsigned all = 1u << MOEK_BACKEND_USER | MOEK_BACKENDS_GPU | 1u << MOEK_BACKEND_CPU;
     picky.supports = no_reason; batched.format = MOEK_BATCHED; raw.expects_unquantized = 1; none.apply = NULL;
     odd.weight_and_reduce = MOEK_NAIVE_BATCHED;
     hollow.finalize_receive = NULL;
@@ -245,7 +244,7 @@ static void test_backends(void)
     REFUSED(c.backend = 0; c.exclude = all, E_BACKEND, "CPU: excluded by config.exclude");
     REFUSED(c.backend = 0; c.exclude = ~0u, E_BACKEND, "SM80: excluded by config.exclude");
     ACCEPTED(c.exclude = all);                         /* a demand wins over an exclusion */
-    ACCEPTED(c.backend = 0; c.exclude = SM80);
+    ACCEPTED(c.backend = 0; c.exclude = MOEK_BACKENDS_GPU);
     ACCEPTED(USER(mine));
     ACCEPTED(USER(mine); c.backend = MOEK_BACKEND_USER);
     REFUSED(USER(mine); c.exclude = all, E_BACKEND, "USER: excluded by config.exclude");

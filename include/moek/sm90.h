@@ -24,7 +24,7 @@ static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads,
     return MOEK_E_ARCH;
 }
 
-/* ---- TMA: the weights as a tensor of four dimensions, so that a box never reaches into another expert ------------ */
+/* ---- TMA: the weights as a tensor of five dimensions, so that a box never reaches into another expert ------------ */
 
 typedef CUresult (*moek_encode_tiled_)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                        const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
@@ -97,7 +97,7 @@ MOEK_DEVICE void moek_tma_prefetch_map_(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];\n" :: "l"(map) : "memory");
 }
-/* L2: keep (weights that several row blocks read), or first to go (read once). */
+/* L2: weights read once are the first to go; those that several row blocks read are treated as any line. */
 MOEK_DEVICE uint64_t moek_evict_first_(void)
 {
     uint64_t policy;
