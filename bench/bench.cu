@@ -2,8 +2,9 @@
  *
  *   ./moek bench [words ...]                 cells whose "shape quant M" line holds every word
  *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench
- *   ./bench [-o results.tsv] [-k m16] [-q] [words ...]
- *                                            -k: with the first up row of the format whose name holds this
+ *   ./bench [-o results.tsv] [-k up_fp8b128_h0_on_sm90_m16] [-s] [-q] [words ...]
+ *                                            -k: with the first row of the format whose name holds this
+ *                                            -s: without args.state
  *                                            -q: without the error, which the host takes seconds for
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
@@ -117,11 +118,11 @@ typedef struct cell {
     int32_t *host_ids, *ids;                          /* [layers][tokens][topk] */
     float *host_weights, *weights;
     uint16_t *x, *y;
-    void *workspace;
+    void *workspace, *state;
     char *cold;                                       /* written before a replay, so that L2 holds nothing of use */
 } cell;
 
-static int quick;
+static int quick, stateless;
 static uint32_t route_state;
 static uint32_t route_random(void) { route_state = route_state * 1664525u + 1013904223u; return route_state >> 8; }
 
@@ -216,6 +217,7 @@ static void run_layer(const cell *c, int layer, cudaStream_t stream)
     a.y = c->y;
     a.workspace = c->workspace;
     a.workspace_size = moek_workspace_size(&c->plan);
+    a.state = c->state;
     a.why = why; a.why_size = sizeof why;
     must(moek_run(&c->plan, &a, stream), "moek_run", why);
 }
@@ -272,7 +274,9 @@ static void report(const cell *c, const char *name, FILE *out, cudaStream_t stre
     const double floor_bytes = 1e6 * bytes / 4.27e12;
     const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
     const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = quick ? NAN : error_of(c);
-    const char *up = c->plan.up[moek_plan_tile(&c->plan, c->tokens)]->name, *quant = moek_quant_name(c->config.quant);
+    const moek_kernel *const layer = moek_plan_layer(&c->plan, c->tokens);
+    const char *up = (layer ? layer : c->plan.up[moek_plan_tile(&c->plan, c->tokens)])->name;
+    const char *quant = moek_quant_name(c->config.quant);
     printf("%-21s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
            name, quant, c->tokens, r.us, r.low, r.high, floor,
            100 * floor / r.us, 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);
@@ -294,13 +298,13 @@ static int wanted(const char *name, const char *quant, int tokens, char **words,
     return 1;
 }
 
-/* The first up row of a format whose name holds the word; NULL: let the plan choose. */
+/* The first row of a format whose name holds the word; NULL: let the plan choose. */
 static const char *row_with(const char *word, int quant)
 {
     int n;
     const moek_kernel *k = moek_kernels(&n);
     for (int i = 0; word && i < n; i++)
-        if (k[i].op == MOEK_OP_UP && k[i].arch && k[i].quant == quant && strstr(k[i].name, word)) return k[i].name;
+        if (k[i].arch && k[i].quant == quant && strstr(k[i].name, word)) return k[i].name;
     return NULL;
 }
 
@@ -314,6 +318,7 @@ int main(int argc, char **argv)
     static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8T, MOEK_FP8C };
     if (argc > 2 && !strcmp(argv[1], "-o")) { out = fopen(argv[2], "w"); argc -= 2; argv += 2; }
     if (argc > 2 && !strcmp(argv[1], "-k")) { word = argv[2]; argc -= 2; argv += 2; }
+    if (argc > 1 && !strcmp(argv[1], "-s")) { stateless = 1; argc--; argv++; }
     if (argc > 1 && !strcmp(argv[1], "-q")) { quick = 1; argc--; argv++; }
     CUDA(cudaGetDeviceProperties(&device, 0));
     CUDA(cudaStreamCreate(&stream));
@@ -322,16 +327,19 @@ int main(int argc, char **argv)
     printf("%s, %d SMs\n", device.name, device.multiProcessorCount);
     if (!word) ceilings(e0, e1);
     printf("%-21s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n",
-           "shape", "quant", "M", "us", "min", "max", "floor", "share", "TFLOPS", "GB/s", "error", "host", "up row");
+           "shape", "quant", "M", "us", "min", "max", "floor", "share", "TFLOPS", "GB/s", "error", "host", "row");
     if (out)
         fprintf(out, "# %s; bench -o\nshape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\t"
-                "error\thost_us\tup_row\n", device.name);
+                "error\thost_us\trow\n", device.name);
     char *cold = (char *)mem_alloc(80, (size_t)128 << 20);
+    void *state = mem_alloc(80, moek_state_size());
+    CUDA(cudaMemset(state, 0, moek_state_size()));
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
         for (size_t q = 0; q < sizeof quants / sizeof quants[0]; q++) {
             cell c;
             memset(&c, 0, sizeof c);
             c.cold = cold;
+            c.state = stateless ? NULL : state;
             for (size_t m = 0; m < sizeof all_tokens / sizeof all_tokens[0]; m++) {
                 if (!wanted(shapes[s].name, moek_quant_name(quants[q]), all_tokens[m], argv + 1, argc - 1)) continue;
                 moek_config config;

@@ -106,15 +106,13 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_args a)
             }
             #pragma unroll
             for (i = 8; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));      /* 16 lanes, 128 columns */
-            s = __fdiv_rn(fmaxf(s, 1e-10f), 448.0f);
-            if (a.ue8m0) s = moek_float_(moek_ue8m0_(fmaxf(s, 1e-10f)) << 23);
+            s = moek_group_scale_(s, a.ue8m0);
             inverse = __fdiv_rn(1.0f, s);
             if (column >= cols) continue;
             if (threadIdx.x % 16 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(&a, row, column / 128, s);
             #pragma unroll
-            for (i = 0; i < V; i++) {
-                x[i] = copysignf(moek_divide_(x[i], s, inverse), x[i]);          /* the sign matters to NaN */
-            }
+            for (i = 0; i < V; i++)
+                x[i] = moek_by_scale_(x[i], s, inverse);
             moek_quant_fp8b128_h0_on_sm80_t256_store8(x, &a, row, column);
         }
     }
@@ -126,9 +124,9 @@ MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream s
     const moek_quant_args *a = (const moek_quant_args *)args;
     dim3 grid(BLOCKS);
     if (!a) return MOEK_READY_(moek_quant_fp8b128_h0_on_sm80_t256_k, 0);
-    if (a->rows < 1 || a->cols < 1) return MOEK_OK;
-    if (a->rows < BLOCKS) grid.x = a->rows;
-    if (a->rows < FEW) grid.y = (a->cols + 2047) / 2048;
+    if ((a->rows < 1 || a->cols < 1) && !a->zeros) return MOEK_OK;
+    if (a->rows < BLOCKS) grid.x = a->rows < 1 ? 1 : a->rows;
+    if (a->rows < FEW && a->cols > 0) grid.y = (a->cols + 2047) / 2048;
     return MOEK_CHAIN_(moek_quant_fp8b128_h0_on_sm80_t256_k, grid, 256, 0, stream,
                        a->early, *a);
 }

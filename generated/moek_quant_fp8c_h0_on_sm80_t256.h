@@ -105,7 +105,7 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
         for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
             moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, c0);
             #pragma unroll
-            for (i = 0; i < V; i++) x[i] = copysignf(moek_divide_(x[i], s, inverse), x[i]);
+            for (i = 0; i < V; i++) x[i] = moek_by_scale_(x[i], s, inverse);
             moek_quant_fp8c_h0_on_sm80_t256_store8(x, &a, row, c0);
         }
     }
@@ -117,8 +117,8 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stre
     const moek_quant_args *a = (const moek_quant_args *)args;
     dim3 grid(BLOCKS);
     if (!a) return MOEK_READY_(moek_quant_fp8c_h0_on_sm80_t256_k, 0);
-    if (a->rows < 1 || a->cols < 1) return MOEK_OK;
-    if (a->rows < BLOCKS) grid.x = a->rows;
+    if ((a->rows < 1 || a->cols < 1) && !a->zeros) return MOEK_OK;
+    if (a->rows < BLOCKS) grid.x = a->rows < 1 ? 1 : a->rows;
     return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, grid, 256, 0, stream,
                        a->early, *a);
 }

@@ -219,6 +219,9 @@ typedef struct moek_args {
                                          a workspace of its own; the number is for your own prepare/finalize          */
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
+    void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed once
+                                         (cudaMemset), then left alone: flags of runs of few tokens, which so need no
+                                         launch to clear theirs.  Of one run at a time, like the workspace            */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -257,6 +260,9 @@ typedef struct moek_plan {
     const moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                               */
     int tiles;                        /* pairs of up and down rows, smallest tile first                               */
     const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
+    int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
+    const moek_kernel *layer[MOEK_MAX_TILES];
+    int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
 } moek_plan;
@@ -275,10 +281,15 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
+size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
 
 /* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts: the
  * smallest tile that holds an expert's mean share of them; the largest has no bound.                                 */
 int         moek_plan_tile(const moek_plan *plan, int rows);
+
+/* The row that moek_run takes for the whole of a run of so many tokens, after routing; NULL: it goes step by step, as
+ * the stages below always do.                                                                                        */
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
  * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in

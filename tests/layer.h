@@ -15,6 +15,7 @@ enum { LAYER_IN, LAYER_OUT };
 enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4 };   /* biases; fp8t: static scales; logits, not ids */
 
 static int layer_arch;                                 /* of the backend under test: 0, 80 or 90 */
+static void *layer_state;                              /* args.state of the next runs, or NULL */
 
 typedef struct layer_array { unsigned char *host, *got, *there; size_t bytes; int kind; } layer_array;
 typedef struct layer {
@@ -82,7 +83,15 @@ static inline moek_args layer_args(layer *l)
     LAYER_MOVE(a.workspace); LAYER_MOVE(a.token_ids); LAYER_MOVE(a.is_padding); LAYER_MOVE(a.shared_y);
     a.why = l->why;
     a.why_size = sizeof l->why;
+    a.state = layer_state;
     return a;
+}
+static inline void *layer_zeros(size_t bytes)
+{
+    void *zeros = calloc(1, bytes), *there = mem_alloc(layer_arch, bytes);
+    mem_put(layer_arch, there, zeros, bytes);
+    free(zeros);
+    return there;
 }
 /* For things done on the stream between launches. */
 static inline void layer_copy(void *to, const void *from, size_t bytes, moek_stream stream)
@@ -413,6 +422,14 @@ static inline int layer_check(layer *l, const char *what)
     memset(l->args.workspace, 0x7b, l->args.workspace_size);
     same = layer_same(l, moek_run, y, "a second run, on another workspace");
     memset(l->args.workspace, 0xff, l->args.workspace_size);
+    if (moek_plan_layer(&l->plan, l->args.tokens)) {   /* zeroed once, then left from run to run, of all tests */
+        static void *state;
+        if (!state) state = layer_zeros(moek_state_size());
+        layer_state = state;
+        same &= layer_same(l, moek_run, y, "a run with a state of its own") &&
+                layer_same(l, moek_run, y, "a second run with that state");
+        layer_state = NULL;
+    }
     free(y);
     return same;
 }

@@ -802,9 +802,9 @@ static void gemm_codes(int mode)
     gemm_launch(&h, 0, size, 1);
     rows_clear();
 }
+#define UP_ACT(NAME, name, number, gated) { number, gated },
 static void test_up(void)
 {
-#define UP_ACT(NAME, name, number, gated) { number, gated },
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, again, turn = 0;
     for (again = 0; again < (SMALL ? 1 : 4); again++)
@@ -898,6 +898,112 @@ static void test_combine(void)
         }
 }
 
+/* ---- layer ------------------------------------------------------------------------------------------------------- */
+
+static int multiprocessors(void)
+{
+    int n = 1;
+#if MEM_CUDA
+    mem_must(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
+#endif
+    return n;
+}
+static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
+                       int kind)
+{
+    const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk;
+    const int blocks = multiprocessors();
+    /* A code of h that falls to its neighbour counts for more, the fewer there are. */
+    const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && (double)tokens * hidden < 1e4 ? 4 : 1);
+    gemm_case_t c;
+    moek_gemm_args up, down, d_up, d_down;
+    moek_layer_args h, d;
+    moek_weights w;
+    ref_layer_args r;
+    int32_t *ids;
+    double *want;
+    ref_distance off;
+    int i, left = 0;
+    memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down);
+    memset(&h, 0, sizeof h), memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
+    SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d", tokens, topk, experts,
+        hidden, inter, act, layout, kind, turn);
+    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1;
+    up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && turn % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    up.experts = down.experts = experts;
+    up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
+    gemm_act(&c, &up);
+    gemm_w(quant, &c, &up);
+    gemm_w(quant, &c, &down);
+    h.tokens = tokens, h.topk = topk, h.ue8m0 = quant == MOEK_FP8B128 && turn % 4 == 3;
+    h.ids = ids = in_i32(slots);
+    fill_ids(ids, slots, experts, kind);
+    h.weights = in_f32(slots);
+    fill_f32((float *)h.weights, (size_t)slots, -0.5f, 1.5f);
+    h.x = in((size_t)tokens * hidden * 2);
+    fill_t((void *)h.x, (size_t)tokens * hidden, up.dtype, 1);
+    if (turn % 5 == 2) {
+        h.addend = in((size_t)tokens * hidden * 2);
+        fill_t((void *)h.addend, (size_t)tokens * hidden, up.dtype, 1);
+    }
+    if (quant == MOEK_FP8T) {
+        up.a_scale = in_f32(1), down.a_scale = in_f32(1);
+        fill_f32((float *)up.a_scale, 1, 0.009f, 0.01f), fill_f32((float *)down.a_scale, 1, 0.009f, 0.01f);
+    }
+    r.tokens = tokens, r.slots = topk, r.experts = experts, r.hidden = hidden, r.inter = inter;
+    r.quant = quant, r.dtype = up.dtype, r.act = act, r.alpha = up.alpha, r.beta = up.beta, r.limit = up.limit;
+    r.up_layout = layout, r.ue8m0 = h.ue8m0, r.x = h.x, r.ids = ids, r.weights = h.weights, r.w = &w;
+    r.addend = h.addend;
+    w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = up.a_scale;
+    w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias, w.h_scale = down.a_scale;
+    up.a = fp8 ? scratch((size_t)tokens * hidden) : h.x;
+    down.a = scratch((size_t)slots * inter * 2);
+    if (quant == MOEK_FP8B128) {
+        up.a_scale = (float *)scratch((size_t)tokens * ((hidden + 127) / 128) * 4);
+        down.a_scale = (float *)scratch((size_t)slots * ((inter + 127) / 128) * 4);
+    }
+    down.out = scratch((size_t)slots * hidden * 2);
+    h.split = (float *)scratch((size_t)2 * blocks * now.row->m * 256 * 4);
+    h.equal = turn % 3 == 0;
+    h.state = (int32_t *)scratch(MOEK_LAYER_STATE * 4);
+    memset(h.state, 0, MOEK_LAYER_STATE * 4);
+    h.y = out((size_t)tokens * hidden * 2);
+    d = h, d_up = up, d_down = down;
+    d.up = &d_up, d.down = &d_down;
+    MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
+    MOVE(d_up.a), MOVE(d_up.a_scale), MOVE(d_up.w), MOVE(d_up.w_scale), MOVE(d_up.bias);
+    MOVE(d_down.a), MOVE(d_down.a_scale), MOVE(d_down.w), MOVE(d_down.w_scale), MOVE(d_down.bias), MOVE(d_down.out);
+    if (launch_twice(&d)) {
+        want = (double *)ref_alloc((size_t)tokens * hidden * sizeof *want);
+        ref_layer(&r, want);
+        off = ref_compare_t(got(h.y), want, (size_t)tokens * hidden, up.dtype);
+        worse(off.rel_l2 / tolerance);
+        CHECK(off.rel_l2 < tolerance && off.same_nonfinite, "%s: %s: off by %.2e, at most %.2e", now.row->name, now.what,
+              off.rel_l2, off.max_abs);
+        for (i = 2; i < MOEK_LAYER_STATE; i++) left += ((int32_t *)got(h.state))[i] != 0;
+        CHECK(!left && ((int32_t *)got(h.state))[0] == blocks, "%s: %s: the state is left with %d numbers, count %d",
+              now.row->name, now.what, left, (int)((int32_t *)got(h.state))[0]);
+        free(want);
+    }
+    rows_clear();
+}
+static void test_layer(void)
+{
+    static const int tokens[] = { 1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 127, 128 };
+    static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
+    int i, layout, kind, turn = 0;
+    for (i = 0; i < COUNT(acts); i++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
+            layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(4), 4 + rng_below(9),
+                       gemm_size(rng_below(8), 520), gemm_size(rng_below(8), 392), IDS_RANDOM);
+    for (i = 0; i < COUNT(tokens); i++)
+        for (kind = 0; kind < IDS_KINDS; kind++, turn++)
+            layer_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % 8, 8 + turn % 60,
+                       gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
+    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 16, round_up(1000, now.row->granule),
+               round_up(700, now.row->granule), IDS_RANDOM);
+}
+
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */
 
 static int wanted(const char *name, int words, char **word)
@@ -921,6 +1027,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_UP:      test_up(); break;
     case MOEK_OP_DOWN:    test_down(); break;
     case MOEK_OP_COMBINE: test_combine(); break;
+    case MOEK_OP_LAYER:   test_layer(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }
     printf("%-44s %5d cases  worst %.3f  %s\n", row->name, now.cases, now.worst,

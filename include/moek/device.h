@@ -263,6 +263,22 @@ MOEK_DEVICE float moek_divide_(float x, float s, float inverse)
     return fmaf(fmaf(-s, y, x), inverse, y);
 }
 
+/* As quant (moek/ops.h) does it: the scale of a group of fp8b128 by its largest |x|, x / s, and fp8t's x * (1 / s). */
+MOEK_DEVICE float moek_group_scale_(float top, int ue8m0)
+{
+    const float s = __fdiv_rn(fmaxf(top, 1e-10f), 448.0f);
+    return ue8m0 ? moek_float_(moek_ue8m0_(fmaxf(s, 1e-10f)) << 23) : s;
+}
+MOEK_DEVICE float moek_by_scale_(float x, float s, float inverse)
+{
+    return copysignf(moek_divide_(x, s, inverse), x);                 /* the sign matters to NaN */
+}
+MOEK_DEVICE float moek_by_static_(float x, float inverse)
+{
+    const float nan = moek_float_(0x7fc00000 | (moek_bits_(x) & 0x80000000));
+    return !(fabsf(x) < INFINITY) ? nan : inverse < INFINITY ? x * inverse : 0;
+}
+
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
 MOEK_DEVICE uint32_t moek_order_(float f)
 {

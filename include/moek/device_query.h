@@ -2,18 +2,19 @@
 #ifndef MOEK_DEVICE_QUERY_H
 #define MOEK_DEVICE_QUERY_H
 
-typedef struct moek_device_ { int ordinal, arch, shared_bytes; } moek_device_;
+typedef struct moek_device_ { int ordinal, arch, shared_bytes, multiprocessors; } moek_device_;
 
 #if MOEK_HAVE_CUDA_ && !defined(MOEK_EMU)
 #include <cuda_runtime_api.h>
 static moek_device_ moek_device_query_(void)
 {
-    moek_device_ d = { -1, 0, 0 };
+    moek_device_ d = { -1, 0, 0, 0 };
     int major = 0, minor = 0, ordinal = -1;
     if (cudaGetDevice(&ordinal) == cudaSuccess &&
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess &&
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal) == cudaSuccess &&
-        cudaDeviceGetAttribute(&d.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) == cudaSuccess) {
+        cudaDeviceGetAttribute(&d.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) == cudaSuccess &&
+        cudaDeviceGetAttribute(&d.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal) == cudaSuccess) {
         d.ordinal = ordinal;
         d.arch = 10 * major + minor;
     } else {
@@ -31,9 +32,9 @@ static const char *moek_device_error_(void)           /* of an earlier call of t
 static moek_device_ moek_device_query_(void)
 {
 #ifdef MOEK_EMU
-    moek_device_ d = { 0, 80, 163 * 1024 };
+    moek_device_ d = { 0, 80, 163 * 1024, 4 };
 #else
-    moek_device_ d = { -1, 0, 0 };
+    moek_device_ d = { -1, 0, 0, 0 };
 #endif
     return d;
 }

@@ -178,6 +178,28 @@ typedef struct moek_combine_args {
     int early;                      /* see above                                                                      */
 } moek_combine_args;
 
+/* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down, combine,
+ *   as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
+ *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
+ *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, and what up and
+ *   down say about the order of rows, is not read.                                                                   */
+typedef struct moek_layer_args {
+    int tokens, topk;
+    const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */
+    const float *weights;           /* [tokens][topk] f32, or NULL: ones                                             */
+    const void *x;                  /* [tokens][hidden] T                                                            */
+    int ue8m0;
+    const moek_gemm_args *up, *down;/* in host memory                                                                */
+    const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
+    void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine           */
+    float *split;                   /* scratch: 2 * blocks * m * 256 floats, blocks: one a multiprocessor            */
+    int32_t *state;                 /* [MOEK_LAYER_STATE], aligned to 8: of this launch alone while it runs; zeros
+                                       before the first, left for the next as it wants it                            */
+    int equal;                      /* never by demand: for tests                                                    */
+    int zeroed;                     /* the kernel before does no more than to zero state: the others are older       */
+} moek_layer_args;
+enum { MOEK_LAYER_STATE = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
+
 #define moek_max_blocks(slots, experts, block_m) \
     (((slots) < (experts) ? (slots) : (experts)) + (slots) / (block_m))
 

@@ -198,7 +198,7 @@ const moek_prepare_finalize moek_batched = {
 /* ---- experts made of table rows ---------------------------------------------------------------------------------- */
 
 typedef struct moek_table_work_ {
-    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks, *flags;
+    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks, *flags, *state;
     float *split;
     void *h;
     moek_quantized_ hq;
@@ -211,13 +211,16 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
     const size_t blocks = slots ? moek_max_blocks(slots, experts, (size_t)plan->up[0]->m) : 0;
-    size_t splits;
+    size_t splits, split;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
     /* For sm90 rows that split tiles, which batch_invariant forbids.  Flags first: moek_local_prepare_ zeroes them. */
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
     w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
-    w->split = (float *)moek_take_(&carver, splits * 64 * 128 * 4);
+    split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
+    if (plan->layers) split = (size_t)plan->layer[plan->layers - 1]->m * 2 * 256;
+    w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
+    w->state = (int32_t *)moek_take_(&carver, plan->layers ? 4 * MOEK_LAYER_STATE : 0);
     if (!splits) { w->flags = NULL; w->split = NULL; }
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
     w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
@@ -268,12 +271,33 @@ static int moek_live_rows_(const moek_step *step)
     return plan->prepare_finalize == &moek_batched && mine < plan->rows_per_expert ? (int)mine : plan->rows_per_expert;
 }
 
+/* What a GEMM reads of weights and config. */
+static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
+{
+    const moek_config *c = &plan->config;
+    const int gated = moek_act_gated_(c->act);
+    g->experts = plan->local_experts; g->dtype = c->dtype;
+    g->n = c->inter; g->k = c->hidden; g->w_rows = gated ? 2 * c->inter : c->inter;
+    g->w = plan->weights.w_up; g->w_scale = plan->weights.w_up_scale; g->bias = plan->weights.w_up_bias;
+    g->act = c->act; g->alpha = c->alpha; g->beta = c->beta; g->limit = c->limit;
+    g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
+    g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
+    g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
+}
+static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
+{
+    const moek_config *c = &plan->config;
+    g->experts = plan->local_experts; g->dtype = c->dtype;
+    g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
+    g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
+}
+
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
-    const int early = plan->arch >= 90, tile = moek_tile_(step), gated = moek_act_gated_(c->act);
+    const int early = plan->arch >= 90, tile = moek_tile_(step);
     const int fp8 = moek_is_fp8_(c->quant), slots = step->rows * plan->slots;
     moek_table_work_ w;
     moek_sort_args s;
@@ -308,13 +332,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         g.a_order = w.order; g.a_div = plan->slots;
     }
 
-    g.n = c->inter; g.k = c->hidden; g.w_rows = gated ? 2 * c->inter : c->inter;
-    g.w = weights->w_up; g.w_scale = weights->w_up_scale; g.bias = weights->w_up_bias;
+    moek_up_weights_(plan, &g);
     g.out = w.h;
-    g.act = c->act; g.alpha = c->alpha; g.beta = c->beta; g.limit = c->limit;
-    g.w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
-    g.gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
-    g.up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
     g.early = early;
     g.split = w.split; g.split_flags = w.flags;
     if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
@@ -330,14 +349,67 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
 
-    g.n = c->hidden; g.k = c->inter; g.w_rows = c->hidden;
+    moek_down_weights_(plan, &g);
     g.a = fp8 ? w.hq.q : w.h; g.a_scale = fp8 ? w.hq.scale : NULL;
-    g.w = weights->w_down; g.w_scale = weights->w_down_scale; g.bias = weights->w_down_bias;
     g.out = step->out;
     g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
     return plan->down[tile]->launch(&g, stream);
+}
+
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
+{
+    const long long slots = (long long)tokens * plan->slots, experts = plan->config.physical_experts;
+    int i;
+    if (tokens < 1 || slots > MOEK_SELF_SORT) return NULL;
+    if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    for (i = 0; i < plan->layers; i++)
+        if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan->layer[i]))
+            return plan->layer[i];
+    return NULL;
+}
+
+/* What follows routing, in one launch.  Without the caller's state it is two: the first zeroes ours. */
+static moek_status moek_layer_(moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int fp8 = moek_is_fp8_(plan->config.quant), fixed = plan->config.quant == MOEK_FP8T;
+    moek_one_rank_ one;
+    moek_table_work_ w;
+    moek_gemm_args up, down;
+    moek_layer_args a;
+    moek_status status;
+    moek_one_rank_layout_(plan, step->prepare_workspace, &one);
+    moek_table_layout_(plan, step->experts_workspace, &w);
+    memset(&up, 0, sizeof up);
+    memset(&down, 0, sizeof down);
+    memset(&a, 0, sizeof a);
+    moek_up_weights_(plan, &up);
+    moek_down_weights_(plan, &down);
+    up.a = fp8 ? one.a.q : step->args.x;
+    up.a_scale = fixed ? plan->weights.x_scale : one.a.scale;
+    down.a = fp8 ? w.hq.q : w.h;
+    down.a_scale = fixed ? plan->weights.h_scale : w.hq.scale;
+    down.out = step->out;
+    a.tokens = step->tokens; a.topk = plan->slots;
+    a.ids = step->ids; a.weights = step->topk_weights;
+    a.x = step->args.x; a.ue8m0 = plan->config.ue8m0;
+    a.up = &up; a.down = &down;
+    a.addend = step->args.shared_y; a.y = step->args.y;
+    a.split = w.split;
+    a.state = step->args.state ? (int32_t *)step->args.state : w.state;
+    a.zeroed = !step->args.state;
+    if (step->args.shared && (status = step->args.shared(step->args.shared_context, step->first, step->tokens,
+                                                         stream)) != MOEK_OK) return status;
+    if (a.zeroed) {
+        moek_quant_args q;
+        memset(&q, 0, sizeof q);
+        q.zero = w.state; q.zeros = MOEK_LAYER_STATE; q.source_div = 1;
+        q.static_scale = plan->weights.x_scale; q.scale = one.a.scale;
+        if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
+    }
+    return moek_plan_layer(plan, step->tokens)->launch(&a, stream);
 }
 
 static const moek_experts moek_table_standard_ = {

@@ -133,7 +133,7 @@ typedef struct moek_oracle_ {
 static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
+    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN || k->op == MOEK_OP_LAYER;
     moek_text_ t = moek_text_in_(why, size);
     if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm))            /* sm90 has GEMMs of its own, no more */
         moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
@@ -279,11 +279,12 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 /* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
 static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan)
 {
-    const moek_kernel *all[5 + 2 * MOEK_MAX_TILES];
+    const moek_kernel *all[5 + 3 * MOEK_MAX_TILES];
     int i, n = 0;
     all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant;
     all[n++] = plan->combine;
     for (i = 0; i < plan->tiles; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
+    for (i = 0; i < plan->layers; i++) all[n++] = plan->layer[i];
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
             const char *const own = all[i]->arch >= 90 ? "a" : "";
@@ -292,6 +293,27 @@ static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan
                      o->device.arch, own, o->device.arch, own);
         }
     return MOEK_OK;
+}
+
+/* Rows for few tokens, by tile height.  None if another row was demanded for what they do. */
+static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    char why[160];
+    int i, j;
+    plan->layers = 0;
+    if (!plan->tiles || plan->prepare_finalize != &moek_local || c->batch_invariant || c->router_weight_on_input ||
+        (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP))
+        return;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op != MOEK_OP_LAYER || !moek_demanded_(k, c) || moek_row_refuses_(k, o, arch, why, sizeof why)) continue;
+        for (j = 0; j < plan->layers; j++) if (plan->layer[j]->m == k->m) break;
+        if (j < plan->layers || plan->layers == MOEK_MAX_TILES) continue;
+        for (j = plan->layers++; j > 0 && plan->layer[j - 1]->m > k->m; j--) plan->layer[j] = plan->layer[j - 1];
+        plan->layer[j] = k;
+    }
 }
 
 static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan *plan)
@@ -324,6 +346,7 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
     if (table && !plan->tiles)
         return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
+    moek_choose_layers_(o, arch, plan);
     return MOEK_OK;
 }
 
@@ -347,6 +370,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->experts = experts;
     plan->device = arch ? o->device.ordinal : -1;
     plan->arch = arch ? o->device.arch : 0;
+    plan->multiprocessors = arch ? o->device.multiprocessors : 0;
     plan->slots = c->topk + c->shared_slots;
     plan->local_experts = c->local_experts;
     plan->chunk = moek_chunk_(c);
@@ -389,6 +413,7 @@ static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
 {
     int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
     for (i = 0; i < p->tiles; i++) has |= k == p->up[i] || k == p->down[i];
+    for (i = 0; i < p->layers; i++) has |= k == p->layer[i];
     return has;
 }
 
@@ -412,7 +437,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         else status = moek_try_(o, b, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
             plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
-            plan->tiles = 0;
+            plan->tiles = plan->layers = 0;
         }
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
@@ -472,6 +497,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
 }
 
 size_t moek_workspace_size(const moek_plan *plan) { return plan ? plan->workspace_size : 0; }
+size_t moek_state_size(void) { return 4 * MOEK_LAYER_STATE; }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
@@ -586,6 +612,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
     }
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
+    for (i = 0; i < plan->layers; i++)
+        moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "in one    ", plan->layer[i]->name,
+                  moek_tile_mean_(plan->layer[i]));
+    if (plan->layers)
+        moek_say_(&t, "          instead of all but route, up to %d tokens by moek_run\n",
+                  MOEK_SELF_SORT / plan->slots);
     return t.length;
 }
 #endif

@@ -65,6 +65,8 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
     if (plan->device < 0 && stream)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "this plan runs on the CPU, on host memory, so stream must be NULL; "
                      "to stay on the GPU, set config.exclude = 1u << MOEK_BACKEND_CPU and read plan.why");
+    if ((uintptr_t)args->state % 256)
+        MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.state is not aligned to 256 bytes");
     if (args->tokens == 0) return MOEK_OK;
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
@@ -266,11 +268,12 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
     do {
         const int left = args->tokens - first;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
-        if ((status = moek_route(&step, stream)) != MOEK_OK ||
-            (status = moek_prepare(&step, stream)) != MOEK_OK ||
-            (status = moek_experts_apply(&step, stream)) != MOEK_OK ||
-            (status = moek_finalize(&step, stream)) != MOEK_OK)
-            return moek_failed_(args, status, first);
+        if ((status = moek_route(&step, stream)) != MOEK_OK) return moek_failed_(args, status, first);
+        if (moek_plan_layer(plan, step.tokens)) status = moek_layer_(&step, stream);
+        else if ((status = moek_prepare(&step, stream)) == MOEK_OK &&
+                 (status = moek_experts_apply(&step, stream)) == MOEK_OK)
+            status = moek_finalize(&step, stream);
+        if (status != MOEK_OK) return moek_failed_(args, status, first);
         first += step.tokens;
     } while (first < args->tokens);
     return MOEK_OK;

@@ -70,6 +70,17 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
 
+/* n / d by a multiplication, for n < 2^31: a division takes 100 clocks, and there are a dozen before a block knows what
+ * to do.  m = floor(2^(31 + s) / d) + 1 with 2^s >= d is off by less than 2^s / 2^(31 + s) of itself. */
+typedef struct moek_over { uint32_t m, s; } moek_over;
+static MOEK_UNUSED moek_over moek_over_of_(unsigned d)
+{
+    moek_over o = { 0, 0 };
+    while ((uint64_t)1 << o.s < d) o.s++;
+    o.m = (uint32_t)(((uint64_t)1 << (31 + o.s)) / d + 1);
+    return o;
+}
+
 /* One block a multiprocessor. */
 static MOEK_UNUSED unsigned moek_blocks_sm90_(void)
 {
@@ -83,6 +94,8 @@ enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOE
 
 #ifdef MOEK_SM90_CODE_
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+MOEK_DEVICE unsigned moek_over_(unsigned n, moek_over d) { return (unsigned)((uint64_t)n * d.m >> (31 + d.s)); }
 
 /* A box of the map -> shared memory (aligned to 1024); `bar` counts the bytes. */
 MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
@@ -120,13 +133,16 @@ MOEK_DEVICE void moek_mbar_init_(uint64_t *bar, int arrivals)
 }
 /* After the inits, before anyone uses them: for the copy engine, too. */
 MOEK_DEVICE void moek_mbar_init_fence_(void) { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
+MOEK_DEVICE void moek_mbar_arrive_(uint64_t *bar)
+{
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n"
+                 :: "r"(moek_shared_address_(bar)) : "memory");
+}
 /* One arrival for the whole warp, after all its lanes came by. */
 MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n"
-                     :: "r"(moek_shared_address_(bar)) : "memory");
+    if (threadIdx.x % 32 == 0) moek_mbar_arrive_(bar);
 }
 MOEK_DEVICE void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
 {
@@ -155,6 +171,25 @@ MOEK_DEVICE void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
 MOEK_DEVICE void moek_mbar_arrive_copied_(uint64_t *bar)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" :: "r"(moek_shared_address_(bar)) : "memory");
+}
+
+/* Shared memory that this thread wrote is from here on there for wgmma and the copy engine, too.  (With it comes a
+ * MEMBAR: ask for what is next after it, not before.) */
+MOEK_DEVICE void moek_proxy_fence_(void) { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+MOEK_DEVICE void moek_prefetch_l2_(const void *p) { asm volatile("prefetch.global.L2 [%0];\n" :: "l"(p)); }
+/* 16 bytes that another block may have written. */
+MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
+{
+    moek_words_ v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+    return v;
+}
+MOEK_DEVICE moek_words_ moek_zero_words_(void)
+{
+    const moek_words_ v = {{0, 0, 0, 0}};
+    return v;
 }
 
 /* ---- wgmma ------------------------------------------------------------------------------------------------------- */
@@ -252,6 +287,24 @@ MOEK_DEVICE void moek_slots_of_(int *list, const uint16_t *ids, int slots, int e
     __syncwarp();
 }
 
+/* By a warp: all slots by expert, stable.  cursor: scratch, an int an expert. */
+MOEK_DEVICE void moek_order_of_(uint16_t *order, int *cursor, const uint16_t *ids, int slots, const int *row,
+                                int experts)
+{
+    const int lane = threadIdx.x % 32;
+    int i;
+    for (i = lane; i < experts; i += 32) cursor[i] = row[i];
+    __syncwarp();
+    for (i = 0; i < slots; i += 32) {
+        const unsigned id = i + lane < slots ? ids[i + lane] : 0xffff;
+        const unsigned same = __match_any_sync(0xffffffff, id), before = same & ((1u << lane) - 1);
+        if (id != 0xffff) order[cursor[id] + __popc(before)] = (uint16_t)(i + lane);
+        __syncwarp();
+        if (id != 0xffff && !before) cursor[id] += __popc(same);
+        __syncwarp();
+    }
+}
+
 /* The expert of row block b, which is below s.block[experts]. */
 MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 {
@@ -290,6 +343,31 @@ MOEK_DEVICE void moek_flag_await_(const int32_t *flag)
     int up;
     do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(up) : "l"(flag) : "memory");
     while (!up);
+}
+
+MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
+{
+    int have;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(have) : "l"(flag) : "memory");
+    return have;
+}
+/* Counts between blocks: one more, after all that this thread knows of was written; wait until there are n. */
+MOEK_DEVICE void moek_flag_add_(int32_t *flag)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
+}
+MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
+{
+    while (moek_flag_read_(flag) < n) continue;
+}
+/* By a thread of each block: until all have come.  The count goes on from launch to launch. */
+MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
+{
+    unsigned long long have, all;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;\n" : "=l"(have) : "l"(count) : "memory");
+    all = (have / blocks + 1) * blocks;
+    for (have++; have < all;)
+        asm volatile("ld.acquire.gpu.global.b64 %0, [%1];\n" : "=l"(have) : "l"(count) : "memory");
 }
 
 /* Four words a lane of a quad -> lane q has word q of each: the transpose. */
