@@ -304,5 +304,29 @@ MOEK_DEVICE void moek_quad_transpose_(uint32_t w[4])
     b = __shfl_xor_sync(0xffffffff, q & 2 ? w[1] : w[3], 2);
     if (q & 2) { w[0] = a; w[1] = b; } else { w[2] = a; w[3] = b; }
 }
+/* Arrive at such a barrier, without waiting for the others. */
+MOEK_DEVICE void moek_named_arrive_(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
+}
+/* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
+MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
+                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+/* p + 16 * n, in one instruction where it stands: the compiler would keep 64 bits of 16 * n for each of many n. */
+MOEK_DEVICE const void *moek_at16_(const void *p, uint32_t n)
+{
+    uint64_t r;
+    asm("mad.wide.u32 %0, %1, 16, %2;\n" : "=l"(r) : "r"(n), "l"((uint64_t)p));
+    return (const void *)r;
+}
+/* An operand that is the same in all lanes, so that the compiler knows it, too: it then reckons with it in uniform
+ * registers, where wgmma wants it. */
+MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)
+{
+    return (operand & 0xffffffff00000000ull) | __shfl_sync(0xffffffff, (uint32_t)operand, 0);
+}
 #endif
 #endif
