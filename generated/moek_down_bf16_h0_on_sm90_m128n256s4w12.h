@@ -148,7 +148,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int tile = blockIdx.x, last, i, q = 0, turn = 0;                   /* q, turn: of the ring of tiles */
+    int i, left, all, shift, q = 0, turn = 0;      /* tiles of this block, of all; q, turn: of the ring of tiles */
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
@@ -164,7 +164,12 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
     }
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
-    last = s.block[a->experts] * tiles;
+    all = s.block[a->experts] * tiles;
+    /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same rows,
+     * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
+    shift = s.block[a->experts] <= 16;
+    left = all / gridDim.x;
+    left += (blockIdx.x + left * shift) % gridDim.x < all % gridDim.x;
 #define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
 #define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
@@ -175,7 +180,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
         if (t < 32) {
             /* ---- Weights, scales. ---- */
             const uint64_t policy = moek_evict_normal_();
-            for (; tile < last; tile += gridDim.x) {
+            for (; left > 0; left--) {
                 int e, j0;
                 moek_mbar_wait_(told + q, turn);
                 e = list[q].e; j0 = list[q].j0;
@@ -197,7 +202,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             const uint32_t NONE = 0xffffffff;
             uint32_t row[16];              /* where it begins, in 16 bytes */
-            for (; tile < last; tile += gridDim.x) {
+            for (; left > 0; left--) {
                 moek_mbar_wait_(told + q, turn);
                 #pragma unroll
                 for (i = 0; i < 16; i++) {
@@ -221,9 +226,11 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
             }
         } else if (t >= 96) {
             /* ---- Which tile comes next. ---- */
-            for (; tile < last; tile += gridDim.x) {
+            int wave;
+            for (wave = 0; wave < left; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                moek_down_bf16_h0_on_sm90_m128n256s4w12_tile_(a, s, tile, tiles, columns, list + q);
+                moek_down_bf16_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * gridDim.x + (blockIdx.x + wave * shift) % gridDim.x, tiles, columns,
+                                 list + q);
                 moek_mbar_arrive_warp_(told + q);
                 MOEK_NEXT_TILE_
             }
@@ -240,7 +247,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
         int slot = 0, phase = 0;
         moek_registers_more_(224);
         moek_grid_wait_();
-        for (; tile < last; tile += gridDim.x) {
+        for (; left > 0; left--) {
             float sum[N / 2];
             int step, rows, u;
             moek_mbar_wait_(told + q, turn);

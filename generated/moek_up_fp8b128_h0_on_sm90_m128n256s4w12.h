@@ -238,7 +238,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int tile = blockIdx.x, last, i, q = 0, turn = 0;                   /* q, turn: of the ring of tiles */
+    int i, left, all, shift, q = 0, turn = 0;      /* tiles of this block, of all; q, turn: of the ring of tiles */
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
@@ -255,7 +255,12 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
     moek_grid_go_();
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
-    last = s.block[a->experts] * tiles;
+    all = s.block[a->experts] * tiles;
+    /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same rows,
+     * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
+    shift = s.block[a->experts] <= 16;
+    left = all / gridDim.x;
+    left += (blockIdx.x + left * shift) % gridDim.x < all % gridDim.x;
 #define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
 #define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
@@ -265,7 +270,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
         if (t < 32) {
             /* ---- Weights, scales. ---- */
             const uint64_t policy = moek_evict_normal_();
-            for (; tile < last; tile += gridDim.x) {
+            for (; left > 0; left--) {
                 int e, j0;
                 int row[M / 32];
                 unsigned w_scale = 0;              /* where the first scale of w is */
@@ -305,7 +310,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             const uint32_t NONE = 0xffffffff;
             uint32_t row[16];              /* where it begins, in 16 bytes */
-            for (; tile < last; tile += gridDim.x) {
+            for (; left > 0; left--) {
                 moek_mbar_wait_(told + q, turn);
                 #pragma unroll
                 for (i = 0; i < 16; i++) {
@@ -329,9 +334,11 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             }
         } else if (t >= 96) {
             /* ---- Which tile comes next. ---- */
-            for (; tile < last; tile += gridDim.x) {
+            int wave;
+            for (wave = 0; wave < left; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(a, s, tile, tiles, columns, list + q);
+                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * gridDim.x + (blockIdx.x + wave * shift) % gridDim.x, tiles, columns,
+                                 list + q);
                 moek_mbar_arrive_warp_(told + q);
                 MOEK_NEXT_TILE_
             }
@@ -345,10 +352,13 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
         const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + mine * 8192));
         const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A));
+        /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
+        const uint32_t w_scale = moek_shared_address_(scales + M);
+        const uint32_t x_scale = moek_shared_address_(scales + 64 * mine + 16 * warp + g);
         int slot = 0, phase = 0;
         moek_registers_more_(224);
         moek_grid_wait_();
-        for (; tile < last; tile += gridDim.x) {
+        for (; left > 0; left--) {
             float sum[N / 2];
             int step, rows, u;
             moek_mbar_wait_(told + q, turn);
@@ -371,24 +381,23 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                     const uint64_t xs = x0s + u * (STAGE / 16), ws = w0s + u * (STAGE / 16);
                     int j;
                     float part[64];
-                    const float *const of = scales + u * SCALES;
                     float x0, x1, sw[4];
                     if (u != slot || step == steps) continue;
                     moek_mbar_wait_(full + u, phase);
+                    x0 = moek_shared_float_(x_scale + u * SCALES * 4);
+                    x1 = moek_shared_float_(x_scale + u * SCALES * 4 + 32);
+                    moek_shared_float4_(sw, w_scale + u * SCALES * 4);
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
                         moek_up_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + 0 + 2 * j, j);
                     moek_wgmma_commit_();
-                    x0 = of[at + g]; x1 = of[at + g + 8];
-                    #pragma unroll
-                    for (i = 0; i < 4; i++) sw[i] = of[M + i];
                     moek_wgmma_wait_(0);
                     #pragma unroll
                     for (i = 0; i < 64; i += 4) {
                         float *const to = sum + 0 + i;
-                        const float w_scale = sw[0 + i / 32];
-                        const float s0 = x0 * w_scale, s1 = x1 * w_scale;
+                        const float s0 = x0 * sw[0 + i / 32];
+                        const float s1 = x1 * sw[0 + i / 32];
                         to[0] += part[i] * s0; to[1] += part[i + 1] * s0;
                         to[2] += part[i + 2] * s1; to[3] += part[i + 3] * s1;
                     }
@@ -402,8 +411,8 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                     #pragma unroll
                     for (i = 0; i < 64; i += 4) {
                         float *const to = sum + 64 + i;
-                        const float w_scale = sw[2 + i / 32];
-                        const float s0 = x0 * w_scale, s1 = x1 * w_scale;
+                        const float s0 = x0 * sw[2 + i / 32];
+                        const float s1 = x1 * sw[2 + i / 32];
                         to[0] += part[i] * s0; to[1] += part[i + 1] * s0;
                         to[2] += part[i + 2] * s1; to[3] += part[i + 3] * s1;
                     }

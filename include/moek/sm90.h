@@ -328,5 +328,18 @@ MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)
 {
     return (operand & 0xffffffff00000000ull) | __shfl_sync(0xffffffff, (uint32_t)operand, 0);
 }
+/* Floats at an address in shared memory, loaded where it stands in the program.  (By a pointer, the compiler may find
+ * the address anew, and wait for it between two wgmma.) */
+MOEK_DEVICE float moek_shared_float_(uint32_t at)
+{
+    float f;
+    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(f) : "r"(at) : "memory");
+    return f;
+}
+MOEK_DEVICE void moek_shared_float4_(float f[4], uint32_t at)
+{
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3]) : "r"(at) : "memory");
+}
 #endif
 #endif
