@@ -234,7 +234,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
         const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + mine * 8192));
         const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A));
-        int slot = 0, phase = 0;
+        int slot = 0, phase = 0, ready = 0;        /* ready: the next stage was seen to be there */
         moek_registers_more_(224);
         moek_grid_wait_();
         for (; left > 0; left--) {
@@ -250,6 +250,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
                     moek_mbar_arrive_warp_(empty + slot);
                     MOEK_NEXT_STAGE_
                 }
+                ready = 0;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 continue;
@@ -261,7 +262,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
                     int j;
                     float part[64];
                     if (u != slot || step == steps) continue;
-                    moek_mbar_wait_(full + u, phase);
+                    if (!ready) moek_mbar_wait_(full + u, phase);
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
@@ -280,6 +281,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
                     for (j = 0; j < 4; j++)
                         moek_down_fp8c_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + 1024 + 2 * j, j);
                     moek_wgmma_commit_();
+                    ready = moek_mbar_there_(full + (u + 1) % STAGES, u + 1 == STAGES ? phase ^ 1 : phase);
                     moek_wgmma_wait_(0);
                     moek_mbar_arrive_warp_(empty + u);
                     #pragma unroll

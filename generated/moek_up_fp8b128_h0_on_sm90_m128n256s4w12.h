@@ -355,7 +355,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
         /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
         const uint32_t w_scale = moek_shared_address_(scales + M);
         const uint32_t x_scale = moek_shared_address_(scales + 64 * mine + 16 * warp + g);
-        int slot = 0, phase = 0;
+        int slot = 0, phase = 0, ready = 0;        /* ready: the next stage was seen to be there */
         moek_registers_more_(224);
         moek_grid_wait_();
         for (; left > 0; left--) {
@@ -371,6 +371,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                     moek_mbar_arrive_warp_(empty + slot);
                     MOEK_NEXT_STAGE_
                 }
+                ready = 0;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 continue;
@@ -383,7 +384,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                     float part[64];
                     float x0, x1, sw[4];
                     if (u != slot || step == steps) continue;
-                    moek_mbar_wait_(full + u, phase);
+                    if (!ready) moek_mbar_wait_(full + u, phase);
                     x0 = moek_shared_float_(x_scale + u * SCALES * 4);
                     x1 = moek_shared_float_(x_scale + u * SCALES * 4 + 32);
                     moek_shared_float4_(sw, w_scale + u * SCALES * 4);
@@ -406,6 +407,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                     for (j = 0; j < 4; j++)
                         moek_up_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + 1024 + 2 * j, j);
                     moek_wgmma_commit_();
+                    ready = moek_mbar_there_(full + (u + 1) % STAGES, u + 1 == STAGES ? phase ^ 1 : phase);
                     moek_wgmma_wait_(0);
                     moek_mbar_arrive_warp_(empty + u);
                     #pragma unroll

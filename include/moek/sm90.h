@@ -341,5 +341,13 @@ MOEK_DEVICE void moek_shared_float4_(float f[4], uint32_t at)
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
                  : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3]) : "r"(at) : "memory");
 }
+/* 1 if moek_mbar_wait_ would not wait. */
+MOEK_DEVICE int moek_mbar_there_(uint64_t *bar, uint32_t parity)
+{
+    int there;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }\n"
+                 : "=r"(there) : "r"(moek_shared_address_(bar)), "r"(parity) : "memory");
+    return there;
+}
 #endif
 #endif
