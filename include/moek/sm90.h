@@ -382,5 +382,50 @@ MOEK_DEVICE void moek_quad_transpose_(uint32_t w[4])
     b = __shfl_xor_sync(0xffffffff, q & 2 ? w[1] : w[3], 2);
     if (q & 2) { w[0] = a; w[1] = b; } else { w[2] = a; w[3] = b; }
 }
+/* Arrive at such a barrier, without waiting for the others. */
+MOEK_DEVICE void moek_named_arrive_(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
+}
+/* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
+MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
+                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+/* p + 16 * n, in one instruction where it stands: the compiler would keep 64 bits of 16 * n for each of many n. */
+MOEK_DEVICE const void *moek_at16_(const void *p, uint32_t n)
+{
+    uint64_t r;
+    asm("mad.wide.u32 %0, %1, 16, %2;\n" : "=l"(r) : "r"(n), "l"((uint64_t)p));
+    return (const void *)r;
+}
+/* An operand that is the same in all lanes, so that the compiler knows it, too: it then reckons with it in uniform
+ * registers, where wgmma wants it. */
+MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)
+{
+    return (operand & 0xffffffff00000000ull) | __shfl_sync(0xffffffff, (uint32_t)operand, 0);
+}
+/* Floats at an address in shared memory, loaded where it stands in the program.  (By a pointer, the compiler may find
+ * the address anew, and wait for it between two wgmma.) */
+MOEK_DEVICE float moek_shared_float_(uint32_t at)
+{
+    float f;
+    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(f) : "r"(at) : "memory");
+    return f;
+}
+MOEK_DEVICE void moek_shared_float4_(float f[4], uint32_t at)
+{
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3]) : "r"(at) : "memory");
+}
+/* 1 if moek_mbar_wait_ would not wait. */
+MOEK_DEVICE int moek_mbar_there_(uint64_t *bar, uint32_t parity)
+{
+    int there;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }\n"
+                 : "=r"(there) : "r"(moek_shared_address_(bar)), "r"(parity) : "memory");
+    return there;
+}
 #endif
 #endif
