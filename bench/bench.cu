@@ -1,18 +1,24 @@
 /* bench.cu -- whole layers on a GPU: one line a cell.
  *
  *   ./moek bench [words ...]                 cells whose "shape quant M" line holds every word
+ *   ./moek tune [words ...]                  the same cells by each row that fits: which is the fastest?
  *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench
- *   ./bench [-o results.tsv] [-k up_fp8b128_h0_on_sm90_m16] [-s] [-q] [words ...]
- *                                            -k: with the first row of the format whose name holds this
- *                                            -s: without args.state
- *                                            -q: without the error, which the host takes seconds for
+ *   ./bench [tune] [options] [words ...]
+ *      -o FILE       a tab-separated file; of tune: for config.tuned (include/moek/tuned.h has its columns)
+ *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
+ *      -s            without args.state
+ *      -t FILE       with the measured choices of this file
+ *      -q            without the error, which the host takes seconds for
+ *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
+ *      tokens=1,8,64                                    these counts
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
  * GEMMs and the weighted sum.  Method: one CUDA graph holds several layers with different uniform random routings, so
  * that the weights of small batches come from memory and not from L2; the figure is the mean a layer of the median
- * replay.  The floor is the larger of (weight bytes of the experts in use) / 4.27 TB/s and FLOPs / 1500 (fp8) or 800
- * (bf16) TFLOPS, ceilings of an H200.  The error is the relative L2 distance of one token to the double-precision
- * reference. */
+ * replay.  Shapes in batched format quantize to [experts][tokens][hidden], with counts; skewed: some experts get four
+ * times their share.  The floor is the larger of (weight bytes of the experts in use) / 4.27 TB/s and FLOPs / 1500
+ * (fp8) or 800 (bf16) TFLOPS, near the ceilings of an H200; what the machine itself can do is measured first.  The
+ * error is the relative L2 distance of one token to the double-precision reference. */
 #ifndef BENCH_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -23,17 +29,24 @@
 #include "../tests/mem.h"
 #include "../tests/ref.h"
 #include "fill.h"
+#include "ceiling.h"
 
-enum { LAYERS_MAX = 8, REPLAYS = 21, WARM_UPS = 3 };
+enum { LAYERS_MAX = 8, REPLAYS = 21, WARM_UPS = 3, TOKENS_MAX = 64 };
 
-static const struct { const char *name; int experts, hidden, inter, topk; } shapes[] = {
-    { "deepseek-v3-tp8",      256, 7168, 256,   8 },
-    { "qwen3-30b-a3b",        128, 2048, 768,   8 },
-    { "mixtral-8x7b",         8,   4096, 14336, 2 },
-    { "deepseek-v3-32-local", 32,  7168, 2048,  8 },
-    { "qwen3-235b-tp4",       128, 4096, 384,   8 },
+typedef struct shape { const char *name; int experts, hidden, inter, topk, batched, skewed; } shape;
+static const shape shapes[] = {
+    { "deepseek-v3-tp8",        256, 7168, 256,   8, 0, 0 },
+    { "qwen3-30b-a3b",          128, 2048, 768,   8, 0, 0 },
+    { "mixtral-8x7b",           8,   4096, 14336, 2, 0, 0 },
+    { "deepseek-v3-32-local",   32,  7168, 2048,  8, 0, 0 },
+    { "qwen3-235b-tp4",         128, 4096, 384,   8, 0, 0 },
+    { "deepseek-v3-32-batched", 32,  7168, 2048,  8, 1, 0 },
+    { "deepseek-v3-32-skewed",  32,  7168, 2048,  8, 1, 1 },
 };
 static const int all_tokens[] = { 1, 4, 8, 16, 32, 64, 128, 512, 1024, 2048, 8192 };
+static const int batched_tokens[] = { 128, 512 };      /* 32 and 128 rows an expert */
+static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8T, MOEK_FP8C };
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 #define CUDA(call) mem_must(call)
 
@@ -43,6 +56,8 @@ static void must(moek_status status, const char *what, const char *why)
     printf("bench: %s: %s: %s\n", what, moek_status_name(status), why && why[0] ? why : moek_status_text(status));
     exit(1);
 }
+
+static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK : MOEK_E_ARGUMENT, what, why); }
 
 static __global__ void fill_k(void *array, size_t n, int element, uint32_t seed, float scale)
 {
@@ -62,51 +77,6 @@ static void *filled(size_t n, int element, uint32_t seed, float scale)
     return p;
 }
 
-/* ---- ceilings of this machine ------------------------------------------------------------------------------------ */
-
-static __global__ void read_k(const uint4 *p, size_t n, uint4 *out)
-{
-    uint4 sum = make_uint4(0, 0, 0, 0);
-    const size_t step = (size_t)gridDim.x * blockDim.x * 8;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x * 8 + threadIdx.x; i + 7 * blockDim.x < n; i += step) {
-        uint4 v[8];
-        #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = __ldcs(p + i + j * blockDim.x);
-        #pragma unroll
-        for (int j = 0; j < 8; j++) { sum.x ^= v[j].x; sum.y ^= v[j].y; sum.z ^= v[j].z; sum.w ^= v[j].w; }
-    }
-    if (sum.x == 0x12345678 && sum.y == 0x9abcdef0) *out = sum;
-}
-
-static double timed(cudaEvent_t a, cudaEvent_t b)
-{
-    float ms = 0;
-    CUDA(cudaEventSynchronize(b));
-    CUDA(cudaEventElapsedTime(&ms, a, b));
-    return 1e-3 * ms;
-}
-
-static void ceilings(cudaEvent_t e0, cudaEvent_t e1)
-{
-    const size_t bytes = (size_t)4 << 30;
-    char *a = (char *)mem_alloc(80, bytes), *b = (char *)mem_alloc(80, bytes);
-    double copy = 1e9, read = 1e9;
-    for (int i = 0; i < 6; i++) {
-        CUDA(cudaEventRecord(e0));
-        CUDA(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice));
-        CUDA(cudaEventRecord(e1));
-        copy = fmin(copy, timed(e0, e1));
-        CUDA(cudaEventRecord(e0));
-        read_k<<<132 * 4, 512>>>((const uint4 *)a, bytes / 16, (uint4 *)b);
-        CUDA(cudaEventRecord(e1));
-        read = fmin(read, timed(e0, e1));
-    }
-    printf("ceilings: copy %.2f TB/s (read plus written), pure read %.2f TB/s\n",
-           2e-12 * bytes / copy, 1e-12 * bytes / read);
-    mem_free(80, a);
-    mem_free(80, b);
-}
-
 /* ---- one cell ---------------------------------------------------------------------------------------------------- */
 
 typedef struct cell {
@@ -114,6 +84,7 @@ typedef struct cell {
     moek_plan plan;
     moek_weights w;
     fill_sizes n;
+    const shape *of;
     int tokens, layers;
     int32_t *host_ids, *ids;                          /* [layers][tokens][topk] */
     float *host_weights, *weights;
@@ -122,11 +93,18 @@ typedef struct cell {
     char *cold;                                       /* written before a replay, so that L2 holds nothing of use */
 } cell;
 
-static int quick, stateless;
 static uint32_t route_state;
 static uint32_t route_random(void) { route_state = route_state * 1664525u + 1013904223u; return route_state >> 8; }
 
-/* Uniform random routing: topk distinct experts a token. */
+/* Skewed: the square of a uniform number, so that the first of 32 experts is named by most tokens. */
+static int32_t route_expert(const cell *c)
+{
+    const uint32_t r = route_random();
+    const double u = r * (1.0 / (1 << 24));
+    return (int32_t)(c->of->skewed ? u * u * c->config.experts : r % (uint32_t)c->config.experts);
+}
+
+/* Random routing: topk distinct experts a token. */
 static void random_routing(cell *c)
 {
     const int k = c->config.topk, n = c->layers * c->tokens;
@@ -136,7 +114,7 @@ static void random_routing(cell *c)
             int32_t *ids = c->host_ids + (size_t)t * k;
             int again = 1;
             while (again) {
-                ids[i] = (int32_t)(route_random() % (uint32_t)c->config.experts);
+                ids[i] = route_expert(c);
                 again = 0;
                 for (int j = 0; j < i; j++) again |= ids[j] == ids[i];
             }
@@ -222,12 +200,8 @@ static void run_layer(const cell *c, int layer, cudaStream_t stream)
     must(moek_run(&c->plan, &a, stream), "moek_run", why);
 }
 
-typedef struct result { double us, low, high, host_us; } result;
-
-static int by_value(const void *a, const void *b)
-{
-    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
-}
+typedef struct timer { cudaStream_t stream; cudaEvent_t e0, e1; } timer;
+typedef struct result { double us, low, high; } result;
 
 static double now(void)
 {
@@ -236,67 +210,129 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static result time_cell(const cell *c, cudaStream_t stream, cudaEvent_t e0, cudaEvent_t e1)
+/* What the host takes for a layer outside of a graph, in microseconds. */
+static double time_host(const cell *c, const timer *t)
+{
+    CUDA(cudaStreamSynchronize(t->stream));
+    const double start = now();
+    for (int i = 0; i < 32; i++) run_layer(c, i % c->layers, t->stream);
+    const double us = (now() - start) * 1e6 / 32;
+    CUDA(cudaStreamSynchronize(t->stream));
+    return us;
+}
+
+/* Given up, with what the warm-up took, if that is far beyond `limit` microseconds a layer. */
+static result time_cell(const cell *c, const timer *by, double limit)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     double t[REPLAYS];
     result r;
-    CUDA(cudaStreamSynchronize(stream));
-    r.host_us = now();
-    for (int i = 0; i < 32; i++) run_layer(c, i % c->layers, stream);
-    r.host_us = (now() - r.host_us) * 1e6 / 32;
-    CUDA(cudaStreamSynchronize(stream));
-    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int l = 0; l < c->layers; l++) run_layer(c, l, stream);
-    CUDA(cudaStreamEndCapture(stream, &graph));
+    int hopeless = 0;
+    CUDA(cudaStreamSynchronize(by->stream));
+    CUDA(cudaStreamBeginCapture(by->stream, cudaStreamCaptureModeThreadLocal));
+    for (int l = 0; l < c->layers; l++) run_layer(c, l, by->stream);
+    CUDA(cudaStreamEndCapture(by->stream, &graph));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    CUDA(cudaMemsetAsync(c->y, 0xff, 2 * (size_t)c->tokens * c->config.hidden, stream));
-    for (int i = -WARM_UPS; i < REPLAYS; i++) {
-        CUDA(cudaMemsetAsync(c->cold, i, (size_t)128 << 20, stream));
-        CUDA(cudaEventRecord(e0, stream));
-        CUDA(cudaGraphLaunch(exec, stream));
-        CUDA(cudaEventRecord(e1, stream));
-        const double s = timed(e0, e1);
-        if (i >= 0) t[i] = 1e6 * s / c->layers;
+    CUDA(cudaMemsetAsync(c->y, 0xff, 2 * (size_t)c->tokens * c->config.hidden, by->stream));
+    for (int i = -WARM_UPS; i < REPLAYS && !hopeless; i++) {
+        CUDA(cudaMemsetAsync(c->cold, i, (size_t)128 << 20, by->stream));
+        CUDA(cudaEventRecord(by->e0, by->stream));
+        CUDA(cudaGraphLaunch(exec, by->stream));
+        CUDA(cudaEventRecord(by->e1, by->stream));
+        const double us = 1e6 * ceiling_seconds(by->e0, by->e1) / c->layers;
+        hopeless = i < 0 && us > (i == -1 ? 1.5 : 4) * limit;
+        t[hopeless || i < 0 ? 0 : i] = us;
     }
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(graph));
-    qsort(t, REPLAYS, sizeof t[0], by_value);
+    if (hopeless) { r.us = r.low = r.high = t[0]; return r; }
+    qsort(t, REPLAYS, sizeof t[0], ceiling_by_value);
     r.us = t[REPLAYS / 2]; r.low = t[0]; r.high = t[REPLAYS - 1];
     return r;
 }
 
-static void report(const cell *c, const char *name, FILE *out, cudaStream_t stream, cudaEvent_t e0, cudaEvent_t e1)
-{
-    const result r = time_cell(c, stream, e0, e1);
-    const double bytes = weight_bytes(c), flops = 6.0 * c->tokens * c->config.topk * c->config.hidden * c->config.inter;
-    const double floor_bytes = 1e6 * bytes / 4.27e12;
-    const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
-    const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = quick ? NAN : error_of(c);
-    const moek_kernel *const layer = moek_plan_layer(&c->plan, c->tokens);
-    const char *up = (layer ? layer : c->plan.up[moek_plan_tile(&c->plan, c->tokens)])->name;
-    const char *quant = moek_quant_name(c->config.quant);
-    printf("%-21s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
-           name, quant, c->tokens, r.us, r.low, r.high, floor,
-           100 * floor / r.us, 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);
-    fflush(stdout);
-    if (out)
-        fprintf(out, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2e\t%.1f\t%s\n",
-                name, quant, c->tokens, r.us, r.low, r.high, floor,
-                1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, r.host_us, up);
-}
+/* ---- from the command line --------------------------------------------------------------------------------------- */
 
-static int wanted(const char *name, const char *quant, int tokens, char **words, int count)
+static struct {
+    int tune, quick, stateless, tokens[TOKENS_MAX], counts, words;
+    const char *row, *tuned;
+    char **word;
+    FILE *out;
+    shape given;
+} ask;
+
+static int wanted(const char *name, const char *quant, int tokens)
 {
     char line[128];
     int named = !strcmp(quant, "bf16") || !strcmp(quant, "fp8b128");           /* the others: when they are asked for */
     snprintf(line, sizeof line, "%s %s M=%d.", name, quant, tokens);
-    for (int i = 0; i < count; i++) named |= !strcmp(words[i], quant);
+    for (int i = 0; i < ask.words; i++) named |= !strcmp(ask.word[i], quant);
     if (!named) return 0;
-    for (int i = 0; i < count; i++) if (!strstr(line, words[i])) return 0;
+    for (int i = 0; i < ask.words; i++) if (!strstr(line, ask.word[i])) return 0;
     return 1;
 }
+
+static char *text_of(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = NULL;
+    long size;
+    if (f && !fseek(f, 0, SEEK_END) && (size = ftell(f)) >= 0 && !fseek(f, 0, SEEK_SET)) {
+        text = (char *)malloc((size_t)size + 1);
+        text[fread(text, 1, (size_t)size, f)] = 0;
+    }
+    sure(text != NULL, path, "cannot be read");
+    fclose(f);
+    return text;
+}
+
+/* hidden=7168, tokens=1,8: 1 if it was such a word. */
+static int asks(const char *word)
+{
+    const struct { const char *name; int *value; } numbers[] = {
+        { "hidden=", &ask.given.hidden }, { "inter=", &ask.given.inter }, { "experts=", &ask.given.experts },
+        { "topk=", &ask.given.topk },
+    };
+    for (int i = 0; i < COUNT(numbers); i++)
+        if (!strncmp(word, numbers[i].name, strlen(numbers[i].name))) {
+            *numbers[i].value = atoi(word + strlen(numbers[i].name));
+            sure(*numbers[i].value > 0, word, "must be a number of at least 1");
+            ask.given.name = "given";
+            return 1;
+        }
+    if (strncmp(word, "tokens=", 7)) return 0;
+    for (const char *p = word + 7; ask.counts < TOKENS_MAX; p++) {
+        char *end;
+        ask.tokens[ask.counts++] = (int)strtol(p, &end, 10);
+        sure(end > p && (!*end || *end == ',') && ask.tokens[ask.counts - 1] > 0, word,
+             "must be numbers of at least 1, with commas between");
+        p = end;
+        if (!*p) break;
+    }
+    return 1;
+}
+
+static void read_words(int argc, char **argv)
+{
+    ask.word = argv;
+    for (int i = 1; i < argc; i++) {
+        const int more = i + 1 < argc;
+        if (i == 1 && !strcmp(argv[i], "tune")) ask.tune = 1;
+        else if (more && !strcmp(argv[i], "-o")) {
+            ask.out = fopen(argv[++i], "w");
+            sure(ask.out != NULL, argv[i], "cannot be written");
+        } else if (more && !strcmp(argv[i], "-k")) ask.row = argv[++i];
+        else if (more && !strcmp(argv[i], "-t")) ask.tuned = text_of(argv[++i]);
+        else if (!strcmp(argv[i], "-q")) ask.quick = 1;
+        else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
+        else if (!asks(argv[i])) ask.word[ask.words++] = argv[i];
+    }
+    sure(!ask.given.name || (ask.given.hidden && ask.given.inter && ask.given.experts && ask.given.topk), "a shape",
+         "needs hidden=, inter=, experts= and topk=");
+}
+
+/* ---- one line ---------------------------------------------------------------------------------------------------- */
 
 /* The first row of a format whose name holds the word; NULL: let the plan choose. */
 static const char *row_with(const char *word, int quant)
@@ -308,80 +344,185 @@ static const char *row_with(const char *word, int quant)
     return NULL;
 }
 
+/* Plans for a row (NULL: the plan's choice), with a workspace.  0: the row is not for this device or shape. */
+static int cell_plan(cell *c, const char *kernel)
+{
+    c->config.kernel = kernel;
+    if (moek_plan_init(&c->plan, &c->config) != MOEK_OK) return 0;
+    must(moek_plan_bind(&c->plan, &c->w), "moek_plan_bind", c->plan.why);
+    mem_free(80, c->workspace);
+    c->workspace = mem_alloc(80, moek_workspace_size(&c->plan));
+    return 1;
+}
+
+static const moek_kernel *cell_row(const cell *c)
+{
+    const moek_kernel *const layer = c->of->batched ? NULL : moek_plan_layer(&c->plan, c->tokens);
+    return layer ? layer : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
+}
+
+static void cell_new(cell *c, int tokens)
+{
+    const moek_config *config = &c->config;
+    c->config.max_tokens = c->tokens = tokens;
+    c->layers = tokens <= 64 ? LAYERS_MAX : tokens <= 512 ? 4 : 2;
+    const size_t slots = (size_t)c->layers * tokens * config->topk;
+    c->host_ids = (int32_t *)malloc(4 * slots);
+    c->host_weights = (float *)malloc(4 * slots);
+    random_routing(c);
+    c->ids = (int32_t *)mem_alloc(80, 4 * slots);
+    c->weights = (float *)mem_alloc(80, 4 * slots);
+    mem_put(80, c->ids, c->host_ids, 4 * slots);
+    mem_put(80, c->weights, c->host_weights, 4 * slots);
+    c->x = (uint16_t *)filled((size_t)tokens * config->hidden, 2, 5, 1);
+    c->y = (uint16_t *)mem_alloc(80, 2 * (size_t)tokens * config->hidden);
+    if (c->w.w_up) return;
+    const float up = 1.0f / sqrtf((float)config->hidden), down = 1.0f / sqrtf((float)config->inter);
+    c->n = fill_sizes_of(config, config->experts);
+    c->w.w_up = filled(c->n.up, c->n.element, 1, up);
+    c->w.w_down = filled(c->n.down, c->n.element, 2, down);
+    c->w.w_up_scale = (float *)filled(c->n.up_scale, 4, 3, up);
+    c->w.w_down_scale = (float *)filled(c->n.down_scale, 4, 4, down);
+    if (config->quant == MOEK_FP8T) c->w.x_scale = c->w.h_scale = (float *)filled(1, 4, 7, 1);
+}
+
+static void cell_free(cell *c)
+{
+    free(c->host_ids); free(c->host_weights);
+    mem_free(80, c->ids); mem_free(80, c->weights); mem_free(80, c->x); mem_free(80, c->y);
+    mem_free(80, c->workspace);
+    c->workspace = NULL;
+}
+
+static void report(cell *c, const timer *by)
+{
+    sure(cell_plan(c, row_with(ask.row, c->config.quant)), "moek_plan_init", c->plan.why);
+    const double host_us = time_host(c, by);
+    const result r = time_cell(c, by, INFINITY);
+    const double bytes = weight_bytes(c), flops = 6.0 * c->tokens * c->config.topk * c->config.hidden * c->config.inter;
+    const double floor_bytes = 1e6 * bytes / 4.27e12;
+    const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
+    const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = ask.quick ? NAN : error_of(c);
+    const char *row = cell_row(c)->name, *quant = moek_quant_name(c->config.quant);
+    printf("%-22s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
+           c->of->name, quant, c->tokens, r.us, r.low, r.high, floor,
+           100 * floor / r.us, 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, host_us, row);
+    fflush(stdout);
+    if (ask.out)
+        fprintf(ask.out, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2e\t%.1f\t%s\n",
+                c->of->name, quant, c->tokens, r.us, r.low, r.high, floor,
+                1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, host_us, row);
+}
+
+static double tune_row(cell *c, const char *kernel, const timer *by, double limit)
+{
+    const result r = time_cell(c, by, limit);
+    printf("%-22s %-8s %5d %9.1f  %8.1f %8.1f  %s%s\n", c->of->name, moek_quant_name(c->config.quant), c->tokens, r.us,
+           r.low, r.high, cell_row(c)->name, kernel ? "" : "  (the built-in choice)");
+    fflush(stdout);
+    return r.us;
+}
+
+/* The built-in choice, then every other up row that this device takes.  What seems faster by less than a hundredth, or
+ * only the first time, is not. */
+static void tune(cell *c, const char *device, const timer *by)
+{
+    const moek_kernel *k, *best = NULL, *built_in;
+    double us, built_in_us;
+    int n;
+    sure(cell_plan(c, NULL), "moek_plan_init", c->plan.why);
+    built_in = cell_row(c);
+    us = built_in_us = tune_row(c, NULL, by, INFINITY);
+    k = moek_kernels(&n);
+    for (int i = 0; i < n; i++) {
+        if ((k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER) || k[i].quant != c->config.quant) continue;
+        if (&k[i] == built_in || !cell_plan(c, k[i].name) || cell_row(c) != &k[i]) continue;
+        const double row_us = tune_row(c, k[i].name, by, us);
+        if (row_us < us) us = row_us, best = &k[i];
+    }
+    if (best && cell_plan(c, NULL)) built_in_us = fmin(built_in_us, tune_row(c, NULL, by, INFINITY));
+    if (best && cell_plan(c, best->name)) us = fmax(us, tune_row(c, best->name, by, INFINITY));
+    if (!best || us > 0.99 * built_in_us) best = built_in, us = built_in_us;
+    if (ask.out)
+        fprintf(ask.out, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%.2f\t%.2f\n", device, moek_quant_name(c->config.quant),
+                c->config.hidden, c->config.inter, c->config.experts, c->config.topk, c->tokens, best->name, us,
+                built_in_us);
+}
+
+/* All counts of tokens of a shape and a format, on the same weights. */
+static void run_shape(const shape *of, int quant, const char *device, const timer *by, char *cold, void *state)
+{
+    const int *tokens = ask.counts ? ask.tokens : of->batched ? batched_tokens : all_tokens;
+    const int counts = ask.counts ? ask.counts : of->batched ? COUNT(batched_tokens) : COUNT(all_tokens);
+    cell c;
+    memset(&c, 0, sizeof c);
+    c.cold = cold;
+    c.state = state;
+    c.of = of;
+    c.config.hidden = of->hidden; c.config.inter = of->inter;
+    c.config.experts = of->experts; c.config.topk = of->topk;
+    c.config.quant = quant; c.config.act = MOEK_SILU;
+    c.config.format = of->batched ? MOEK_BATCHED : MOEK_STANDARD;
+    c.config.exclude = 1u << MOEK_BACKEND_CPU;
+    c.config.tuned = ask.tune ? NULL : ask.tuned;
+    for (int m = 0; m < counts; m++) {
+        if (!wanted(of->name, moek_quant_name(quant), tokens[m])) continue;
+        cell_new(&c, tokens[m]);
+        if (ask.tune) tune(&c, device, by);
+        else report(&c, by);
+        cell_free(&c);
+    }
+    if (!c.w.w_up) return;
+    mem_free(80, (void *)c.w.w_up); mem_free(80, (void *)c.w.w_down);
+    mem_free(80, (void *)c.w.w_up_scale); mem_free(80, (void *)c.w.w_down_scale);
+    mem_free(80, (void *)c.w.x_scale);
+}
+
+static void heads(int argc, char **argv, const cudaDeviceProp *device, const timer *by)
+{
+    char text[256] = "", date[32] = "";
+    const time_t today = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&today));
+    printf("%s, %d SMs\n", device->name, device->multiProcessorCount);
+    if (!ask.tune && !ask.row) {
+        ceiling_all(text, sizeof text, device->multiProcessorCount, by->e0, by->e1);
+        printf("ceilings: %s\n", text);
+    }
+    if (ask.tune)
+        printf("%-22s %-8s %5s %9s  %8s %8s  %s\n", "shape", "quant", "M", "us", "min", "max", "row");
+    else
+        printf("%-22s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n", "shape", "quant", "M", "us", "min",
+               "max", "floor", "share", "TFLOPS", "GB/s", "error", "host", "row");
+    if (!ask.out) return;
+    fprintf(ask.out, "# ./moek%s", ask.tune ? "" : " bench");
+    for (int i = 1; i < argc; i++) fprintf(ask.out, " %s", argv[i]);
+    fprintf(ask.out, "; %s, %d SMs; %s%s%s\n", device->name, device->multiProcessorCount, date, text[0] ? "; " : "",
+            text);
+    fprintf(ask.out, ask.tune ? "device\tquant\thidden\tinter\texperts\ttopk\ttokens\tup_row\tus\tbuilt_in_us\n"
+                              : "shape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\t"
+                                "error\thost_us\trow\n");
+}
+
 int main(int argc, char **argv)
 {
-    FILE *out = NULL;
-    const char *word = NULL;
-    cudaStream_t stream;
-    cudaEvent_t e0, e1;
+    timer by;
     cudaDeviceProp device;
-    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8T, MOEK_FP8C };
-    if (argc > 2 && !strcmp(argv[1], "-o")) { out = fopen(argv[2], "w"); argc -= 2; argv += 2; }
-    if (argc > 2 && !strcmp(argv[1], "-k")) { word = argv[2]; argc -= 2; argv += 2; }
-    if (argc > 1 && !strcmp(argv[1], "-s")) { stateless = 1; argc--; argv++; }
-    if (argc > 1 && !strcmp(argv[1], "-q")) { quick = 1; argc--; argv++; }
+    char **const line = (char **)malloc(sizeof *argv * (size_t)(argc + 1));
+    memcpy(line, argv, sizeof *argv * (size_t)(argc + 1));
+    read_words(argc, line);
     CUDA(cudaGetDeviceProperties(&device, 0));
-    CUDA(cudaStreamCreate(&stream));
-    CUDA(cudaEventCreate(&e0));
-    CUDA(cudaEventCreate(&e1));
-    printf("%s, %d SMs\n", device.name, device.multiProcessorCount);
-    if (!word) ceilings(e0, e1);
-    printf("%-21s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n",
-           "shape", "quant", "M", "us", "min", "max", "floor", "share", "TFLOPS", "GB/s", "error", "host", "row");
-    if (out)
-        fprintf(out, "# %s; bench -o\nshape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\t"
-                "error\thost_us\trow\n", device.name);
+    CUDA(cudaStreamCreate(&by.stream));
+    CUDA(cudaEventCreate(&by.e0));
+    CUDA(cudaEventCreate(&by.e1));
+    heads(argc, argv, &device, &by);
     char *cold = (char *)mem_alloc(80, (size_t)128 << 20);
-    void *state = mem_alloc(80, moek_state_size());
-    CUDA(cudaMemset(state, 0, moek_state_size()));
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (size_t q = 0; q < sizeof quants / sizeof quants[0]; q++) {
-            cell c;
-            memset(&c, 0, sizeof c);
-            c.cold = cold;
-            c.state = stateless ? NULL : state;
-            for (size_t m = 0; m < sizeof all_tokens / sizeof all_tokens[0]; m++) {
-                if (!wanted(shapes[s].name, moek_quant_name(quants[q]), all_tokens[m], argv + 1, argc - 1)) continue;
-                moek_config config;
-                memset(&config, 0, sizeof config);
-                config.hidden = shapes[s].hidden; config.inter = shapes[s].inter;
-                config.experts = shapes[s].experts; config.topk = shapes[s].topk;
-                config.quant = quants[q]; config.act = MOEK_SILU; config.max_tokens = c.tokens = all_tokens[m];
-                config.kernel = row_with(word, quants[q]);
-                c.config = config;
-                must(moek_plan_init(&c.plan, &config), "moek_plan_init", c.plan.why);
-                if (!c.w.w_up) {
-                    const float up = 1.0f / sqrtf((float)config.hidden), down = 1.0f / sqrtf((float)config.inter);
-                    c.n = fill_sizes_of(&config, config.experts);
-                    c.w.w_up = filled(c.n.up, c.n.element, 1, up);
-                    c.w.w_down = filled(c.n.down, c.n.element, 2, down);
-                    c.w.w_up_scale = (float *)filled(c.n.up_scale, 4, 3, up);
-                    c.w.w_down_scale = (float *)filled(c.n.down_scale, 4, 4, down);
-                    if (quants[q] == MOEK_FP8T) c.w.x_scale = c.w.h_scale = (float *)filled(1, 4, 7, 1);
-                }
-                must(moek_plan_bind(&c.plan, &c.w), "moek_plan_bind", c.plan.why);
-                c.layers = c.tokens <= 64 ? LAYERS_MAX : c.tokens <= 512 ? 4 : 2;
-                const size_t slots = (size_t)c.layers * c.tokens * config.topk;
-                c.host_ids = (int32_t *)malloc(4 * slots);
-                c.host_weights = (float *)malloc(4 * slots);
-                random_routing(&c);
-                c.ids = (int32_t *)mem_alloc(80, 4 * slots);
-                c.weights = (float *)mem_alloc(80, 4 * slots);
-                mem_put(80, c.ids, c.host_ids, 4 * slots);
-                mem_put(80, c.weights, c.host_weights, 4 * slots);
-                c.x = (uint16_t *)filled((size_t)c.tokens * config.hidden, 2, 5, 1);
-                c.y = (uint16_t *)mem_alloc(80, 2 * (size_t)c.tokens * config.hidden);
-                c.workspace = mem_alloc(80, moek_workspace_size(&c.plan));
-                report(&c, shapes[s].name, out, stream, e0, e1);
-                free(c.host_ids); free(c.host_weights);
-                mem_free(80, c.ids); mem_free(80, c.weights); mem_free(80, c.x); mem_free(80, c.y);
-                mem_free(80, c.workspace);
-            }
-            if (c.w.w_up) {
-                mem_free(80, (void *)c.w.w_up); mem_free(80, (void *)c.w.w_down);
-                mem_free(80, (void *)c.w.w_up_scale); mem_free(80, (void *)c.w.w_down_scale);
-            }
+    void *state = ask.stateless ? NULL : mem_alloc(80, moek_state_size());
+    if (state) CUDA(cudaMemset(state, 0, moek_state_size()));
+    for (int s = 0; s < (ask.given.name ? 1 : COUNT(shapes)); s++)
+        for (int q = 0; q < COUNT(quants); q++) {
+            const shape *of = ask.given.name ? &ask.given : &shapes[s];
+            if (!ask.tune || !of->batched) run_shape(of, quants[q], device.name, &by, cold, state);
         }
-    if (out) fclose(out);
+    if (ask.out) fclose(ask.out);
     return 0;
 }

@@ -147,7 +147,6 @@ moek_down_fp8c_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_fp8c
     end = moek_down_fp8c_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, blockIdx.x + 1);
     tile = (int)(begin / steps); last = (int)((end + steps - 1) / steps);
     first_step = (int)(begin % steps); last_step = (int)end - (last - 1) * steps;
-#define MOEK_NEXT_ 1
 
     if (t < 128) {
         /* ---- Producer. ---- */
@@ -156,7 +155,7 @@ moek_down_fp8c_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_fp8c
         at.e = -1;
         if (t == 0) {                              /* weights: they are there before anything else is */
             const uint64_t policy = moek_evict_first_();
-            for (; tile < last; tile += MOEK_NEXT_) {
+            for (; tile < last; tile++) {
                 const int until = tile == last - 1 ? last_step : steps;
                 moek_down_fp8c_h0_on_sm90_m32n128s10w12_tile_(a, s, tile, tiles, columns, &at);
                 for (; step < until; step++) {
@@ -171,7 +170,7 @@ moek_down_fp8c_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_fp8c
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             int rows = 0, e = -1, row0 = -1;
             moek_grid_wait_();                     /* now a is there */
-            for (; tile < last; tile += MOEK_NEXT_) {
+            for (; tile < last; tile++) {
                 const int until = tile == last - 1 ? last_step : steps;
                 moek_down_fp8c_h0_on_sm90_m32n128s10w12_tile_(a, s, tile, tiles, columns, &at);
                 if (at.row0 != row0 || at.e != e) {
@@ -213,7 +212,7 @@ moek_down_fp8c_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_fp8c
         int slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8];
         at.e = -1;
         moek_grid_wait_();
-        for (; tile < last; tile += MOEK_NEXT_) {
+        for (; tile < last; tile++) {
             const int until = tile == last - 1 ? last_step : steps, whole = first_step == 0 && until == steps;
             float sum[M / 2];
             int step = first_step;
@@ -277,7 +276,6 @@ moek_down_fp8c_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_fp8c
             moek_down_fp8c_h0_on_sm90_m32n128s10w12_finish_(a, sum, &at, to, n, mine, dtype);
         }
     }
-#undef MOEK_NEXT_
 #endif
 }
 

@@ -375,6 +375,9 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                         if (issued >= inflight)
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
+                        if (issued == 1) {
+                            if (t == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                        }
                         issued++;
                         if (t == 0) {
                             moek_mbar_arrive_expect_(landed + slot, 32768);
@@ -411,6 +414,9 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                         if (issued >= inflight)
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
+                        if (issued == 1) {
+                            if (t == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                        }
                         issued++;
                         if (t == 0) {
                             moek_mbar_arrive_expect_(landed + slot, 32768);
@@ -427,6 +433,8 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
             if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             moek_grid_wait_();
+            if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+            __syncwarp();
             {
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, row_blocks, 0);
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
@@ -519,6 +527,8 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         int slot = 0, phase = 0, j, to[M / 8], n = 0;
         moek_registers_more_(216);
         moek_grid_wait_();
+        moek_named_wait_(3, CONSUMERS);
+        if (t == 128) moek_flag_add_(a->state + 2);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
         #pragma unroll
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
@@ -534,6 +544,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 if (demand[0]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
+                    __syncwarp();                  /* wgmma wants the warp together */
                     if (w.tile >= all[0]) break;
                     w.first = 0;
                     at.e = -1;
@@ -600,6 +611,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 if (demand[1]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
+                    __syncwarp();                  /* wgmma wants the warp together */
                     if (w.tile >= all[1]) break;
                     w.first = 0;
                     at.e = -1;

@@ -624,12 +624,13 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
         moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_tile at;
         int slot = 0, phase = 0, j, to[M / 8], n = 0, turn = 0;
         moek_registers_more_(216);
-        #pragma unroll
-        for (i = 0; i < MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_FIRST; i++)
-            if (moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_part_(&p, t - 128, i, &x_row, &x_column)) moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_quantize_(&p, t, x[i], x_row, x_column);
-        #pragma unroll 1
-        for (; moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_part_(&p, t - 128, i, &x_row, &x_column); i++)
-            moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_quantize_(&p, t, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_x_(&p, x_row, x_column), x_row, x_column);
+        #pragma unroll 1                           /* (less code arrives sooner) */
+        for (i = 0; moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_part_(&p, t - 128, i, &x_row, &x_column); i++) {
+            if (i >= MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_FIRST) x[0] = moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_x_(&p, x_row, x_column);
+            moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_quantize_(&p, t, x[0], x_row, x_column);
+            #pragma unroll
+            for (j = 1; j < MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_FIRST; j++) x[j - 1] = x[j];
+        }
         moek_grid_wait_();
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_flag_add_(a->state + 2);
@@ -648,6 +649,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                 if (demand[0]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
+                    __syncwarp();                  /* wgmma wants the warp together */
                     if (w.tile >= all[0]) break;
                     w.first = 0;
                     at.e = -1;
@@ -735,6 +737,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                 if (demand[1]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
+                    __syncwarp();                  /* wgmma wants the warp together */
                     if (w.tile >= all[1]) break;
                     w.first = 0;
                     at.e = -1;

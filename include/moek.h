@@ -167,6 +167,11 @@ typedef struct moek_config {
     const char *kernel;               /* demand this row, by a name from moek_kernels(), for the op it serves         */
     const struct moek_prepare_finalize *prepare_finalize;      /* your own; NULL: built in, by format                 */
     const struct moek_experts *experts_impl;                   /* your own; NULL: built in                            */
+    const char *tuned;                /* the text of a file that ./moek tune wrote: which rows were the fastest, by
+                                         tokens (moek/tuned.h has the columns).  Only lines for this device, quant,
+                                         hidden, inter, local experts and slots count; without any, or NULL: the
+                                         built-in rule.  Rows of an excluded or not demanded backend are passed over.
+                                         Yours again when moek_plan_init returns                                      */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -240,7 +245,9 @@ typedef struct moek_kernel {
     const char *row;                  /* its row in kernels.toml                                                      */
 } moek_kernel;
 
-enum { MOEK_MAX_TILES = 6, MOEK_WHY = 1024 };
+enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
+
+typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
 
 /* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {
@@ -265,6 +272,10 @@ typedef struct moek_plan {
     int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
+    int pairs;                        /* the tiles, and behind them what only measured choices take                   */
+    int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
+    moek_choice choice[MOEK_MAX_CHOICES];      /* pair -1, or more tokens than the last has: the built-in rule        */
+    char note[MOEK_NOTE];             /* what of config.tuned was passed over, and why; else empty                    */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -284,7 +295,8 @@ size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
 
 /* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts: the
- * smallest tile that holds an expert's mean share of them; the largest has no bound.                                 */
+ * measured choice for them, if there is one, else the built-in rule: the smallest tile that holds an expert's mean
+ * share of them; the largest has no bound.                                                                           */
 int         moek_plan_tile(const moek_plan *plan, int rows);
 
 /* The row that moek_run takes for the whole of a run of so many tokens, after routing; NULL: it goes step by step, as

@@ -19,6 +19,9 @@ say "longer than 120 characters" \
 say "no newline at the end" "$(for f in $files; do [ -s "$f" ] && [ "$(tail -c 1 "$f")" ] && echo "$f"; done)"
 say "not executable" "$(for f in moek .ci/run; do [ -x $f ] || echo $f; done)"
 say "sh -n" "$(for f in moek $(find tests -name '*.sh'); do sh -n "$f" 2>&1; done)"
+say "a measured choice of a row that there is no more" \
+    "$(cat bench/tuned/*.tsv 2>/dev/null | awk -F'\t' '!/^#/ && $1 != "device" { print $8 }' | sort -u |
+       while read -r row; do [ -f "generated/$row.h" ] || echo "$row"; done)"
 calls='malloc|calloc|realloc|free|printf|fprintf|puts|exit|abort|assert|getenv'
 calls="$calls|cudaMalloc[A-Za-z]*|cudaFree[A-Za-z]*|cuda[A-Za-z]*Synchronize"
 say "the library does not allocate, print, stop or read the environment" \

@@ -517,11 +517,15 @@ static inline double ref_down_one(const moek_gemm_args *a, int quant, int row, i
 static inline void ref_gemm_(const moek_gemm_args *a, int quant, int up, double *y, double *slack)
 {
     const int R = a->rows_per_expert;
-    int e, p, j;
+    int e, p;
     for (e = 0; e < a->experts; e++) {
         const int begin = R ? e * R : a->offsets[e], end = R ? begin + a->counts[e] : a->offsets[e + 1];
+#ifdef _OPENMP
+#pragma omp parallel for
+#endif
         for (p = begin; p < end; p++) {
             const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
+            int j;
             for (j = 0; j < a->n; j++) {
                 double off;
                 y[(size_t)to * a->n + j] = (up ? ref_up_one : ref_down_one)(a, quant, row, e, j, &off);

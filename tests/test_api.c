@@ -284,7 +284,7 @@ static void test_no_device(void)
 static int in_plan(const moek_plan *p, const moek_kernel *k)
 {
     int i, found = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
-    for (i = 0; i < p->tiles; i++) found |= k == p->up[i] || k == p->down[i];
+    for (i = 0; i < p->pairs; i++) found |= k == p->up[i] || k == p->down[i];
     return found;
 }
 
@@ -512,6 +512,150 @@ static void test_texts(void)
     check_text(describe, &p, "describe a refused plan");
     moek_describe(&p, text, sizeof text);
     CHECK(has_text(text, "config.hidden is -1"), "%s", text);
+}
+
+/* ---- measured choices: config.tuned ------------------------------------------------------------------------------ */
+
+static char tuned[BIG];                                /* a file; tuned_line adds to it */
+
+static const char *cpu_row(int op)
+{
+    int n, i;
+    const moek_kernel *k = moek_kernels(&n);
+    for (i = 0; i < n; i++) if (k[i].op == op && !k[i].arch && k[i].quant == QUANT) return k[i].name;
+    return "none";
+}
+static void tuned_line(const char *device, int quant, int hidden, int experts, int topk, int tokens, const char *row)
+{
+    const size_t length = strlen(tuned);
+    snprintf(tuned + length, sizeof tuned - length, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t12.50\t13\n", device,
+             moek_quant_name(quant), hidden, INTER, experts, topk, tokens, row);
+}
+static void tuned_start(void)
+{
+    snprintf(tuned, sizeof tuned, "# ./moek tune\ndevice\tquant\thidden\tinter\texperts\ttopk\ttokens\tup_row\tus\t"
+             "built_in_us\n\r\n\n");
+}
+/* Lines for the layer of good(), on the CPU, from the fifth on. */
+static void tuned_mine(int tokens, const char *row) { tuned_line("cpu", QUANT, HIDDEN, EXPERTS, TOPK, tokens, row); }
+
+static void check_choice(const moek_plan *p, int i, int tokens, int pair)
+{
+    if (CHECK(i < p->choices, "%d choices", p->choices))
+        CHECK(p->choice[i].tokens == tokens && p->choice[i].pair == pair,
+              "choice %d: up to %d, not %d, pair %d, not %d", i, p->choice[i].tokens, tokens, p->choice[i].pair, pair);
+}
+
+static void test_tuned_refused(void)
+{
+#define FIRST "cpu\tbf16\t"
+    REFUSED(c.tuned = "nonsense", E_ARGUMENT, "config.tuned, line 1 has 1 columns; it must have 10");
+    REFUSED(c.tuned = "# a\n\n" FIRST "1\t1\t1\t1\t1\trow\t1\n", E_ARGUMENT, "config.tuned, line 3 has 9 columns");
+    REFUSED(c.tuned = FIRST "1\t1\t1\t1\t1\trow\t1\t1\t", E_ARGUMENT, "line 1 has 11 columns");
+    REFUSED(c.tuned = "\tbf16\t1\t1\t1\t1\t1\trow\t1\t1", E_ARGUMENT, "line 1: device is \"\"; it must be a name");
+    REFUSED(c.tuned = "cpu\tint5\t1\t1\t1\t1\t1\trow\t1\t1", E_ARGUMENT, "quant is \"int5\"; it must be a format");
+    REFUSED(c.tuned = FIRST "1\t1\t1\t1\t0\trow\t1\t1", E_ARGUMENT, "tokens is \"0\"; it must be a whole number");
+    REFUSED(c.tuned = FIRST "-1\t1\t1\t1\t1\trow\t1\t1", E_ARGUMENT, "hidden is \"-1\"");
+    REFUSED(c.tuned = FIRST "1\t2147483648\t1\t1\t1\trow\t1\t1", E_ARGUMENT, "inter is \"2147483648\"");
+    REFUSED(c.tuned = FIRST "1\t1\t99999999999999999999\t1\t1\trow\t1\t1", E_ARGUMENT, "experts is \"9999");
+    REFUSED(c.tuned = FIRST "1\t1\t1\t1x\t1\trow\t1\t1", E_ARGUMENT, "topk is \"1x\"");
+    REFUSED(c.tuned = FIRST "1\t1\t1\t1\t1\t\t1\t1", E_ARGUMENT, "up_row is \"\"");
+    REFUSED(c.tuned = FIRST "1\t1\t1\t1\t1\trow\t1,5\t1", E_ARGUMENT, "us is \"1,5\"; it must be a time, as 12.5");
+    REFUSED(c.tuned = FIRST "1\t1\t1\t1\t1\trow\t1\t.\r\n", E_ARGUMENT, "built_in_us is \".\"");
+    REFUSED(tuned_start(); tuned_mine(1, "row"); strcat(tuned, FIRST); c.tuned = tuned, E_ARGUMENT,
+            "config.tuned, line 6 has 3 columns");                            /* line 5 is good */
+    memset(tuned, 'x', 3000), tuned[3000] = 0;
+    REFUSED(c.tuned = tuned, E_ARGUMENT, "line 1 has 1 columns");
+    memset(tuned, '\t', 3000);
+    REFUSED(c.tuned = tuned, E_ARGUMENT, "line 1 has 3001 columns");
+    ACCEPTED(c.tuned = "");
+    ACCEPTED(c.tuned = "# nothing\n\r\n");
+    ACCEPTED(c.tuned = "device\tand whatever\n");
+}
+
+/* The thresholds: geometric middles, half below, twice above; rows that are not there leave the built-in rule. */
+static void test_tuned_choices(void)
+{
+    const char *const up = cpu_row(MOEK_OP_UP);
+    moek_config c = good();
+    char text[BIG];
+    moek_plan p = planned(&c);
+    const size_t size = moek_workspace_size(&p);
+    int i;
+    CHECK(p.pairs == p.tiles && !p.choices && !p.note[0], "without a file");
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, "choice    built-in rule\n"), "%s", text);
+    tuned_start();
+    tuned_mine(256, up); tuned_mine(16, "moek_up_of_another_binary"); tuned_mine(1, "not_yet"); tuned_mine(1, up);
+    c.tuned = tuned;
+    p = planned(&c);
+    memset(tuned, 'x', 500);                           /* the caller's again: the plan looks at it no more */
+    CHECK(!p.config.tuned && p.choices == 3 && moek_workspace_size(&p) == size, "%d choices", p.choices);
+    check_choice(&p, 0, 4, 0); check_choice(&p, 1, 64, -1); check_choice(&p, 2, 512, 0);
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, "choice    measured") && has_text(text, "up to 64 tokens: the built-in rule") &&
+          has_text(text, up) && has_text(text, "line 6: moek_up_of_another_binary is not compiled in"), "%s", text);
+    check_text(describe, &p, "describe measured choices");
+    tuned_start();
+    tuned_mine(64, cpu_row(MOEK_OP_DOWN)); tuned_mine(128, up); tuned_mine(64, up);
+    moek_explain(&c, text, sizeof text);
+    CHECK(has_text(text, "tuned: line 5: moek_down_") && has_text(text, "is no up row"), "%s", text);
+    check_text(explain, &c, "explain measured choices");
+    p = planned(&c);
+    CHECK(p.choices == 2, "%d choices", p.choices);
+    check_choice(&p, 0, 31, -1); check_choice(&p, 1, 256, 0);
+    tuned_start();
+    for (i = 0; i < 31; i++) tuned_mine(1 << i, i % 2 ? "a_row_whose_name_is_long_so_that_the_note_ends" : up);
+    p = planned(&c);
+    CHECK(p.choices == 31 && p.choice[30].tokens == INT_MAX, "%d choices", p.choices);
+    tuned_start();
+    for (i = 1; i < 100; i++) tuned_mine(3 * i, i % 2 ? up : "none");
+    p = planned(&c);
+    CHECK(p.choices == MOEK_MAX_CHOICES && has_text(p.note, "none is not compiled in"), "%d choices", p.choices);
+    c.batch_invariant = 1;
+    p = planned(&c);
+    CHECK(!p.choices && has_text(p.note, "batch_invariant"), "%s", p.note);
+}
+
+/* Whose lines they are. */
+static void test_tuned_lines(void)
+{
+    const char *const up = cpu_row(MOEK_OP_UP);
+    moek_config c = good();
+    moek_plan p;
+    c.tuned = tuned;
+    tuned_start();
+    tuned_line("NVIDIA H200", QUANT, HIDDEN, EXPERTS, TOPK, 4, up);
+    tuned_line("cpu", MOEK_FP8T, HIDDEN, EXPERTS, TOPK, 4, up);
+    tuned_line("cpu", QUANT, HIDDEN + 8, EXPERTS, TOPK, 4, up);
+    tuned_line("cpu", QUANT, HIDDEN, EXPERTS + 1, TOPK, 4, up);
+    tuned_line("cpu", QUANT, HIDDEN, EXPERTS, TOPK + 2, 4, up);
+    p = planned(&c);
+    CHECK(!p.choices && has_text(p.note, "no line is for cpu (cpu), ") && has_text(p.note, "8 experts, 2 slots"), "%s",
+          p.note);
+    c.shared_slots = 2; c.experts = EXPERTS - 2;
+    p = planned(&c);
+    CHECK(p.choices == 2 && !p.note[0], "shared slots count: %s", p.note);
+    c.shared_slots = 0; c.experts = 4 * EXPERTS + 4; c.local_experts = EXPERTS + 1;       /* a quarter is here */
+    p = planned(&c);
+    CHECK(p.choices == 2, "local experts count: %s", p.note);
+    check_choice(&p, 0, 4, -1); check_choice(&p, 1, 32, 0);
+}
+
+/* What the choices do at run time; the pairs are made up. */
+static void test_tuned_tile(void)
+{
+    moek_config c = good();
+    moek_plan p = planned(&c);
+    const int built_in = moek_plan_tile(&p, 3);
+    p.pairs = 3; p.choices = 3;
+    p.choice[0].tokens = 2; p.choice[0].pair = 2;
+    p.choice[1].tokens = 7; p.choice[1].pair = -1;
+    p.choice[2].tokens = 9; p.choice[2].pair = 1;
+    CHECK(moek_plan_tile(&p, 0) == 2 && moek_plan_tile(&p, 1) == 2 && moek_plan_tile(&p, 2) == 2, "the first");
+    CHECK(moek_plan_tile(&p, 3) == built_in && moek_plan_tile(&p, 7) == built_in, "none");
+    CHECK(moek_plan_tile(&p, 8) == 1 && moek_plan_tile(&p, 9) == 1, "the last");
+    CHECK(moek_plan_tile(&p, 10) == moek_plan_tile(&p, INT_MAX), "beyond");
 }
 
 /* ---- moek_plan_bind ---------------------------------------------------------------------------------------------- */
@@ -845,6 +989,10 @@ int main(void)
     test_names();
     test_models();
     test_texts();
+    test_tuned_refused();
+    test_tuned_choices();
+    test_tuned_lines();
+    test_tuned_tile();
     test_bind();
     test_bind_formats();
     fixture();

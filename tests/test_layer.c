@@ -161,6 +161,36 @@ static void test_tiles(void)
     }
 }
 
+/* Each row by a measured choice, also those of an older architecture, beside what the plan would have taken. */
+static void test_tuned(void)
+{
+    char line[256], device[16];
+    int n, i;
+    const moek_kernel *k = moek_kernels(&n);
+    for (i = 0; i < n; i++) {
+        moek_config c = config_of(k[i].quant);
+        moek_plan plan;
+        layer l;
+        if (k[i].op != MOEK_OP_UP || k[i].arch > layer_arch || (layer_arch && !k[i].arch)) continue;
+        SKIP_IF_SMALL(k[i].quant != MOEK_FP8B128);
+        if (k[i].hidden) c.hidden = k[i].hidden;
+        if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", k[i].name, plan.why)) continue;
+        snprintf(device, sizeof device, layer_arch ? "sm%d" : "cpu", plan.arch);
+        snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t1\t1", device, moek_quant_name(c.quant), c.hidden,
+                 c.inter, c.experts, c.topk, TOKENS, k[i].name);
+        c.tuned = line;
+        c.backend = 0;
+        c.exclude = layer_arch ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
+        if (layer_arch == 80) c.exclude |= 1u << MOEK_BACKEND_SM90;
+        c.format = i % 2;
+        layer_new(&l, &c, LAYER_BIAS, TOKENS);
+        layer_check(&l, k[i].name);
+        CHECK(l.plan.choices && l.plan.up[moek_plan_tile(&l.plan, TOKENS)] == &k[i] && !l.plan.note[0],
+              "%s is not chosen: %s", k[i].name, l.plan.note);
+        layer_free(&l);
+    }
+}
+
 /* ---- routing ----------------------------------------------------------------------------------------------------- */
 
 static void route_once(int routing, int turn)
@@ -809,6 +839,7 @@ static void test_backend(const char *name)
     RUN(test_formats);
     RUN(test_sizes);
     RUN(test_tiles);
+    RUN(test_tuned);
     RUN(test_routing);
     RUN(test_hash_routing);
     RUN(test_adversarial);

@@ -579,7 +579,7 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     fill_ids(ids, c->slots, c->experts, c->kind);
     h->counts = s.counts;
     if (now.row->arch == 90 && now.row->m < 128 && !c->batched && now.row->quant != MOEK_FP8C &&
-        c->order == (c->up ? ORDER_IN : ORDER_OUT)) {
+        c->slots <= MOEK_SELF_SORT && c->order == (c->up ? ORDER_IN : ORDER_OUT)) {
         int32_t *own = in_i32(c->slots);
         memcpy(own, ids, (size_t)c->slots * 4);
         h->ids = own;
@@ -757,6 +757,27 @@ static void gemm_large(int up, int batched)
     if (now.row->hidden && !up) c.n = now.row->hidden;
     gemm_case(now.row->quant, &c);
 }
+/* 4096 tokens (or 4096 of top-2), but few columns: a hot expert beside smaller ones, and one that gets them all.  More
+ * tiles than a GPU has multiprocessors, so that persistent blocks take several. */
+static void gemm_many(int up, int kind, int topk, int batched, int turn)
+{
+    gemm_case_t c;
+    if (SMALL || !now.row->arch) return;
+    memset(&c, 0, sizeof c);
+    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = turn, c.experts = 5, c.topk = topk;
+    c.batched = batched, c.slots = 4096 * topk, c.kind = kind, c.order = up ? ORDER_IN : ORDER_OUT;
+    c.dtype = now.row->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    c.n = round_up(now.row->m < 128 ? 136 : 264, now.row->granule), c.k = round_up(72, now.row->granule);
+    if (now.row->hidden && up) c.k = now.row->hidden;
+    if (now.row->hidden && !up) c.n = now.row->hidden;
+    gemm_case(now.row->quant, &c);
+}
+static void gemm_many_tokens(int up)
+{
+    gemm_many(up, IDS_SKEWED, 2, 0, 0);
+    gemm_many(up, IDS_ONE, 1, 0, 1);
+    gemm_many(up, IDS_SKEWED, 1, 1, 2);
+}
 static void gemm_put(void *array, size_t at, unsigned code, int fp8)
 {
     if (fp8) ((uint8_t *)array)[at] = (uint8_t)code;
@@ -813,6 +834,7 @@ static void test_up(void)
                 gemm_one(1, acts[i][0], layout, turn++);
     gemm_large(1, 0);
     gemm_large(1, 1);
+    gemm_many_tokens(1);
 }
 static void test_down(void)
 {
@@ -820,6 +842,7 @@ static void test_down(void)
     for (turn = 0; turn < (SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
+    gemm_many_tokens(0);
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS);
 }
 

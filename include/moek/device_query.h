@@ -22,6 +22,12 @@ static moek_device_ moek_device_query_(void)
     }
     return d;
 }
+static void moek_device_name_(int ordinal, char *name, size_t size)      /* "NVIDIA H200" */
+{
+    struct cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, ordinal) == cudaSuccess) snprintf(name, size, "%s", p.name);
+    else (void)cudaGetLastError();
+}
 static int moek_device_current_(void) { int d = -1; return cudaGetDevice(&d) == cudaSuccess ? d : -1; }
 static const char *moek_device_error_(void)           /* of an earlier call of this thread, or NULL */
 {
@@ -38,6 +44,7 @@ static moek_device_ moek_device_query_(void)
 #endif
     return d;
 }
+static void moek_device_name_(int ordinal, char *name, size_t size) { (void)ordinal; snprintf(name, size, "none"); }
 static int moek_device_current_(void) { return moek_device_query_().ordinal; }
 static const char *moek_device_error_(void) { return NULL; }
 #endif

@@ -15,5 +15,6 @@
 #include "text.h"
 #include "parts.h"
 #include "plan.h"
+#include "tuned.h"
 #include "run.h"
 #endif

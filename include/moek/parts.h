@@ -204,13 +204,21 @@ typedef struct moek_table_work_ {
     moek_quantized_ hq;
 } moek_table_work_;
 
+/* Rows of the smallest tile that a run may take: it makes the most blocks. */
+static size_t moek_smallest_tile_(const moek_plan *plan)
+{
+    int i, m = plan->up[0]->m;
+    for (i = 1; i < plan->pairs; i++) if (plan->up[i]->m < m) m = plan->up[i]->m;
+    return (size_t)m;
+}
+
 static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_work_ *w)
 {
     const moek_config *c = &plan->config;
     const size_t experts = (size_t)plan->local_experts;
     const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
-    const size_t blocks = slots ? moek_max_blocks(slots, experts, (size_t)plan->up[0]->m) : 0;
+    const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
     size_t splits, split;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
@@ -245,11 +253,20 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
  * is partly empty: some room is left. */
 static int moek_tile_mean_(const moek_kernel *up) { return up->arch == 90 ? 2 * up->m / 3 : up->m; }
 
+/* The pair measured as the fastest for so many rows; -1: the built-in rule. */
+static int moek_measured_(const moek_plan *plan, int rows)
+{
+    int i;
+    for (i = 0; i < plan->choices; i++) if (rows <= plan->choice[i].tokens) return plan->choice[i].pair;
+    return -1;
+}
+
 int moek_plan_tile(const moek_plan *plan, int rows)
 {
     const long long experts = plan->config.physical_experts;
     const long long mean = ((long long)rows * plan->slots + experts - 1) / experts;
-    int i;
+    int i = moek_measured_(plan, rows);
+    if (i >= 0) return i;
     for (i = 0; i < plan->tiles - 1; i++)
         if (mean <= moek_tile_mean_(plan->up[i])) break;
     return i;
@@ -358,12 +375,16 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     return plan->down[tile]->launch(&g, stream);
 }
 
+/* Measured: these rows win where down has tiles enough for all multiprocessors, while experts hold few rows. */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     const long long slots = (long long)tokens * plan->slots, experts = plan->config.physical_experts;
+    const long long used = slots < plan->local_experts ? slots : plan->local_experts;
     int i;
-    if (tokens < 1 || slots > MOEK_SELF_SORT) return NULL;
+    if (tokens < 1 || slots > MOEK_SELF_SORT || moek_measured_(plan, tokens) >= 0) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
+        !moek_kernel_find(plan->config.kernel)) return NULL;
     for (i = 0; i < plan->layers; i++)
         if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan->layer[i]))
             return plan->layer[i];

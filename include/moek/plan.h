@@ -351,6 +351,8 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
 }
 
 static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step);
+static moek_status moek_check_tuned_(const moek_config *c, moek_text_ *why);
+static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan);
 
 static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moek_plan *plan)
 {
@@ -384,6 +386,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->rows_per_expert = (int)per_expert;
     if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
     if ((status = moek_ready_rows_(o, plan)) != MOEK_OK) return status;
+    moek_choose_tuned_(o, plan);
     plan->workspace_size = moek_layout_(plan, NULL, &step);
     return MOEK_OK;
 }
@@ -412,7 +415,7 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
 static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
 {
     int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
-    for (i = 0; i < p->tiles; i++) has |= k == p->up[i] || k == p->down[i];
+    for (i = 0; i < p->pairs; i++) has |= k == p->up[i] || k == p->down[i];
     for (i = 0; i < p->layers; i++) has |= k == p->layer[i];
     return has;
 }
@@ -437,7 +440,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         else status = moek_try_(o, b, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
             plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
-            plan->tiles = plan->layers = 0;
+            plan->tiles = plan->pairs = plan->layers = 0;
         }
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
@@ -458,7 +461,8 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     char reason[160] = "";
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
-        (status = moek_check_routing_(c, why)) != MOEK_OK) return status;
+        (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
+        return status;
     moek_fill_defaults_(c);
     if (c->experts_impl && !c->backend && !(c->exclude & 1u << MOEK_BACKEND_USER))
         c->backend = MOEK_BACKEND_USER;               /* given is meant: no silent fallback */
@@ -493,6 +497,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
     if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
     status = moek_choose_(config, plan, &why, &log);
     if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
+    plan->config.tuned = NULL;                        /* the caller may let go of it */
     return status;
 }
 
@@ -571,6 +576,7 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
         moek_say_(&t, "%s\n", reason);
         return t.length;
     }
+    if (plan.note[0]) moek_say_(&t, "tuned: %s\n", plan.note);
     o.config = &plan.config; o.why = &why;
     o.device = moek_device_query_();
     for (i = 0; i < MOEK_ROWS_; i++) {
@@ -580,6 +586,17 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
                   moek_plan_has_(&plan, k) ? "taken" : no ? no : plan.tiles ? "fits, another was before it" : "fits");
     }
     return t.length;
+}
+
+static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
+{
+    int i;
+    moek_say_(t, "choice    %s\n", plan->choices ? "measured (config.tuned):" : "built-in rule");
+    for (i = 0; i < plan->choices; i++)
+        moek_say_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
+                  plan->choice[i].pair < 0 ? "the built-in rule" : plan->up[plan->choice[i].pair]->name);
+    if (plan->choices) moek_say_(t, "  otherwise: the built-in rule\n");
+    if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
 }
 
 size_t moek_describe(const moek_plan *plan, char *text, size_t size)
@@ -602,10 +619,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
               moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
     if (plan->tiles && !plan->rows_per_expert) moek_say_(&t, "sort      %s\n", plan->sort->name);
     if (!plan->tiles) moek_say_(&t, "experts   %s\n", plan->experts->name);
-    for (i = 0; i < plan->tiles; i++) {
-        const int last = i == plan->tiles - 1;
+    else moek_describe_choices_(plan, &t);
+    for (i = 0; i < plan->pairs; i++) {
+        const int last = i >= plan->tiles - 1;
         moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
-                  last && i ? "otherwise:" : last ? "any number of rows:" : "up to");
+                  i >= plan->tiles ? "only where measured:" : last && i ? "otherwise:" :
+                  last ? "any number of rows:" : "up to");
         if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_mean_(plan->up[i]));
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_is_fp8_(c->quant)) moek_say_(&t, "  quant   %s\n", plan->quant->name);

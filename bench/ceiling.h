@@ -1,0 +1,140 @@
+/* ceiling.h -- what this machine can do at most: copying, reading, and multiplying by wgmma (sm_90a).  CUDA C++. */
+#ifndef CEILING_H
+#define CEILING_H
+#include "../include/moek/sm90.h"
+#include "../tests/mem.h"
+#include "fill.h"
+
+enum { CEILING_THREADS = 256, CEILING_STAGES = 4, CEILING_LOOPS = 2000, CEILING_RUNS = 31 };
+enum { CEILING_STAGE = (2 * 64 + 256) * 128, CEILING_SHARED = CEILING_STAGES * CEILING_STAGE + 1024 };
+
+static __global__ void ceiling_read_k(const uint4 *p, size_t n, uint4 *out)
+{
+    uint4 sum = make_uint4(0, 0, 0, 0);
+    const size_t step = (size_t)gridDim.x * blockDim.x * 8;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x * 8 + threadIdx.x; i + 7 * blockDim.x < n; i += step) {
+        uint4 v[8];
+        #pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = __ldcs(p + i + j * blockDim.x);
+        #pragma unroll
+        for (int j = 0; j < 8; j++) { sum.x ^= v[j].x; sum.y ^= v[j].y; sum.z ^= v[j].z; sum.w ^= v[j].w; }
+    }
+    if (sum.x == 0x12345678 && sum.y == 0x9abcdef0) *out = sum;
+}
+
+#ifdef MOEK_SM90_CODE_
+#define CEILING_D8_(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+    "+f"(d[i + 6]), "+f"(d[i + 7])
+#define CEILING_D32_(i) CEILING_D8_(i), CEILING_D8_(i + 8), CEILING_D8_(i + 16), CEILING_D8_(i + 24)
+/* d += a * b, 64 x 256 x 32 bytes of k. */
+#define CEILING_MMA_(type, transposes)                                                                               \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n256" type " {"                                                    \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                  \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                  \
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                  \
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"    \
+                 "}, %128, %129, p, 1, 1" transposes ";\n}\n"                                                        \
+                 : CEILING_D32_(0), CEILING_D32_(32), CEILING_D32_(64), CEILING_D32_(96) : "l"(a), "l"(b), "r"(1))
+#endif
+
+/* Two warpgroups, 64 x 256 sums each, random operands that lie in shared memory from the start: nothing but wgmma. */
+template <int fp8> static __global__ void MOEK_SM90_BOUNDS_(CEILING_THREADS) ceiling_wgmma_k(float *out)
+{
+#ifdef MOEK_SM90_CODE_
+    extern __shared__ unsigned char ceiling_shared[];
+    unsigned char *const at = (unsigned char *)(((uintptr_t)ceiling_shared + 1023) / 1024 * 1024);
+    const int warpgroup = threadIdx.x / 128;
+    const uint64_t mine = (uint64_t)blockIdx.x * (CEILING_STAGES * CEILING_STAGE);
+    float d[128];
+    for (int i = threadIdx.x; i < CEILING_STAGES * CEILING_STAGE / 2; i += CEILING_THREADS)
+        ((uint16_t *)at)[i] = fp8 ? (uint16_t)(fill_e4m3(mine + 2 * i, 1) | fill_e4m3(mine + 2 * i + 1, 1) << 8)
+                                  : fill_t(mine + i, 1, 1, MOEK_DTYPE_BF16);
+    #pragma unroll
+    for (int i = 0; i < 128; i++) d[i] = 0;
+    asm volatile("fence.proxy.async;\n" ::: "memory");                  /* wgmma reads what threads have written */
+    __syncthreads();
+    for (int loop = 0; loop < CEILING_LOOPS; loop++) {
+        moek_wgmma_fence_();
+        #pragma unroll
+        for (int i = 0; i < 4 * CEILING_STAGES; i++) {
+            const unsigned char *const stage = at + i / 4 * CEILING_STAGE;
+            const uint64_t a = moek_wgmma_operand_(stage + warpgroup * (64 * 128)) + i % 4 * 2;
+            const uint64_t b = moek_wgmma_operand_(stage + 2 * 64 * 128) + i % 4 * 2;
+            if (fp8) CEILING_MMA_("k32.f32.e4m3.e4m3", "");
+            else CEILING_MMA_("k16.f32.bf16.bf16", ", 0, 0");
+        }
+        moek_wgmma_commit_();
+        moek_wgmma_wait_(0);
+    }
+    #pragma unroll
+    for (int i = 1; i < 128; i++) d[0] += d[i];
+    out[blockIdx.x * CEILING_THREADS + threadIdx.x] = d[0];
+#endif
+}
+
+static double ceiling_seconds(cudaEvent_t a, cudaEvent_t b)
+{
+    float ms = 0;
+    mem_must(cudaEventSynchronize(b));
+    mem_must(cudaEventElapsedTime(&ms, a, b));
+    return 1e-3 * ms;
+}
+
+static int ceiling_by_value(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
+
+/* TFLOPS, the median of launches of some milliseconds each: at the clocks that the card keeps up.  0: no wgmma here. */
+static double ceiling_wgmma(int fp8, int multiprocessors, cudaEvent_t e0, cudaEvent_t e1)
+{
+    void (*const kernel)(float *) = fp8 ? ceiling_wgmma_k<1> : ceiling_wgmma_k<0>;
+    double t[CEILING_RUNS];
+    float *out;
+    if (MOEK_READY_SM90_(kernel, CEILING_THREADS, CEILING_SHARED) != MOEK_OK) return 0;
+    out = (float *)mem_alloc(80, 4 * (size_t)multiprocessors * CEILING_THREADS);
+    for (int i = 0; i < CEILING_RUNS; i++) {
+        mem_must(cudaEventRecord(e0));
+        kernel<<<multiprocessors, CEILING_THREADS, CEILING_SHARED>>>(out);
+        mem_must(cudaEventRecord(e1));
+        t[i] = ceiling_seconds(e0, e1);
+    }
+    mem_must(cudaGetLastError());
+    mem_free(80, out);
+    qsort(t, CEILING_RUNS, sizeof t[0], ceiling_by_value);
+    return 1e-12 * multiprocessors * 2.0 * CEILING_LOOPS * 4 * CEILING_STAGES * 2 * 64 * 256 * (fp8 ? 32 : 16) /
+           t[CEILING_RUNS / 2];
+}
+
+/* Everything in a line of text. */
+static void ceiling_all(char *text, size_t size, int multiprocessors, cudaEvent_t e0, cudaEvent_t e1)
+{
+    const size_t bytes = (size_t)4 << 30;
+    char *a = (char *)mem_alloc(80, bytes), *b = (char *)mem_alloc(80, bytes), tflops[2][16];
+    double copy = 1e9, read = 1e9;
+    for (int i = 0; i < 6; i++) {
+        mem_must(cudaEventRecord(e0));
+        mem_must(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice));
+        mem_must(cudaEventRecord(e1));
+        copy = fmin(copy, ceiling_seconds(e0, e1));
+        mem_must(cudaEventRecord(e0));
+        ceiling_read_k<<<multiprocessors * 4, 512>>>((const uint4 *)a, bytes / 16, (uint4 *)b);
+        mem_must(cudaEventRecord(e1));
+        read = fmin(read, ceiling_seconds(e0, e1));
+    }
+    mem_must(cudaGetLastError());
+    mem_free(80, a);
+    mem_free(80, b);
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        const double rate = ceiling_wgmma(fp8, multiprocessors, e0, e1);
+        snprintf(tflops[fp8], sizeof tflops[fp8], rate > 0 ? "%.0f" : "-", rate);
+    }
+    snprintf(text, size, "copy %.2f TB/s (read plus written), pure read %.2f TB/s, wgmma %s TFLOPS bf16, %s fp8",
+             2e-12 * bytes / copy, 1e-12 * bytes / read, tflops[0], tflops[1]);
+}
+#endif
