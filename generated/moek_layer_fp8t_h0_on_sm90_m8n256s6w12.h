@@ -48,7 +48,8 @@ MOEK_DEVICE moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk moek_layer_fp8t_h0_on_sm
 {
     const moek_layer_fp8t_h0_on_sm90_m8n256s6w12_size *const z = &p->size[down];
     const unsigned all = (unsigned)row_blocks * z->tiles * z->steps;
-    const unsigned begin = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x), end = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x + 1);
+    const unsigned begin = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x);
+    const unsigned end = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x + 1);
     moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk w;
     w.tile = (int)moek_over_(begin, z->over_steps); w.last = (int)moek_over_(end + z->steps - 1, z->over_steps);
     w.first = (int)begin - w.tile * z->steps; w.until = (int)end - (w.last - 1) * z->steps;
@@ -92,7 +93,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_quantize_(const moek_lay
     moek_from_t8_(y, x, p->up.dtype);
     inverse = __fdiv_rn(1.0f, s);
     #pragma unroll
-    for (j = 0; j < 8; j++) y[j] = moek_by_static_(y[j], inverse);
+    for (j = 0; j < 8; j++)
+        y[j] = moek_by_static_(y[j], inverse);
     #pragma unroll
     for (j = 0; j < 4; j++) two[j] = moek_to_e4m3x2_(y[2 * j], y[2 * j + 1]);
     if (column < k)
@@ -107,7 +109,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_scaled_(const moek_gemm_
     int i;
     if (a->bias)
         #pragma unroll
-        for (i = 0; i < 2; i++) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[(size_t)e * a->w_rows + w_row[i]], dtype);
+        for (i = 0; i < 2; i++)
+            bias[i] = moek_from_t_(((const uint16_t *)a->bias)[(size_t)e * a->w_rows + w_row[i]], dtype);
     {
         const float scale = a->a_scale[0] * a->w_scale[e];
         #pragma unroll
@@ -115,7 +118,7 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_scaled_(const moek_gemm_
     }
 }
 
-/* The activation, in place: gated, of a pair of rows of w, the first row's place; else of both.  swapped: up is first. */
+/* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_act_(const moek_gemm_args *a, float *sum, int swapped)
 {
     int i;
@@ -196,8 +199,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_act_(const moek_gemm_arg
 }
 
 /* h of a tile -> down.a, quantized. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_up_finish_(const moek_layer_fp8t_h0_on_sm90_m8n256s6w12_params *p, float (*sum)[4], const moek_layer_fp8t_h0_on_sm90_m8n256s6w12_tile *at,
-                                       int mine, int dtype)
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_up_finish_(const moek_layer_fp8t_h0_on_sm90_m8n256s6w12_params *p, float (*sum)[4],
+                                       const moek_layer_fp8t_h0_on_sm90_m8n256s6w12_tile *at, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->up;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -270,8 +273,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_down_finish_(const moek_
     }
 }
 
-/* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine; `at_once` (a constant: 1 or 2)
- * such at once. */
+/* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine; `at_once` (a constant, 1 or
+ * 2) such at once. */
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_combine_(const moek_layer_fp8t_h0_on_sm90_m8n256s6w12_params *p, const uint16_t *ids, const float *weights, int t,
                                      const int at_once)
 {
@@ -382,16 +385,16 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
     s = moek_schedule_of_(schedule, counts, experts, M);
     row_blocks = s.block[experts];
     all[0] = row_blocks * p.size[0].tiles; all[1] = row_blocks * p.size[1].tiles;
-    demand[1] = all[0] >= (int)gridDim.x && all[1] >= 2 * (int)gridDim.x && !a->equal;
-    demand[0] = demand[1] || (all[0] >= 6 * (int)gridDim.x && !a->equal);      /* else nobody has what to go on with */
-    inflight = demand[1] ? 4 : 2;                  /* stages */
+    demand[1] = all[1] >= 2 * (int)gridDim.x && !a->equal;
+    demand[0] = all[0] >= (demand[1] ? 1 : 6) * (int)gridDim.x && !a->equal;   /* is there what to go on with? */
+    inflight = demand[0] ? 4 : 2;                  /* stages */
 
     if (t < 128) {
         /* ---- Producers. ---- */
         moek_layer_fp8t_h0_on_sm90_m8n256s6w12_tile at;
         int slot = 0, phase = 1, step, n = 0;
         moek_registers_less_(72);
-        if (t < 1) {                               /* weights: they are there before anything else is */
+        if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
             moek_grid_wait_();                     /* now the state is what it should be */
@@ -586,7 +589,8 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
         {
             moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
-            float *const mail = a->split + (t - 128);     /* [blocks][M][CONSUMERS] */
+            /* [blocks][M][CONSUMERS] */
+            float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
             const int steps = p.size[0].steps;
             at.e = -1;
@@ -621,22 +625,24 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                         moek_wgmma_fence_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[0][j / 1], ws + 0 + 2 * j, xs + 2 * j, j % 1);
+                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[0][j / 1],
+                                ws + 0 + 2 * j, xs + 2 * j, j % 1);
                         moek_wgmma_commit_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[1][j / 1], ws + 512 + 2 * j, xs + 2 * j, j % 1);
+                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[1][j / 1],
+                                ws + 512 + 2 * j, xs + 2 * j, j % 1);
                         moek_wgmma_commit_();
                         moek_wgmma_wait_(1);
                         #pragma unroll
                         for (i = 0; i < M / 2; i++) {
-                            const float y = (part[0][0][i] + part[0][1][i]) + (part[0][2][i] + part[0][3][i]);
+                            const float y = part[0][0][i] + part[0][1][i] + (part[0][2][i] + part[0][3][i]);
                             sum[0][i] += y;
                         }
                         moek_wgmma_wait_(0);
                         #pragma unroll
                         for (i = 0; i < M / 2; i++) {
-                            const float y = (part[1][0][i] + part[1][1][i]) + (part[1][2][i] + part[1][3][i]);
+                            const float y = part[1][0][i] + part[1][1][i] + (part[1][2][i] + part[1][3][i]);
                             sum[1][i] += y;
                         }
                     }
@@ -659,8 +665,8 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(&p, (unsigned)all[0] * steps, 0, j + 1) >= (unsigned)(w.tile + 1) * steps)
-                            break;
+                        if (moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(&p, (unsigned)all[0] * steps, 0, j + 1) >=
+                            (unsigned)(w.tile + 1) * steps) break;
                     }
                 moek_layer_fp8t_h0_on_sm90_m8n256s6w12_up_finish_(&p, sum, &at, mine, dtype);
                 moek_named_wait_(3, CONSUMERS);
@@ -669,7 +675,8 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
         }
         {
             moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
-            float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;     /* [blocks][M][CONSUMERS] */
+            /* [blocks][M][CONSUMERS] */
+            float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
             const int steps = p.size[1].steps;
             at.e = -1;
@@ -709,11 +716,13 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                         moek_wgmma_fence_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[0][j / 4], ws + 0 + 2 * j, xs + 2 * j, j % 4);
+                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[0][j / 4],
+                                ws + 0 + 2 * j, xs + 2 * j, j % 4);
                         moek_wgmma_commit_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[1][j / 4], ws + 512 + 2 * j, xs + 2 * j, j % 4);
+                            moek_layer_fp8t_h0_on_sm90_m8n256s6w12_mma_(part[1][j / 4],
+                                ws + 512 + 2 * j, xs + 2 * j, j % 4);
                         moek_wgmma_commit_();
                         moek_wgmma_wait_(1);
                         #pragma unroll
@@ -747,8 +756,8 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(&p, (unsigned)all[1] * steps, 1, j + 1) >= (unsigned)(w.tile + 1) * steps)
-                            break;
+                        if (moek_layer_fp8t_h0_on_sm90_m8n256s6w12_from_(&p, (unsigned)all[1] * steps, 1, j + 1) >=
+                            (unsigned)(w.tile + 1) * steps) break;
                     }
                 moek_layer_fp8t_h0_on_sm90_m8n256s6w12_down_finish_(&p, sum, &at, to, mine, dtype);
             }
@@ -756,7 +765,8 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
-        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_STATE; i += gridDim.x * CONSUMERS) a->state[i] = 0;
+        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_STATE; i += gridDim.x * CONSUMERS)
+            a->state[i] = 0;
         if (a->y && p.size[1].tiles * a->tokens <= 8 * (int)gridDim.x)
             moek_layer_fp8t_h0_on_sm90_m8n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 1);
         else if (a->y) moek_layer_fp8t_h0_on_sm90_m8n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 2);

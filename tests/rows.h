@@ -23,6 +23,8 @@ static struct {
     char what[160];                                    /* the case, for messages */
 } now;
 
+static int rows_tell;                                  /* each case, before it runs: which one hangs? */
+
 static inline void *rows_buffer_new(size_t bytes, int kind)
 {
     rows_buffer *b = &now.buffer[now.buffers++];
@@ -96,6 +98,7 @@ static inline int launch_twice(const void *args)
 {
     int i, clean = 1;
     now.cases++;
+    if (rows_tell) fprintf(stderr, "%s: %s\n", now.row->name, now.what);
     if (!rows_launch(args, 0) || !rows_launch(args, 1)) return 0;
     for (i = 0; i < now.buffers; i++) {
         const rows_buffer *b = &now.buffer[i];

@@ -202,6 +202,7 @@ static void test_version(void)
     CHECK(moek_plan_init_(&p, &c, sizeof c, sizeof p - 8, MOEK_VERSION) == MOEK_E_VERSION, "a smaller plan");
     CHECK(!memcmp(&p, &before, sizeof p), "a plan of another size was written to");
     CHECK(moek_version() == MOEK_VERSION && moek_workspace_size(NULL) == 0, "version");
+    CHECK(moek_state_size() >= 256, "%lu bytes of state", (unsigned long)moek_state_size());
 }
 
 /* ---- backends and kernels ---------------------------------------------------------------------------------------- */
@@ -862,6 +863,7 @@ static void test_run_refused(void)
     RUN_REFUSED(a.workspace_size = 0, E_WORKSPACE, "args.workspace_size is 0");
     RUN_REFUSED(a.workspace = fix.workspace + 1, E_WORKSPACE, "not aligned to 256");
     RUN_REFUSED(a.workspace = fix.workspace + 128, E_WORKSPACE, "not aligned to 256");
+    RUN_REFUSED(a.state = fix.workspace + 8, E_WORKSPACE, "args.state is not aligned to 256");
     RUN_REFUSED(a.x = NULL, E_ARGUMENT, "args.x is NULL");
     RUN_REFUSED(a.y = NULL, E_ARGUMENT, "args.y is NULL");
     RUN_REFUSED(a.x = fix.x + 1, E_ARGUMENT, "not aligned to 16");

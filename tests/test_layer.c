@@ -533,6 +533,86 @@ static void test_same_bits(void)
     }
 }
 
+#if MEM_CUDA
+/* Replays of a graph of runs with as many routings, on one workspace and one state: each must give the bits it gave. */
+static void replays(layer *l, int times)
+{
+    enum { RUNS = 16 };
+    const moek_args a = layer_args(l);
+    const size_t slots = (size_t)a.tokens * l->plan.slots, bytes = layer_y_bytes(l);
+    int32_t *ids = (int32_t *)malloc(4 * RUNS * slots), *ids_there = (int32_t *)mem_alloc(layer_arch, 4 * RUNS * slots);
+    char *y = (char *)malloc(RUNS * bytes), *again = (char *)malloc(RUNS * bytes);
+    char *y_there = (char *)mem_alloc(layer_arch, RUNS * bytes), *state = (char *)layer_zeros(moek_state_size());
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int i, n, k = l->plan.slots, same = 1;
+    for (i = 0; i < RUNS * a.tokens; i++) {
+        layer_choose(ids + i * k, k, i % 3 ? l->config.experts : 2 * k);         /* few experts, and many */
+        if (i % 7 == 3) ids[i * k] = -1;
+    }
+    mem_put(layer_arch, ids_there, ids, 4 * RUNS * slots);
+    layer_put(l);
+    mem_must(cudaDeviceSynchronize());
+    mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    mem_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (i = 0; i < RUNS; i++) {
+        moek_args run = a;
+        run.topk_ids = ids_there + i * slots;
+        run.y = y_there + i * bytes;
+        run.state = i % 5 == 4 ? NULL : state;
+        CHECK(moek_run(&l->plan, &run, stream) == MOEK_OK, "%s: %s", l->what, l->why);
+    }
+    mem_must(cudaStreamEndCapture(stream, &graph));
+    mem_must(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+    for (n = 0; n < times; n += RUNS) {
+        if (n % (64 * RUNS) == 0) mem_must(cudaMemsetAsync(y_there, 0xa5, RUNS * bytes, stream));
+        mem_must(cudaGraphLaunch(exec, stream));
+        if (n && n % (64 * RUNS) && n + RUNS < times) continue;
+        mem_must(cudaMemcpyAsync(n ? again : y, y_there, RUNS * bytes, cudaMemcpyDeviceToHost, stream));
+        mem_must(cudaStreamSynchronize(stream));
+        if (n) same &= !memcmp(y, again, RUNS * bytes);
+    }
+    CHECK(same, "%s: a replay gave other bits", l->what);
+    mem_must(cudaGraphExecDestroy(exec));
+    mem_must(cudaGraphDestroy(graph));
+    mem_must(cudaStreamDestroy(stream));
+    mem_free(layer_arch, ids_there); mem_free(layer_arch, y_there); mem_free(layer_arch, state);
+    free(ids); free(y); free(again);
+}
+#endif
+
+/* Rows that are a whole layer want down tiles for all multiprocessors: larger layers than those above. */
+static void test_one_launch(void)
+{
+    FOR_EACH_QUANT(quant) {
+        static const int tokens[] = { 1, 2, 5, 8, 9, 40, 100 };
+        int i;
+        for (i = 0; i < 7 && layer_arch == 90; i++) {
+            moek_config c = config_of(quant);
+            uint16_t *y;
+            layer l;
+            if (quant == MOEK_FP8C) continue;          /* there are none */
+            c.hidden = 99 * 64; c.inter = 64 + 64 * (i % 3); c.experts = 24; c.topk = 8;
+            c.max_tokens = tokens[i];
+            if (i % 2) c.up_layout = MOEK_UP_INTERLEAVED;
+            layer_new(&l, &c, i % 3 == 1 ? LAYER_BIAS | LAYER_STATIC : LAYER_STATIC, tokens[i]);
+            if (layer_check(&l, "one launch") &&
+                CHECK(moek_plan_layer(&l.plan, tokens[i]) != NULL, "%s: no row takes it", l.what) &&
+                (y = layer_y(&l, moek_run)) != NULL) {
+                layer_same(&l, by_copy, y, "a copied plan");
+                layer_same(&l, in_place, y, "y in the place of x");
+#if MEM_CUDA
+                layer_same(&l, by_graph, y, "a graph");
+                replays(&l, getenv("CUDA_INJECTION64_PATH") ? 64 : i == 3 ? 100000 : 2000);     /* a sanitizer? */
+#endif
+                free(y);
+            }
+            layer_free(&l);
+        }
+    }
+}
+
 /* Without batch_invariant: chunks give the same bits while tiles are the same, which such few tokens see to. */
 static void test_chunks(void)
 {
@@ -848,6 +928,7 @@ static void test_backend(const char *name)
     RUN(test_padding);
     RUN(test_options);
     RUN(test_same_bits);
+    RUN(test_one_launch);
     RUN(test_chunks);
     RUN(test_no_tokens);
     RUN(test_nonfinite);

@@ -3,7 +3,7 @@
  *   cc -std=c99 -O2 -Iinclude tests/test_rows.c -lm -o rows              the CPU rows
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/test_rows.c -o rows        those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases
- *   ./rows [WORD ...]                                                    only rows whose name holds every word
+ *   ./rows [-v] [WORD ...]                       only rows whose name holds every word; -v: tells each case before it
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
  * parts of what is allowed (where not all must be exact). */
@@ -1001,8 +1001,8 @@ static void layer_case(int turn, int act, int layout, int tokens, int topk, int 
         ref_layer(&r, want);
         off = ref_compare_t(got(h.y), want, (size_t)tokens * hidden, up.dtype);
         worse(off.rel_l2 / tolerance);
-        CHECK(off.rel_l2 < tolerance && off.same_nonfinite, "%s: %s: off by %.2e, at most %.2e", now.row->name, now.what,
-              off.rel_l2, off.max_abs);
+        CHECK(off.rel_l2 < tolerance && off.same_nonfinite, "%s: %s: off by %.2e, at most %.2e", now.row->name,
+              now.what, off.rel_l2, off.max_abs);
         for (i = 2; i < MOEK_LAYER_STATE; i++) left += ((int32_t *)got(h.state))[i] != 0;
         CHECK(!left && ((int32_t *)got(h.state))[0] == blocks, "%s: %s: the state is left with %d numbers, count %d",
               now.row->name, now.what, left, (int)((int32_t *)got(h.state))[0]);
@@ -1061,6 +1061,7 @@ int main(int argc, char **argv)
 {
     int i, count;
     const moek_kernel *rows = moek_kernels(&count);
+    if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
     for (i = 0; i < count; i++) {
         if (!wanted(rows[i].name, argc - 1, argv + 1)) continue;
         if (mem_can_run(rows[i].arch) && rows[i].launch(NULL, NULL) == MOEK_OK) test_row(&rows[i]);

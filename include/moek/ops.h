@@ -178,8 +178,8 @@ typedef struct moek_combine_args {
     int early;                      /* see above                                                                      */
 } moek_combine_args;
 
-/* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down, combine,
- *   as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
+/* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down and
+ *   combine, as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
  *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
  *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, and what up and
  *   down say about the order of rows, is not read.                                                                   */
