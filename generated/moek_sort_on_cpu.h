@@ -33,13 +33,13 @@ MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream)
     a->offsets[0] = 0;
     for (e = 0; e < a->experts; e++) {
         const int end = a->offsets[e + 1] = a->offsets[e] + a->counts[e];
-        for (row = a->offsets[e]; row < end; row += a->block_m, blocks++) {
+        for (row = a->offsets[e]; a->block_expert && row < end; row += a->block_m, blocks++) {
             a->block_expert[blocks] = e;
             a->block_row[blocks] = row;
         }
         a->counts[e] = 0;                                            /* counts again, as the cursor of its expert */
     }
-    a->num_blocks[0] = blocks;
+    if (a->block_expert) a->num_blocks[0] = blocks;
     for (slot = 0; slot < a->slots; slot++) {
         const int32_t id = a->ids[slot];
         if (id >= 0 && id < a->experts) a->order[a->offsets[id] + a->counts[id]++] = slot;

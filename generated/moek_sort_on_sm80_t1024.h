@@ -24,7 +24,7 @@ MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids
 static __global__ void __launch_bounds__(1024, 1)
 moek_sort_on_sm80_t1024_k(const moek_sort_args a)
 {
-    enum { WARPS = 32, COPIES = 4, STEP = 128, DEPTH = 2, KEPT = 16 };
+    enum { WARPS = 32, COPIES = 4, STEP = 128, DEPTH = 4, KEPT = 16 };
     const unsigned all = 0xffffffff;
     MOEK_SHARED_(int32_t, count);                                    /* [COPIES][experts] */
     __shared__ unsigned rows_before[WARPS], blocks_before[WARPS], mine[WARPS];
@@ -39,13 +39,14 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     int32_t *const my_count = count + lane % COPIES * a.experts;
     uint64_t hits = 0;                                               /* keeps: four bits a step, which ids are mine */
     int32_t id[DEPTH][4];
+    const int lists = a.block_expert != NULL;                        /* row blocks are asked for */
     unsigned own = 0, rows = 0, blocks = 0, first_row, first_block, rank, total;
     int slot, d, j, i;
     moek_grid_go_();
     for (i = e * threads + tid; i < a.zeros; i += gridDim.x * threads) a.zero[i] = 0;
 
     /* 1. How many slots has each expert below mine, how many have I? */
-    for (i = tid; i < COPIES * a.experts; i += threads) count[i] = 0;
+    for (i = tid; lists && i < COPIES * a.experts; i += threads) count[i] = 0;
     __syncthreads();
     for (slot = begin; slot < end; slot += DEPTH * STEP) {
         #pragma unroll
@@ -56,8 +57,10 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
             unsigned m = 0;
             #pragma unroll
             for (j = 0; j < 4; j++) {
+                const int below = (uint32_t)id[d][j] < (uint32_t)e;
                 m |= (unsigned)(id[d][j] == e) << j;
-                if ((uint32_t)id[d][j] < (uint32_t)e) atomicAdd(&my_count[id[d][j]], 1);
+                if (lists) { if (below) atomicAdd(&my_count[id[d][j]], 1); }
+                else rows += below;
             }
             own += __popc(m);
             if (keeps) hits |= (uint64_t)m << ((slot - begin) / (STEP / 4) + 4 * d);
@@ -67,11 +70,11 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     __syncthreads();
 
     /* 2. My first row, my first row block, and my warp's first rank. */
-    for (i = tid; i < e; i += threads) {
+    for (i = tid; lists && i < e; i += threads) {
         unsigned n = 0;
         for (j = 0; j < COPIES; j++) n += count[j * a.experts + i];
         rows += n;
-        if (!batched) blocks += (n + a.block_m - 1) / a.block_m;
+        blocks += (n + a.block_m - 1) / a.block_m;
     }
     rows = __reduce_add_sync(all, rows);
     blocks = __reduce_add_sync(all, blocks);
@@ -89,7 +92,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     if (batched) {
         if (tid == 0) a.counts[e] = total < (unsigned)a.rows_per_expert ? total : a.rows_per_expert;
     } else {
-        const int n = (total + a.block_m - 1) / a.block_m;
+        const int n = lists ? (int)(total + a.block_m - 1) / a.block_m : 0;
         for (i = tid; i < n; i += threads) {
             a.block_expert[first_block + i] = e;
             a.block_row[first_block + i] = first_row + i * a.block_m;
@@ -99,7 +102,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
             a.offsets[e] = first_row;
             if (e == a.experts - 1) {
                 a.offsets[a.experts] = first_row + total;
-                a.num_blocks[0] = first_block + n;
+                if (lists) a.num_blocks[0] = first_block + n;
             }
         }
     }

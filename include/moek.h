@@ -225,8 +225,8 @@ typedef struct moek_args {
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
-                                         once (cudaMemset), then left alone: flags of runs of few tokens, which then need
-                                         no launch to clear theirs.  Of one run at a time, like the workspace         */
+                                         once (cudaMemset), then left alone: flags of runs of few tokens, which need no
+                                         launch then to clear theirs.  Of one run at a time, like the workspace       */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */

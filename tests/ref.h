@@ -325,7 +325,7 @@ static inline void ref_sort(const moek_sort_args *a)
             n++;
         }
         a->counts[e] = n;
-        for (row = 0; !batched && row < n; row += a->block_m) {
+        for (row = 0; !batched && a->block_expert && row < n; row += a->block_m) {
             a->block_expert[blocks] = e;
             a->block_row[blocks++] = at + row;
         }
@@ -333,7 +333,7 @@ static inline void ref_sort(const moek_sort_args *a)
     }
     if (batched) return;
     a->offsets[a->experts] = at;
-    *a->num_blocks = blocks;
+    if (a->block_expert) *a->num_blocks = blocks;
 }
 
 /* ---- quant: float, see the top ----------------------------------------------------------------------------------- */

@@ -76,7 +76,7 @@ typedef struct moek_sort_args {
     int32_t *counts;                /* written: [experts]                                                            */
     int32_t *offsets;               /* written: [experts + 1]                                                        */
     int32_t *order;                 /* written: [offsets[experts]]: the slot of each sorted row                      */
-    int32_t *block_expert;          /* written: [num_blocks]                                                         */
+    int32_t *block_expert;          /* written: [num_blocks]; NULL: no row blocks, the next two likewise             */
     int32_t *block_row;             /* written: [num_blocks]                                                         */
     int32_t *num_blocks;            /* written: [1]                                                                  */
     int32_t *slot_row;              /* written: [slots] (batched), else NULL                                         */

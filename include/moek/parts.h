@@ -338,7 +338,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         s.slots = slots; s.experts = plan->local_experts; s.block_m = plan->up[tile]->m;
         s.ids = step->expert_ids;
         s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
-        s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
+        if (plan->up[tile]->arch != 90) {             /* those find row blocks from the counts */
+            s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
+        }
         s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
         s.early = early && fp8 && plan->prepare_finalize == &moek_local;           /* beside the quantization of x */
         if (moek_self_sorts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
