@@ -248,6 +248,7 @@ typedef struct moek_kernel {
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
 
 typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
+enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2 };           /* or: the built-in rule; one of plan.layer         */
 
 /* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {
@@ -274,7 +275,7 @@ typedef struct moek_plan {
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
     int pairs;                        /* the tiles, and behind them what only measured choices take                   */
     int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
-    moek_choice choice[MOEK_MAX_CHOICES];      /* pair -1, or more tokens than the last has: the built-in rule        */
+    moek_choice choice[MOEK_MAX_CHOICES];      /* more tokens than the last has: the built-in rule                    */
     char note[MOEK_NOTE];             /* what of config.tuned was passed over, and why; else empty                    */
 } moek_plan;
 

@@ -586,14 +586,14 @@ static void replays(layer *l, int times)
 static void test_one_launch(void)
 {
     FOR_EACH_QUANT(quant) {
-        static const int tokens[] = { 1, 2, 5, 8, 9, 40, 100 };
+        static const int tokens[] = { 1, 3, 8, 9, 20 };
         int i;
-        for (i = 0; i < 7 && layer_arch == 90; i++) {
+        for (i = 0; i < 5 && layer_arch == 90; i++) {
             moek_config c = config_of(quant);
             uint16_t *y;
             layer l;
             if (quant == MOEK_FP8C) continue;          /* there are none */
-            c.hidden = 99 * 64; c.inter = 64 + 64 * (i % 3); c.experts = 24; c.topk = 8;
+            c.hidden = 99 * 64; c.inter = 64; c.experts = 24; c.topk = 8;
             c.max_tokens = tokens[i];
             if (i % 2) c.up_layout = MOEK_UP_INTERLEAVED;
             layer_new(&l, &c, i % 3 == 1 ? LAYER_BIAS | LAYER_STATIC : LAYER_STATIC, tokens[i]);
@@ -604,7 +604,7 @@ static void test_one_launch(void)
                 layer_same(&l, in_place, y, "y in the place of x");
 #if MEM_CUDA
                 layer_same(&l, by_graph, y, "a graph");
-                replays(&l, getenv("CUDA_INJECTION64_PATH") ? 64 : i == 3 ? 100000 : 2000);     /* a sanitizer? */
+                replays(&l, getenv("CUDA_INJECTION64_PATH") ? 64 : i == 2 ? 100000 : 2000);     /* a sanitizer? */
 #endif
                 free(y);
             }

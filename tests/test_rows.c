@@ -1020,14 +1020,20 @@ static void test_layer(void)
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
         for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
-            layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(4), 4 + rng_below(9),
-                       gemm_size(rng_below(8), 520), gemm_size(rng_below(8), 392), IDS_RANDOM);
-    for (i = 0; i < COUNT(tokens); i++)
+            layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 4 + rng_below(9),
+                       gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
+    for (i = 0; i < COUNT(tokens); i++)                /* (the reference takes 10 ns for a product) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-            layer_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % 8, 8 + turn % 60,
-                       gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
-    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 16, round_up(1000, now.row->granule),
-               round_up(700, now.row->granule), IDS_RANDOM);
+            layer_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 8 + turn % 60,
+                       gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392),
+                       kind);
+    /* Tiles by demand, more than one a block; then runs cut in many places. */
+    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 60, round_up(520, now.row->granule),
+               round_up(24, now.row->granule), IDS_RANDOM);
+    layer_case(2, MOEK_SILU, MOEK_UP_HALVES, 120, 8, 60, round_up(776, now.row->granule),
+               round_up(24, now.row->granule), IDS_SKEWED);
+    layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 16, 8, 16, round_up(1000, now.row->granule),
+               round_up(300, now.row->granule), IDS_RANDOM);
 }
 
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */

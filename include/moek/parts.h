@@ -253,12 +253,12 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
  * is partly empty: some room is left. */
 static int moek_tile_mean_(const moek_kernel *up) { return up->arch == 90 ? 2 * up->m / 3 : up->m; }
 
-/* The pair measured as the fastest for so many rows; -1: the built-in rule. */
+/* The pair measured as the fastest for so many rows, or MOEK_CHOICE_*. */
 static int moek_measured_(const moek_plan *plan, int rows)
 {
     int i;
     for (i = 0; i < plan->choices; i++) if (rows <= plan->choice[i].tokens) return plan->choice[i].pair;
-    return -1;
+    return MOEK_CHOICE_RULE;
 }
 
 int moek_plan_tile(const moek_plan *plan, int rows)
@@ -382,11 +382,12 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     const long long slots = (long long)tokens * plan->slots, experts = plan->config.physical_experts;
     const long long used = slots < plan->local_experts ? slots : plan->local_experts;
+    const int measured = moek_measured_(plan, tokens);
     int i;
-    if (tokens < 1 || slots > MOEK_SELF_SORT || moek_measured_(plan, tokens) >= 0) return NULL;
+    if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
-        !moek_kernel_find(plan->config.kernel)) return NULL;
+        measured != MOEK_CHOICE_LAYER && !moek_kernel_find(plan->config.kernel)) return NULL;
     for (i = 0; i < plan->layers; i++)
         if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan->layer[i]))
             return plan->layer[i];

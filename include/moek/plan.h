@@ -594,7 +594,8 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     moek_say_(t, "choice    %s\n", plan->choices ? "measured (config.tuned):" : "built-in rule");
     for (i = 0; i < plan->choices; i++)
         moek_say_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
-                  plan->choice[i].pair < 0 ? "the built-in rule" : plan->up[plan->choice[i].pair]->name);
+                  plan->choice[i].pair >= 0 ? plan->up[plan->choice[i].pair]->name :
+                  plan->choice[i].pair == MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
     if (plan->choices) moek_say_(t, "  otherwise: the built-in rule\n");
     if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
 }
