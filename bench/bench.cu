@@ -6,7 +6,7 @@
  *   ./bench [tune] [options] [words ...]
  *      -o FILE       a tab-separated file; of tune: for config.tuned (include/moek/tuned.h has its columns)
  *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
- *      -s            without args.state
+ *      -s            without args.state: step by step
  *      -t FILE       with the measured choices of this file
  *      -q            without the error, which the host takes seconds for
  *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
@@ -357,7 +357,7 @@ static int cell_plan(cell *c, const char *kernel)
 
 static const moek_kernel *cell_row(const cell *c)
 {
-    const moek_kernel *const layer = c->of->batched ? NULL : moek_plan_layer(&c->plan, c->tokens);
+    const moek_kernel *const layer = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
     return layer ? layer : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
 }
 

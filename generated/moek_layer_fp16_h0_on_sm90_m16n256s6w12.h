@@ -330,7 +330,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
         moek_mbar_init_fence_();
     }
-    if (!a->zeroed) moek_grid_wait_();            /* else ids and x are older than the kernel before */
+    moek_grid_wait_();
     moek_grid_go_();
     if (t >= 128 && a->weights)
         #pragma unroll
@@ -351,7 +351,6 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
-            moek_grid_wait_();                     /* now the state is what it should be */
             {
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, row_blocks, 0);
                 at.e = -1;
@@ -434,7 +433,6 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
             const int u = t - 32;
             if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
-            moek_grid_wait_();
             if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
             __syncwarp();
             {
@@ -528,7 +526,6 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         moek_layer_fp16_h0_on_sm90_m16n256s6w12_tile at;
         int slot = 0, phase = 0, j, to[M / 8], n = 0;
         moek_registers_more_(216);
-        moek_grid_wait_();
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_flag_add_(a->state + 2);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */

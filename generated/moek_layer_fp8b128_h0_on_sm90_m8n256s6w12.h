@@ -396,7 +396,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
         for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
         moek_mbar_init_fence_();
     }
-    if (!a->zeroed) moek_grid_wait_();            /* else ids and x are older than the kernel before */
+    moek_grid_wait_();
     moek_grid_go_();
     if (t >= 128)
         #pragma unroll
@@ -421,7 +421,6 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
         if (t < 4) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
-            moek_grid_wait_();                     /* now the state is what it should be */
             {
                 moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
                 const float *w_scale;
@@ -525,7 +524,6 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             const int u = t - 32;
             if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
-            moek_grid_wait_();
             if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
             __syncwarp();
             {
@@ -636,7 +634,6 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             #pragma unroll
             for (j = 1; j < MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST; j++) x[j - 1] = x[j];
         }
-        moek_grid_wait_();
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_flag_add_(a->state + 2);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */

@@ -70,9 +70,9 @@ MOEK_LAUNCHER moek_quant_bf16_h0_on_sm80_t256(const void *args, moek_stream stre
     const moek_quant_args *a = (const moek_quant_args *)args;
     dim3 grid(BLOCKS);
     if (!a) return MOEK_READY_(moek_quant_bf16_h0_on_sm80_t256_k, 0);
-    if ((a->rows < 1 || a->cols < 1) && !a->zeros) return MOEK_OK;
-    if (a->rows < BLOCKS) grid.x = a->rows < 1 ? 1 : a->rows;
-    if (a->rows < FEW && a->cols > 0) grid.y = (a->cols + 2047) / 2048;
+    if (a->rows < 1 || a->cols < 1) return MOEK_OK;
+    if (a->rows < BLOCKS) grid.x = a->rows;
+    if (a->rows < FEW) grid.y = (a->cols + 2047) / 2048;
     return MOEK_CHAIN_(moek_quant_bf16_h0_on_sm80_t256_k, grid, 256, 0, stream,
                        a->early, *a);
 }

@@ -225,8 +225,10 @@ typedef struct moek_args {
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
-                                         once (cudaMemset), then left alone: flags of runs of few tokens, which need no
-                                         launch then to clear theirs.  Of one run at a time, like the workspace       */
+                                         once (cudaMemset), then left alone: runs of few tokens then take one launch
+                                         (moek_plan_layer), whose blocks wait for each other by flags in here.  It needs
+                                         all multiprocessors at once: no two such runs on a device at the same time, in
+                                         any stream or process; they could wait for each other forever                */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -300,8 +302,8 @@ size_t      moek_state_size(void);                               /* bytes of arg
  * share of them; the largest has no bound.                                                                           */
 int         moek_plan_tile(const moek_plan *plan, int rows);
 
-/* The row that moek_run takes for the whole of a run of so many tokens, after routing; NULL: it goes step by step, as
- * the stages below always do.                                                                                        */
+/* The row that moek_run takes, given args.state, for the whole of a run of so many tokens, after routing; NULL: it goes
+ * step by step, as the stages below always do.                                                                       */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.

@@ -598,14 +598,17 @@ static void test_one_launch(void)
             if (i % 2) c.up_layout = MOEK_UP_INTERLEAVED;
             layer_new(&l, &c, i % 3 == 1 ? LAYER_BIAS | LAYER_STATIC : LAYER_STATIC, tokens[i]);
             if (layer_check(&l, "one launch") &&
-                CHECK(moek_plan_layer(&l.plan, tokens[i]) != NULL, "%s: no row takes it", l.what) &&
-                (y = layer_y(&l, moek_run)) != NULL) {
+                CHECK(moek_plan_layer(&l.plan, tokens[i]) != NULL, "%s: no row takes it", l.what)) {
+                layer_state = layer_zeros(moek_state_size());
+                y = layer_y(&l, moek_run);
                 layer_same(&l, by_copy, y, "a copied plan");
                 layer_same(&l, in_place, y, "y in the place of x");
 #if MEM_CUDA
                 layer_same(&l, by_graph, y, "a graph");
                 replays(&l, getenv("CUDA_INJECTION64_PATH") ? 64 : i == 2 ? 100000 : 2000);     /* a sanitizer? */
 #endif
+                mem_free(layer_arch, layer_state);
+                layer_state = NULL;
                 free(y);
             }
             layer_free(&l);

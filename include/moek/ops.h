@@ -193,10 +193,10 @@ typedef struct moek_layer_args {
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine           */
     float *split;                   /* scratch: 2 * blocks * m * 256 floats, blocks: one a multiprocessor            */
-    int32_t *state;                 /* [MOEK_LAYER_STATE], aligned to 8: of this launch alone while it runs; zeros
-                                       before the first, left for the next as it wants it                            */
+    int32_t *state;                 /* [MOEK_LAYER_STATE], aligned to 8: zeros before the first launch, left for the
+                                       next as it wants it.  Blocks wait for each other: all of them must be resident
+                                       at once, one a multiprocessor                                                 */
     int equal;                      /* never by demand: for tests                                                    */
-    int zeroed;                     /* the kernel before does no more than to zero state: the others are older       */
 } moek_layer_args;
 enum { MOEK_LAYER_STATE = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
 

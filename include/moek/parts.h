@@ -198,7 +198,7 @@ const moek_prepare_finalize moek_batched = {
 /* ---- experts made of table rows ---------------------------------------------------------------------------------- */
 
 typedef struct moek_table_work_ {
-    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks, *flags, *state;
+    int32_t *counts, *offsets, *order, *block_expert, *block_row, *num_blocks, *flags;
     float *split;
     void *h;
     moek_quantized_ hq;
@@ -228,7 +228,6 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
     if (plan->layers) split = (size_t)plan->layer[plan->layers - 1]->m * 2 * 256;
     w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
-    w->state = (int32_t *)moek_take_(&carver, plan->layers ? 4 * MOEK_LAYER_STATE : 0);
     if (!splits) { w->flags = NULL; w->split = NULL; }
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
     w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
@@ -394,7 +393,7 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     return NULL;
 }
 
-/* What follows routing, in one launch.  Without the caller's state it is two: the first zeroes ours. */
+/* What follows routing, in one launch. */
 static moek_status moek_layer_(moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -422,17 +421,9 @@ static moek_status moek_layer_(moek_step *step, moek_stream stream)
     a.up = &up; a.down = &down;
     a.addend = step->args.shared_y; a.y = step->args.y;
     a.split = w.split;
-    a.state = step->args.state ? (int32_t *)step->args.state : w.state;
-    a.zeroed = !step->args.state;
+    a.state = (int32_t *)step->args.state;
     if (step->args.shared && (status = step->args.shared(step->args.shared_context, step->first, step->tokens,
                                                          stream)) != MOEK_OK) return status;
-    if (a.zeroed) {
-        moek_quant_args q;
-        memset(&q, 0, sizeof q);
-        q.zero = w.state; q.zeros = MOEK_LAYER_STATE; q.source_div = 1;
-        q.static_scale = plan->weights.x_scale; q.scale = one.a.scale;
-        if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
-    }
     return moek_plan_layer(plan, step->tokens)->launch(&a, stream);
 }
 

@@ -636,7 +636,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "in one    ", plan->layer[i]->name,
                   moek_tile_mean_(plan->layer[i]));
     if (plan->layers)
-        moek_say_(&t, "          instead of all but route, up to %d tokens by moek_run\n",
+        moek_say_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",
                   MOEK_SELF_SORT / plan->slots);
     return t.length;
 }
