@@ -64,30 +64,10 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m32n128s10w12_weights_(const moek_up
     moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
 }
 
-/* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8
- * (gated: of gate and of up, or the other way round), columns 2q and 2q + 1 of each 8 rows of a.
- * row: where the lane's rows go. */
-MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m32n128s10w12_finish_(const moek_gemm_args *a, float *sum, const moek_up_fp8b128_h0_on_sm90_m32n128s10w12_tile *at, const int *row,
-                                    int n, int part, int dtype)
+/* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m32n128s10w12_act_(const moek_gemm_args *a, float *sum, int swapped)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
-    const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
-    const int j = at->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of row 0 of the warp's 16 */
-    float scale[2] = {1, 1}, bias[2] = {0, 0};
     int i;
-    #pragma unroll
-    for (i = 0; i < 2; i++) {                                          /* a row behind the last is not stored */
-        const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-        const int w_row = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
-        const size_t w_at = (size_t)at->e * a->w_rows + w_row;
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[w_at], dtype);
-    }
-    #pragma unroll
-    for (i = 0; i < 8; i++) {
-        float s = 1;
-        sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2] * (s * scale[0]) + bias[0];
-        sum[i / 2 * 4 + i % 2 + 2] = sum[i / 2 * 4 + i % 2 + 2] * (s * scale[1]) + bias[1];
-    }
     if (swapped)
         #pragma unroll
         for (i = 0; i < 8; i++) {
@@ -162,6 +142,33 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m32n128s10w12_finish_(const moek_gem
             break;
         }
     }
+}
+
+/* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8
+ * (gated: of gate and of up, or the other way round), columns 2q and 2q + 1 of each 8 rows of a.
+ * row: where the lane's rows go. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m32n128s10w12_finish_(const moek_gemm_args *a, float *sum, const moek_up_fp8b128_h0_on_sm90_m32n128s10w12_tile *at, const int *row,
+                                    int n, int part, int dtype)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
+    const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
+    const int j = at->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of row 0 of the warp's 16 */
+    float scale[2] = {1, 1}, bias[2] = {0, 0};
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {                                          /* a row behind the last is not stored */
+        const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
+        const int w_row = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
+        const size_t w_at = (size_t)at->e * a->w_rows + w_row;
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[w_at], dtype);
+    }
+    #pragma unroll
+    for (i = 0; i < 8; i++) {
+        float s = 1;
+        sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2] * (s * scale[0]) + bias[0];
+        sum[i / 2 * 4 + i % 2 + 2] = sum[i / 2 * 4 + i % 2 + 2] * (s * scale[1]) + bias[1];
+    }
+    moek_up_fp8b128_h0_on_sm90_m32n128s10w12_act_(a, sum, swapped);
     #pragma unroll
     for (i = 0; i < 4; i++) {                               /* now a lane has a row of a, and two columns */
         const uint32_t low = moek_transpose_(moek_to_t2_(sum[4 * i], sum[4 * i + 1], dtype));
