@@ -431,10 +431,9 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
             }
         } else if (t >= 32) {                      /* rows of a */
             const int u = t - 32;
+            int begun = 0;
             if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
-            if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
-            __syncwarp();
             {
                 moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, row_blocks, 0);
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
@@ -455,6 +454,11 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     }
                     moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
                     rows = min(at.end - at.row0, M);
+                    if (!begun) {                  /* (A block with no tile must not look: others clear the count.) */
+                        if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                        __syncwarp();
+                        begun = 1;
+                    }
                     for (step = w.first; step < until; step++) {
                         unsigned char *const stage = ring + slot * STAGE;
                         const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
@@ -500,6 +504,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
                         if (known < at.b) known = at.b + 32;               /* all of them */
                     }
+                    __syncwarp();                  /* what one lane saw, all may read */
                     for (step = w.first; step < until; step++) {
                         unsigned char *const stage = ring + slot * STAGE;
                         const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
@@ -697,7 +702,8 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     int i;
     if (!a) return MOEK_READY_SM90_(moek_layer_bf16_h0_on_sm90_m16n256s6w12_k, 384, 227936);
     if (a->tokens < 1) return MOEK_OK;
-    if (a->up->experts > MOEK_SM90_EXPERTS || a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
+    if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
+        (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;

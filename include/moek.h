@@ -225,10 +225,11 @@ typedef struct moek_args {
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
-                                         once (cudaMemset), then left alone: runs of few tokens then take one launch
-                                         (moek_plan_layer), whose blocks wait for each other by flags in here.  It needs
-                                         all multiprocessors at once: no two such runs on a device at the same time, in
-                                         any stream or process; they could wait for each other forever                */
+                                         once (cudaMemset), then left alone: runs of few tokens (without `shared`) then
+                                         take one launch (moek_plan_layer), whose blocks wait for each other by flags in
+                                         here.  It needs all multiprocessors at once: no two such runs on a device at
+                                         the same time, in any stream or process, and beside it no kernel that waits
+                                         for something behind it; they could wait for each other forever              */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -272,6 +273,7 @@ typedef struct moek_plan {
     const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
     int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
     const moek_kernel *layer[MOEK_MAX_TILES];
+    int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */
     int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */

@@ -550,6 +550,8 @@ static void replays(layer *l, int times)
     for (i = 0; i < RUNS * a.tokens; i++) {
         layer_choose(ids + i * k, k, i % 3 ? l->config.experts : 2 * k);         /* few experts, and many */
         if (i % 7 == 3) ids[i * k] = -1;
+        if (i / a.tokens % 4 == 1) memset(ids + i * k, 0xff, 4 * (size_t)k);     /* nobody's */
+        if (i / a.tokens == 5 && i % a.tokens == 0) ids[i * k] = 1;              /* but one */
     }
     mem_put(layer_arch, ids_there, ids, 4 * RUNS * slots);
     layer_put(l);

@@ -968,8 +968,9 @@ static void layer_case(int turn, int act, int layout, int tokens, int topk, int 
     fill_f32((float *)h.weights, (size_t)slots, -0.5f, 1.5f);
     h.x = in((size_t)tokens * hidden * 2);
     fill_t((void *)h.x, (size_t)tokens * hidden, up.dtype, 1);
+    h.y = out((size_t)tokens * hidden * 2);
     if (turn % 5 == 2) {
-        h.addend = in((size_t)tokens * hidden * 2);
+        h.addend = turn % 2 ? h.y : in((size_t)tokens * hidden * 2);
         fill_t((void *)h.addend, (size_t)tokens * hidden, up.dtype, 1);
     }
     if (quant == MOEK_FP8T) {
@@ -993,7 +994,6 @@ static void layer_case(int turn, int act, int layout, int tokens, int topk, int 
     h.equal = turn % 3 == 0;
     h.state = (int32_t *)scratch(MOEK_LAYER_STATE * 4);
     memset(h.state, 0, MOEK_LAYER_STATE * 4);
-    h.y = out((size_t)tokens * hidden * 2);
     d = h, d_up = up, d_down = down;
     d.up = &d_up, d.down = &d_down;
     MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
@@ -1034,6 +1034,10 @@ static void test_layer(void)
                round_up(24, now.row->granule), IDS_SKEWED);
     layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 16, 8, 16, round_up(1000, now.row->granule),
                round_up(300, now.row->granule), IDS_RANDOM);
+    layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 30, 8, 1000, round_up(64, now.row->granule),
+               round_up(64, now.row->granule), IDS_RANDOM);
+    layer_case(5, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 9, round_up(128, now.row->granule),
+               round_up(64, now.row->granule), IDS_ONE);
 }
 
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */

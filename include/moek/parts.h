@@ -226,7 +226,8 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
     w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
     split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
-    if (plan->layers) split = (size_t)plan->layer[plan->layers - 1]->m * 2 * 256;
+    if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 2 * 256)
+        split = (size_t)plan->layer[plan->layers - 1]->m * 2 * 256;
     w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
     if (!splits) { w->flags = NULL; w->split = NULL; }
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
@@ -386,7 +387,7 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
-        measured != MOEK_CHOICE_LAYER && !moek_kernel_find(plan->config.kernel)) return NULL;
+        measured != MOEK_CHOICE_LAYER && !plan->layers_demanded) return NULL;
     for (i = 0; i < plan->layers; i++)
         if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan->layer[i]))
             return plan->layer[i];
@@ -402,7 +403,6 @@ static moek_status moek_layer_(moek_step *step, moek_stream stream)
     moek_table_work_ w;
     moek_gemm_args up, down;
     moek_layer_args a;
-    moek_status status;
     moek_one_rank_layout_(plan, step->prepare_workspace, &one);
     moek_table_layout_(plan, step->experts_workspace, &w);
     memset(&up, 0, sizeof up);
@@ -422,8 +422,6 @@ static moek_status moek_layer_(moek_step *step, moek_stream stream)
     a.addend = step->args.shared_y; a.y = step->args.y;
     a.split = w.split;
     a.state = (int32_t *)step->args.state;
-    if (step->args.shared && (status = step->args.shared(step->args.shared_context, step->first, step->tokens,
-                                                         stream)) != MOEK_OK) return status;
     return moek_plan_layer(plan, step->tokens)->launch(&a, stream);
 }
 

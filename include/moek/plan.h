@@ -303,6 +303,7 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
     char why[160];
     int i, j;
     plan->layers = 0;
+    plan->layers_demanded = demanded && demanded->op == MOEK_OP_LAYER;
     if (!plan->tiles || plan->prepare_finalize != &moek_local || c->batch_invariant || c->router_weight_on_input ||
         (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP))
         return;

@@ -269,7 +269,7 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
         const int left = args->tokens - first;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
         if ((status = moek_route(&step, stream)) != MOEK_OK) return moek_failed_(args, status, first);
-        if (args->state && moek_plan_layer(plan, step.tokens)) status = moek_layer_(&step, stream);
+        if (args->state && !args->shared && moek_plan_layer(plan, step.tokens)) status = moek_layer_(&step, stream);
         else if ((status = moek_prepare(&step, stream)) == MOEK_OK &&
                  (status = moek_experts_apply(&step, stream)) == MOEK_OK)
             status = moek_finalize(&step, stream);
