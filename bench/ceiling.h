@@ -56,7 +56,7 @@ template <int fp8> static __global__ void MOEK_SM90_BOUNDS_(CEILING_THREADS) cei
                                   : fill_t(mine + i, 1, 1, MOEK_DTYPE_BF16);
     #pragma unroll
     for (int i = 0; i < 128; i++) d[i] = 0;
-    asm volatile("fence.proxy.async;\n" ::: "memory");                  /* wgmma reads what threads have written */
+    moek_proxy_fence_();                                               /* wgmma reads what threads have written */
     __syncthreads();
     for (int loop = 0; loop < CEILING_LOOPS; loop++) {
         moek_wgmma_fence_();

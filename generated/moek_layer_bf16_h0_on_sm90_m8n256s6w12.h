@@ -44,10 +44,10 @@ MOEK_DEVICE unsigned moek_layer_bf16_h0_on_sm90_m8n256s6w12_from_(const moek_lay
     const unsigned each = moek_over_(all, p->blocks), more = all - each * gridDim.x, before = gridDim.x - more;
     return each * block + (!down ? min(block, more) : block > before ? block - before : 0);
 }
-MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(const moek_layer_bf16_h0_on_sm90_m8n256s6w12_params *p, int row_blocks, int down)
+MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(const moek_layer_bf16_h0_on_sm90_m8n256s6w12_params *p, int tiles, int down)
 {
     const moek_layer_bf16_h0_on_sm90_m8n256s6w12_size *const z = &p->size[down];
-    const unsigned all = (unsigned)row_blocks * z->tiles * z->steps;
+    const unsigned all = (unsigned)tiles * z->steps;
     const unsigned begin = moek_layer_bf16_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x);
     const unsigned end = moek_layer_bf16_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x + 1);
     moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w;
@@ -352,7 +352,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = p.size[0].steps;
@@ -391,7 +391,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                 }
             }
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = p.size[1].steps;
@@ -435,7 +435,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
             if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 int rows;
@@ -445,6 +445,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                     if (demand[0]) {
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
+                        __syncwarp();                              /* wgmma wants the warp together */
                         if (w.tile >= all[0]) break;
                         w.first = 0;
                         at.e = -1;
@@ -477,7 +478,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                 }
             }
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
                 const int row_bytes = p.down.k * 2, steps = p.size[1].steps;
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
@@ -488,6 +489,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                     if (demand[1]) {
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
+                        __syncwarp();                              /* wgmma wants the warp together */
                         if (w.tile >= all[1]) break;
                         w.first = 0;
                         at.e = -1;
@@ -537,7 +539,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         #pragma unroll
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
         {
-            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
+            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
@@ -549,7 +551,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                 if (demand[0]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
-                    __syncwarp();                  /* wgmma wants the warp together */
+                    __syncwarp();                              /* wgmma wants the warp together */
                     if (w.tile >= all[0]) break;
                     w.first = 0;
                     at.e = -1;
@@ -608,7 +610,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
             }
         }
         {
-            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
+            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
@@ -620,7 +622,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                 if (demand[1]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
-                    __syncwarp();                  /* wgmma wants the warp together */
+                    __syncwarp();                              /* wgmma wants the warp together */
                     if (w.tile >= all[1]) break;
                     w.first = 0;
                     at.e = -1;

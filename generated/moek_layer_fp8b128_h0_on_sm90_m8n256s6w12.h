@@ -14,7 +14,7 @@ typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params {
     moek_layer_args a;
     moek_gemm_args up, down;
     moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size size[2];
-    moek_over blocks, topk, tokens, groups;
+    moek_over blocks, topk, tokens;
     CUtensorMap w_up, w_down;
 } moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params;
 
@@ -44,10 +44,10 @@ MOEK_DEVICE unsigned moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(const moek_
     const unsigned each = moek_over_(all, p->blocks), more = all - each * gridDim.x, before = gridDim.x - more;
     return each * block + (!down ? min(block, more) : block > before ? block - before : 0);
 }
-MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int row_blocks, int down)
+MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int tiles, int down)
 {
     const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size *const z = &p->size[down];
-    const unsigned all = (unsigned)row_blocks * z->tiles * z->steps;
+    const unsigned all = (unsigned)tiles * z->steps;
     const unsigned begin = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x);
     const unsigned end = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x + 1);
     moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w;
@@ -71,11 +71,12 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(const moek_laye
     at->j0 = at->j * z->columns;
 }
 
-/* x -> up.a, by all blocks together: 16 lanes 128 columns.  Number i of those of these lanes; *column: of this lane. */
+/* x -> up.a, by all blocks together: 16 lanes 128 columns, a stage of up.  Number i of those of these lanes; *column:
+ * of this lane. */
 MOEK_DEVICE int moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_part_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int t, int i, int *row, int *column)
 {
     const int part = blockIdx.x + (16 * i + t / 16) * gridDim.x;
-    *row = (int)moek_over_(part, p->groups); *column = (part - *row * p->size[0].steps) * 128 + t % 16 * 8;
+    *row = (int)moek_over_(part, p->size[0].over_steps); *column = (part - *row * p->size[0].steps) * 128 + t % 16 * 8;
     return *row < p->a.tokens;
 }
 enum { MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST = 4 };
@@ -88,7 +89,6 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_quantize_(const moek_
 {
     const int k = p->up.k;
     float y[8], s = 0, inverse;
-    uint32_t two[4];
     int j;
     moek_from_t8_(y, x, p->up.dtype);
     #pragma unroll
@@ -101,11 +101,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_quantize_(const moek_
     #pragma unroll
     for (j = 0; j < 8; j++)
         y[j] = moek_by_scale_(y[j], s, inverse);
-    #pragma unroll
-    for (j = 0; j < 4; j++) two[j] = moek_to_e4m3x2_(y[2 * j], y[2 * j + 1]);
-    if (column < k)
-        *(uint2 *)((uint8_t *)p->up.a + (size_t)row * k + column) = make_uint2(two[0] | two[1] << 16,
-                                                                               two[2] | two[3] << 16);
+    if (column < k) *(uint2 *)((uint8_t *)p->up.a + (size_t)row * k + column) = moek_to_e4m3x8_(y);
 }
 
 /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], columns 2q and 2q + 1 of each 8 rows of a. */
@@ -422,7 +418,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
+                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 const float *w_scale;
                 at.e = -1;
                 for (;; w.tile++) {
@@ -472,7 +468,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 }
             }
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
+                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
                 const float *w_scale;
                 at.e = -1;
                 for (;; w.tile++) {
@@ -526,7 +522,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
+                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 const int row_bytes = p.up.k * 1, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 int rows;
@@ -536,6 +532,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                     if (demand[0]) {
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
+                        __syncwarp();                              /* wgmma wants the warp together */
                         if (w.tile >= all[0]) break;
                         w.first = 0;
                         at.e = -1;
@@ -573,7 +570,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 }
             }
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
+                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
                 const int row_bytes = p.down.k * 1, steps = p.size[1].steps;
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
@@ -584,6 +581,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                     if (demand[1]) {
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
+                        __syncwarp();                              /* wgmma wants the warp together */
                         if (w.tile >= all[1]) break;
                         w.first = 0;
                         at.e = -1;
@@ -645,7 +643,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
         #pragma unroll
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
         {
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 0);
+            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
@@ -657,7 +655,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 if (demand[0]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
-                    __syncwarp();                  /* wgmma wants the warp together */
+                    __syncwarp();                              /* wgmma wants the warp together */
                     if (w.tile >= all[0]) break;
                     w.first = 0;
                     at.e = -1;
@@ -736,7 +734,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             }
         }
         {
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, row_blocks, 1);
+            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
@@ -748,7 +746,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 if (demand[1]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
-                    __syncwarp();                  /* wgmma wants the warp together */
+                    __syncwarp();                              /* wgmma wants the warp together */
                     if (w.tile >= all[1]) break;
                     w.first = 0;
                     at.e = -1;
@@ -862,7 +860,6 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m8n256s6w12(const void *args, moek_s
     }
     blocks = moek_blocks_sm90_();
     p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
-    p.groups = moek_over_of_((a->up->k + 127) / 128);
     status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1);
     if (status != MOEK_OK) return status;

@@ -43,16 +43,14 @@ MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(const float x[8], const 
     int row, int column)
 {
     uint8_t *const q = (uint8_t *)a->q + (size_t)row * a->cols + column;
-    uint32_t two[4];
+    const uint2 v = moek_to_e4m3x8_(x);
     int i;
-    #pragma unroll
-    for (i = 0; i < 4; i++) two[i] = moek_to_e4m3x2_(x[2 * i], x[2 * i + 1]);
     if (a->cols % 8 == 0) {
-        *(uint2 *)q = make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
+        *(uint2 *)q = v;
         return;
     }
     #pragma unroll
-    for (i = 0; i < 8; i++) if (column + i < a->cols) q[i] = (uint8_t)(two[i / 2] >> 8 * (i % 2));
+    for (i = 0; i < 8; i++) if (column + i < a->cols) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
 }
 
 /* The largest |x|; NaN is passed over. */

@@ -343,12 +343,12 @@ moek_up_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_up_fp8c_h0_
                     for (i = 0; i < M / 2; i++) __stcg(mail + ((size_t)blockIdx.x * (M / 2) + i) * THREADS, sum[i]);
                     __threadfence();
                     moek_named_wait_(3, THREADS);
-                    if (t == 128) moek_flag_raise_(a->split_flags + blockIdx.x);
+                    if (t == 128) moek_flag_add_(a->split_flags + blockIdx.x);
                     continue;
                 }
                 for (i = blockIdx.x + 1; ; i++) {  /* those after it have begun with theirs, and are long done */
                     int j;
-                    moek_flag_await_(a->split_flags + i);
+                    moek_flag_reach_(a->split_flags + i, 1);
                     #pragma unroll
                     for (j = 0; j < M / 2; j++) sum[j] += __ldcg(mail + ((size_t)i * (M / 2) + j) * THREADS);
                     if (moek_up_fp8c_h0_on_sm90_m16n128s11w12_share_(a, s, tiles, steps, i + 1) >= (unsigned)(tile + 1) * steps) break;

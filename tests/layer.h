@@ -427,8 +427,8 @@ static inline int layer_check(layer *l, const char *what)
         if (!state) state = layer_zeros(moek_state_size());
         layer_state = state;
         free(y);
-        if (!(y = layer_y(l, moek_run))) return 0;
-        layer_compare(l);
+        y = layer_y(l, moek_run);
+        if (y) layer_compare(l);
         same &= layer_same(l, moek_run, y, "a second run with a state");
         layer_state = NULL;
     }

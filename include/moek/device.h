@@ -279,6 +279,13 @@ MOEK_DEVICE float moek_by_static_(float x, float inverse)
     return !(fabsf(x) < INFINITY) ? nan : inverse < INFINITY ? x * inverse : 0;
 }
 
+/* Eight floats -> eight e4m3, the first in the lowest byte. */
+MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
+{
+    return make_uint2(moek_to_e4m3x2_(x[0], x[1]) | moek_to_e4m3x2_(x[2], x[3]) << 16,
+                      moek_to_e4m3x2_(x[4], x[5]) | moek_to_e4m3x2_(x[6], x[7]) << 16);
+}
+
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
 MOEK_DEVICE uint32_t moek_order_(float f)
 {

@@ -394,8 +394,8 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     return NULL;
 }
 
-/* What follows routing, in one launch. */
-static moek_status moek_layer_(moek_step *step, moek_stream stream)
+/* What follows routing, in one launch of such a row. */
+static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const int fp8 = moek_is_fp8_(plan->config.quant), fixed = plan->config.quant == MOEK_FP8T;
@@ -422,7 +422,7 @@ static moek_status moek_layer_(moek_step *step, moek_stream stream)
     a.addend = step->args.shared_y; a.y = step->args.y;
     a.split = w.split;
     a.state = (int32_t *)step->args.state;
-    return moek_plan_layer(plan, step->tokens)->launch(&a, stream);
+    return layer->launch(&a, stream);
 }
 
 static const moek_experts moek_table_standard_ = {

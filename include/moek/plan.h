@@ -295,13 +295,23 @@ static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan
     return MOEK_OK;
 }
 
-/* Rows for few tokens, by tile height.  None if another row was demanded for what they do. */
+/* Into a list by tile height, unless one of its height is there, which was better. */
+static void moek_add_tile_(const moek_kernel **list, int *count, const moek_kernel *k)
+{
+    int i;
+    for (i = 0; i < *count; i++) if (list[i]->m == k->m) return;
+    if (*count == MOEK_MAX_TILES) return;
+    for (i = (*count)++; i > 0 && list[i - 1]->m > k->m; i--) list[i] = list[i - 1];
+    list[i] = k;
+}
+
+/* Rows for few tokens.  None if another row was demanded for what they do. */
 static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
     char why[160];
-    int i, j;
+    int i;
     plan->layers = 0;
     plan->layers_demanded = demanded && demanded->op == MOEK_OP_LAYER;
     if (!plan->tiles || plan->prepare_finalize != &moek_local || c->batch_invariant || c->router_weight_on_input ||
@@ -309,11 +319,8 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
         return;
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
-        if (k->op != MOEK_OP_LAYER || !moek_demanded_(k, c) || moek_row_refuses_(k, o, arch, why, sizeof why)) continue;
-        for (j = 0; j < plan->layers; j++) if (plan->layer[j]->m == k->m) break;
-        if (j < plan->layers || plan->layers == MOEK_MAX_TILES) continue;
-        for (j = plan->layers++; j > 0 && plan->layer[j - 1]->m > k->m; j--) plan->layer[j] = plan->layer[j - 1];
-        plan->layer[j] = k;
+        if (k->op == MOEK_OP_LAYER && moek_demanded_(k, c) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+            moek_add_tile_(plan->layer, &plan->layers, k);
     }
 }
 
@@ -321,7 +328,7 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
 {
     const moek_config *c = o->config;
     const int table = plan->experts->apply == moek_table_apply_;
-    int i, j;
+    int i;
 #define MOEK_FIRST_(op, field) if (!(plan->field = moek_first_(o, op, arch, -1))) return moek_no_row_(o, op, arch)
     MOEK_FIRST_(MOEK_OP_ROUTE, route);
     MOEK_FIRST_(MOEK_OP_MAP, map);
@@ -331,19 +338,13 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
 #undef MOEK_FIRST_
     plan->tiles = 0;
     for (i = 0; table && i < MOEK_ROWS_; i++) {       /* the best row of each tile height, with the best partner */
-        const moek_kernel *up = &moek_table_[i], *down;
+        const moek_kernel *up = &moek_table_[i];
         char why[160];
-        if (up->op != MOEK_OP_UP || !moek_demanded_(up, c) || moek_row_refuses_(up, o, arch, why, sizeof why)) continue;
-        if (!(down = moek_first_(o, MOEK_OP_DOWN, arch, up->m))) continue;
-        for (j = 0; j < plan->tiles; j++) if (plan->up[j]->m == up->m) break;
-        if (j < plan->tiles || plan->tiles == MOEK_MAX_TILES) continue;
-        for (j = plan->tiles++; j > 0 && plan->up[j - 1]->m > up->m; j--) {
-            plan->up[j] = plan->up[j - 1];
-            plan->down[j] = plan->down[j - 1];
-        }
-        plan->up[j] = up;
-        plan->down[j] = down;
+        if (up->op == MOEK_OP_UP && moek_demanded_(up, c) && !moek_row_refuses_(up, o, arch, why, sizeof why) &&
+            moek_first_(o, MOEK_OP_DOWN, arch, up->m))
+            moek_add_tile_(plan->up, &plan->tiles, up);
     }
+    for (i = 0; i < plan->tiles; i++) plan->down[i] = moek_first_(o, MOEK_OP_DOWN, arch, plan->up[i]->m);
     if (table && !plan->tiles)
         return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;

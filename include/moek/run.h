@@ -261,6 +261,7 @@ static moek_status moek_failed_(const moek_args *args, moek_status status, int f
 
 moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
+    const moek_kernel *layer;
     moek_step step;
     int first = 0;
     moek_status status = moek_check_run_(plan, args, stream);
@@ -269,7 +270,8 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
         const int left = args->tokens - first;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
         if ((status = moek_route(&step, stream)) != MOEK_OK) return moek_failed_(args, status, first);
-        if (args->state && !args->shared && moek_plan_layer(plan, step.tokens)) status = moek_layer_(&step, stream);
+        layer = args->state && !args->shared ? moek_plan_layer(plan, step.tokens) : NULL;
+        if (layer) status = moek_layer_(layer, &step, stream);
         else if ((status = moek_prepare(&step, stream)) == MOEK_OK &&
                  (status = moek_experts_apply(&step, stream)) == MOEK_OK)
             status = moek_finalize(&step, stream);

@@ -177,7 +177,6 @@ MOEK_DEVICE void moek_mbar_arrive_copied_(uint64_t *bar)
  * MEMBAR: ask for what is next after it, not before.) */
 MOEK_DEVICE void moek_proxy_fence_(void) { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-MOEK_DEVICE void moek_prefetch_l2_(const void *p) { asm volatile("prefetch.global.L2 [%0];\n" :: "l"(p)); }
 /* 16 bytes that another block may have written. */
 MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
 {
@@ -333,25 +332,14 @@ MOEK_DEVICE void moek_named_wait_(int id, int threads)
     asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
 }
 
-/* A flag between blocks of a launch; all of them are resident. */
-MOEK_DEVICE void moek_flag_raise_(int32_t *flag)
-{
-    asm volatile("st.release.gpu.global.b32 [%0], %1;\n" :: "l"(flag), "r"(1) : "memory");
-}
-MOEK_DEVICE void moek_flag_await_(const int32_t *flag)
-{
-    int up;
-    do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(up) : "l"(flag) : "memory");
-    while (!up);
-}
-
+/* Counts between blocks of a launch, all of which are resident: what it is; one more, after all that this thread knows
+ * of was written; wait until there are n. */
 MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
 {
     int have;
     asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(have) : "l"(flag) : "memory");
     return have;
 }
-/* Counts between blocks: one more, after all that this thread knows of was written; wait until there are n. */
 MOEK_DEVICE void moek_flag_add_(int32_t *flag)
 {
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
@@ -370,23 +358,6 @@ MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
         asm volatile("ld.acquire.gpu.global.b64 %0, [%1];\n" : "=l"(have) : "l"(count) : "memory");
 }
 
-/* Four words a lane of a quad -> lane q has word q of each: the transpose. */
-MOEK_DEVICE void moek_quad_transpose_(uint32_t w[4])
-{
-    const int q = threadIdx.x % 4;
-    uint32_t a, b;
-    a = __shfl_xor_sync(0xffffffff, q & 1 ? w[0] : w[1], 1);
-    b = __shfl_xor_sync(0xffffffff, q & 1 ? w[2] : w[3], 1);
-    if (q & 1) { w[0] = a; w[2] = b; } else { w[1] = a; w[3] = b; }
-    a = __shfl_xor_sync(0xffffffff, q & 2 ? w[0] : w[2], 2);
-    b = __shfl_xor_sync(0xffffffff, q & 2 ? w[1] : w[3], 2);
-    if (q & 2) { w[0] = a; w[1] = b; } else { w[2] = a; w[3] = b; }
-}
-/* Arrive at such a barrier, without waiting for the others. */
-MOEK_DEVICE void moek_named_arrive_(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
-}
 /* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
 MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
