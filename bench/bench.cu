@@ -9,16 +9,19 @@
  *      -s            without args.state: step by step
  *      -t FILE       with the measured choices of this file
  *      -q            without the error, which the host takes seconds for
+ *      -r MS         so many milliseconds of rest before a cell (100), so that it meets the clock of a cool GPU
  *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
  *      tokens=1,8,64                                    these counts
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
  * GEMMs and the weighted sum.  Method: one CUDA graph holds several layers with different uniform random routings, so
  * that the weights of small batches come from memory and not from L2; the figure is the mean a layer of the median
- * replay.  Shapes in batched format quantize to [experts][tokens][hidden], with counts; skewed: some experts get four
- * times their share.  The floor is the larger of (weight bytes of the experts in use) / 4.27 TB/s and FLOPs / 1500
- * (fp8) or 800 (bf16) TFLOPS, near the ceilings of an H200; what the machine itself can do is measured first.  The
- * error is the relative L2 distance of one token to the double-precision reference. */
+ * replay.  MHz is a multiprocessor's clock, mean of the replays: many tokens meet the GPU's power limit, and what comes
+ * right behind them meets the clock that they left.  Shapes in batched format quantize to [experts][tokens][hidden],
+ * with counts; skewed: some experts get four times their share.  The floor is the larger of (weight bytes of the
+ * experts in use) / 4.27 TB/s and FLOPs / 1500 (fp8) or 800 (bf16) TFLOPS, near the ceilings of an H200; what the
+ * machine itself can do is measured first.  The error is the relative L2 distance of one token to the double-precision
+ * reference. */
 #ifndef BENCH_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -76,6 +79,15 @@ static void *filled(size_t n, int element, uint32_t seed, float scale)
     CUDA(cudaGetLastError());
     return p;
 }
+
+/* What the command line asks for. */
+static struct {
+    int tune, quick, stateless, rest, tokens[TOKENS_MAX], counts, words;
+    const char *row, *tuned;
+    char **word;
+    FILE *out;
+    shape given;
+} ask;
 
 /* ---- one cell ---------------------------------------------------------------------------------------------------- */
 
@@ -200,14 +212,42 @@ static void run_layer(const cell *c, int layer, cudaStream_t stream)
     must(moek_run(&c->plan, &a, stream), "moek_run", why);
 }
 
-typedef struct timer { cudaStream_t stream; cudaEvent_t e0, e1; } timer;
-typedef struct result { double us, low, high; } result;
+typedef struct stamp { long long clock, ns; unsigned sm; } stamp;
+typedef struct timer { cudaStream_t stream; cudaEvent_t e0, e1; stamp *stamps; } timer;     /* [2 REPLAYS]: device */
+typedef struct result { double us, low, high, mhz; } result;
+
+static __global__ void stamp_k(stamp *to)
+{
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(to->sm));
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(to->clock));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(to->ns));
+}
+
+/* Mean clock of a multiprocessor from each even stamp to the next.  NaN: they were never on the same one. */
+static double mean_mhz(const stamp *stamps, int n)
+{
+    stamp *s = (stamp *)malloc(n * sizeof *s);
+    double clocks = 0, ns = 0;
+    mem_get(80, s, stamps, n * sizeof *s);
+    for (int i = 0; i < n; i += 2) {
+        if (s[i].sm != s[i + 1].sm) continue;
+        clocks += (double)(s[i + 1].clock - s[i].clock);
+        ns += (double)(s[i + 1].ns - s[i].ns);
+    }
+    free(s);
+    return ns > 0 ? 1e3 * clocks / ns : NAN;
+}
 
 static double now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void rest(int ms)
+{
+    for (const double until = now() + 1e-3 * ms; now() < until;) continue;
 }
 
 /* What the host takes for a layer outside of a graph, in microseconds. */
@@ -235,17 +275,23 @@ static result time_cell(const cell *c, const timer *by, double limit)
     CUDA(cudaStreamEndCapture(by->stream, &graph));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
     CUDA(cudaMemsetAsync(c->y, 0xff, 2 * (size_t)c->tokens * c->config.hidden, by->stream));
+    CUDA(cudaStreamSynchronize(by->stream));
+    rest(ask.rest);
     for (int i = -WARM_UPS; i < REPLAYS && !hopeless; i++) {
+        stamp *const stamps = by->stamps + 2 * (i < 0 ? 0 : i);
         CUDA(cudaMemsetAsync(c->cold, i, (size_t)128 << 20, by->stream));
+        stamp_k<<<1, 1, 0, by->stream>>>(stamps);
         CUDA(cudaEventRecord(by->e0, by->stream));
         CUDA(cudaGraphLaunch(exec, by->stream));
         CUDA(cudaEventRecord(by->e1, by->stream));
+        stamp_k<<<1, 1, 0, by->stream>>>(stamps + 1);
         const double us = 1e6 * ceiling_seconds(by->e0, by->e1) / c->layers;
         hopeless = i < 0 && us > (i == -1 ? 1.5 : 4) * limit;
         t[hopeless || i < 0 ? 0 : i] = us;
     }
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(graph));
+    r.mhz = hopeless ? NAN : mean_mhz(by->stamps, 2 * REPLAYS);
     if (hopeless) { r.us = r.low = r.high = t[0]; return r; }
     qsort(t, REPLAYS, sizeof t[0], ceiling_by_value);
     r.us = t[REPLAYS / 2]; r.low = t[0]; r.high = t[REPLAYS - 1];
@@ -253,14 +299,6 @@ static result time_cell(const cell *c, const timer *by, double limit)
 }
 
 /* ---- from the command line --------------------------------------------------------------------------------------- */
-
-static struct {
-    int tune, quick, stateless, tokens[TOKENS_MAX], counts, words;
-    const char *row, *tuned;
-    char **word;
-    FILE *out;
-    shape given;
-} ask;
 
 static int wanted(const char *name, const char *quant, int tokens)
 {
@@ -316,6 +354,7 @@ static int asks(const char *word)
 static void read_words(int argc, char **argv)
 {
     ask.word = argv;
+    ask.rest = 100;
     for (int i = 1; i < argc; i++) {
         const int more = i + 1 < argc;
         if (i == 1 && !strcmp(argv[i], "tune")) ask.tune = 1;
@@ -324,6 +363,7 @@ static void read_words(int argc, char **argv)
             sure(ask.out != NULL, argv[i], "cannot be written");
         } else if (more && !strcmp(argv[i], "-k")) ask.row = argv[++i];
         else if (more && !strcmp(argv[i], "-t")) ask.tuned = text_of(argv[++i]);
+        else if (more && !strcmp(argv[i], "-r")) ask.rest = atoi(argv[++i]);
         else if (!strcmp(argv[i], "-q")) ask.quick = 1;
         else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
         else if (!asks(argv[i])) ask.word[ask.words++] = argv[i];
@@ -404,13 +444,13 @@ static void report(cell *c, const timer *by)
     const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
     const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = ask.quick ? NAN : error_of(c);
     const char *row = cell_row(c)->name, *quant = moek_quant_name(c->config.quant);
-    printf("%-22s %-8s %5d %9.1f  %8.1f %8.1f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
-           c->of->name, quant, c->tokens, r.us, r.low, r.high, floor,
+    printf("%-22s %-8s %5d %9.1f  %8.1f %8.1f %5.0f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
+           c->of->name, quant, c->tokens, r.us, r.low, r.high, r.mhz, floor,
            100 * floor / r.us, 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, host_us, row);
     fflush(stdout);
     if (ask.out)
-        fprintf(ask.out, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2e\t%.1f\t%s\n",
-                c->of->name, quant, c->tokens, r.us, r.low, r.high, floor,
+        fprintf(ask.out, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.0f\t%.2f\t%.1f\t%.0f\t%.2e\t%.1f\t%s\n",
+                c->of->name, quant, c->tokens, r.us, r.low, r.high, r.mhz, floor,
                 1e-6 * flops / r.us, 1e-3 * bytes / r.us, error, host_us, row);
 }
 
@@ -491,15 +531,15 @@ static void heads(int argc, char **argv, const cudaDeviceProp *device, const tim
     if (ask.tune)
         printf("%-22s %-8s %5s %9s  %8s %8s  %s\n", "shape", "quant", "M", "us", "min", "max", "row");
     else
-        printf("%-22s %-8s %5s %9s  %8s %8s %8s  %6s  %7s %7s  %7s  %5s  %s\n", "shape", "quant", "M", "us", "min",
-               "max", "floor", "share", "TFLOPS", "GB/s", "error", "host", "row");
+        printf("%-22s %-8s %5s %9s  %8s %8s %5s %8s  %6s  %7s %7s  %7s  %5s  %s\n", "shape", "quant", "M", "us",
+               "min", "max", "MHz", "floor", "share", "TFLOPS", "GB/s", "error", "host", "row");
     if (!ask.out) return;
     fprintf(ask.out, "# ./moek%s", ask.tune ? "" : " bench");
     for (int i = 1; i < argc; i++) fprintf(ask.out, " %s", argv[i]);
     fprintf(ask.out, "; %s, %d SMs; %s%s%s\n", device->name, device->multiProcessorCount, date, text[0] ? "; " : "",
             text);
     fprintf(ask.out, ask.tune ? "device\tquant\thidden\tinter\texperts\ttopk\ttokens\tup_row\tus\tbuilt_in_us\n"
-                              : "shape\tquant\ttokens\tus\tmin_us\tmax_us\tfloor_us\ttflops\tweight_gb_s\t"
+                              : "shape\tquant\ttokens\tus\tmin_us\tmax_us\tmhz\tfloor_us\ttflops\tweight_gb_s\t"
                                 "error\thost_us\trow\n");
 }
 
@@ -514,6 +554,7 @@ int main(int argc, char **argv)
     CUDA(cudaStreamCreate(&by.stream));
     CUDA(cudaEventCreate(&by.e0));
     CUDA(cudaEventCreate(&by.e1));
+    by.stamps = (stamp *)mem_alloc(80, 2 * REPLAYS * sizeof *by.stamps);
     heads(argc, argv, &device, &by);
     char *cold = (char *)mem_alloc(80, (size_t)128 << 20);
     void *state = ask.stateless ? NULL : mem_alloc(80, moek_state_size());
