@@ -8,7 +8,7 @@
 #define MOEK_UP_BF16_H0_ON_SM90_M128N256S4W12_H
 #include "../include/moek/sm90.h"
 
-typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_params { moek_gemm_args a; CUtensorMap w; } moek_up_bf16_h0_on_sm90_m128n256s4w12_params;
+typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_params { moek_gemm_args a; CUtensorMap w, rows; } moek_up_bf16_h0_on_sm90_m128n256s4w12_params;
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 256 x 32 bytes of k. */
@@ -44,22 +44,27 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_t a
                  : "l"(a), "l"(b), "r"(add));
 }
 
-/* A tile: expert, rows [row0, end), columns from j0 on; rows of a and of out (-1: none).  In shared memory. */
-typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_tile { int e, row0, end, j0, pad[4], from[128], to[128]; } moek_up_bf16_h0_on_sm90_m128n256s4w12_tile;
+/* A tile: expert, rows [row0, end), columns from j0 on; both: the other block of the cluster has the same weights; rows
+ * of a and of out (-1: none).  In shared memory. */
+typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_tile { int e, row0, end, j0, both, pad[3], from[128], to[128]; } moek_up_bf16_h0_on_sm90_m128n256s4w12_tile;
 
-/* By a warp: the tile of this number. */
+/* By a warp: the tile of this number.  pairs: tiles are counted by pairs of row blocks, and this is that of one of the
+ * two; it is empty if blocks are odd in number and this is behind the last. */
 MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_args *a, moek_schedule_ s, int tile, int tiles, int columns,
-                                  moek_up_bf16_h0_on_sm90_m128n256s4w12_tile *at)
+                                  int pairs, moek_up_bf16_h0_on_sm90_m128n256s4w12_tile *at)
 {
-    enum { GROUP = 16 };                                                /* row blocks, then the next columns */
-    const int row_blocks = s.block[a->experts];
+    const int GROUP = 16 >> pairs;                                      /* row blocks, then the next columns */
+    const int all = s.block[a->experts], units = (all + pairs) >> pairs;
     const int group0 = tile / (GROUP * tiles) * GROUP, within = tile % (GROUP * tiles);
-    const int group = row_blocks - group0 < GROUP ? row_blocks - group0 : GROUP;
-    const int b = group0 + within % group, e = moek_schedule_find_(s, a->experts, b), lane = threadIdx.x % 32;
-    const int first = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
-    const int row0 = first + (b - s.block[e]) * 128, end = first + s.row[e + 1] - s.row[e];
-    int i;
-    if (lane == 0) { at->e = e; at->row0 = row0; at->end = end; at->j0 = within / group * columns; }
+    const int group = units - group0 < GROUP ? units - group0 : GROUP;
+    const int b0 = (group0 + within % group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
+    int e = moek_schedule_find_(s, a->experts, b0), row0, end, i;
+    const int lane = threadIdx.x % 32, both = pairs && b0 + 1 < s.block[e + 1];
+    if (pairs && b < all) e = moek_schedule_find_(s, a->experts, b);
+    row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
+    end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
+    row0 += (b - s.block[e]) * 128;
+    if (lane == 0) { at->e = e; at->row0 = row0; at->end = end; at->j0 = within / group * columns; at->both = both; }
     #pragma unroll
     for (i = lane; i < 128; i += 32) {
         const int r = row0 + i;
@@ -68,15 +73,21 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_arg
     }
 }
 
-/* One stage of weights. */
-MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(const moek_up_bf16_h0_on_sm90_m128n256s4w12_params *p, unsigned char *to, uint64_t *full, uint64_t policy,
-                                     int e, int j0, int gated, int step)
+/* One stage of weights, or, if another block of the cluster asks for the other half, half of one for both. */
+MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(const moek_up_bf16_h0_on_sm90_m128n256s4w12_params *p, unsigned char *to, uint64_t *full, int e, int j0,
+                                     int both, int gated, int step)
 {
     const int k = step * 64;
     const int swapped = gated && p->a.gate_first > p->a.up_first;
-    moek_tma_weights_(to, &p->w, full, policy, k, j0, swapped, 0, e);
-    moek_tma_weights_(to + 16384, &p->w, full, policy, k, gated ? j0 : j0 + 128, gated && !swapped, 0,
-                      e);
+    int half;
+    #pragma unroll
+    for (half = 0; half < 2; half++) {
+        unsigned char *const at = to + half * 16384;
+        const int row = gated || !half ? j0 : j0 + 128, other = gated && swapped != half;
+        if (!both) moek_tma_shared_(at, &p->w, full, k, row, other, 0, e);
+        else if (half == (int)(blockIdx.x % 2)) moek_tma_both_(at, &p->w, full, k, row, other, 0, e);
+    }
+    (void)gated;
 }
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 128 columns from j
@@ -85,7 +96,7 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, uns
                                    int dtype)
 {
     enum { PITCH = 144 };
-    const int lane = threadIdx.x % 32;
+    const int lane = moek_here_(threadIdx.x % 32);
     unsigned char *const put = page + lane % 16 * PITCH + lane / 16 * 16;
     const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
     int half, i;
@@ -112,7 +123,7 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, uns
 MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int r0, int r1, int n,
                                     int dtype)
 {
-    const int c = threadIdx.x % 4 * 2;
+    const int c = moek_here_(threadIdx.x % 4 * 2);
     const int gated = a->w_rows > n;
     int i;
     if (a->bias) {
@@ -250,29 +261,36 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int i, left, all, shift, q = 0, turn = 0;      /* tiles of this block, of all; q, turn: of the ring of tiles */
+    int i, left, all, pairs, workers, me, shift;   /* left, all: tiles of this block, of all */
+    int q = 0, turn = 0;                           /* of the ring of tiles */
 
-    if (t == 0) {
-        moek_tma_prefetch_map_(&p.w);
-        for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(full + i, 65);      /* what threads copied */
-            moek_mbar_init_(empty + i, 8);                             /* warps */
-        }
-        for (i = 0; i < TILES; i++) {
-            moek_mbar_init_(told + i, 1);
-            moek_mbar_init_(done + i, 3 + 8);
-        }
-        moek_mbar_init_fence_();
-    }
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
     moek_grid_go_();
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
-    all = s.block[a->experts] * tiles;
+    pairs = s.block[a->experts] >= 2 * a->experts;
+    all = ((s.block[a->experts] + pairs) >> pairs) * tiles;
+    workers = gridDim.x >> pairs; me = blockIdx.x >> pairs;
     /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same rows,
      * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
-    shift = s.block[a->experts] <= 16;
-    left = all / gridDim.x;
-    left += (blockIdx.x + left * shift) % gridDim.x < all % gridDim.x;
+    shift = s.block[a->experts] <= 16 && !pairs;
+    left = all / workers;
+    left += (me + left * shift) % workers < all % workers;
+    if (t == 0) {
+        moek_tma_prefetch_map_(&p.w);
+        if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
+        for (i = 0; i < STAGES; i++) {
+            /* What threads copied, and the copy engine. */
+            moek_mbar_init_(full + i, (a->a_order ? 64 : 0) + 1);
+            moek_mbar_init_(empty + i, 8 << pairs);                    /* warps, of both blocks */
+        }
+        for (i = 0; i < TILES; i++) {
+            moek_mbar_init_(told + i, 1);
+            moek_mbar_init_(done + i, (a->a_order ? 2 : 0) + 1 + 8);
+        }
+        moek_mbar_init_fence_();
+    }
+    if (pairs) moek_cluster_meet_();
+    else __syncthreads();
 #define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
 #define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
@@ -280,25 +298,29 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
         int slot = 0, phase = 1, step;
         moek_registers_less_(56);
         if (t < 32) {
-            /* ---- Weights, scales. ---- */
-            const uint64_t policy = moek_evict_normal_();
+            /* ---- Weights, scales, rows of a. ---- */
             for (; left > 0; left--) {
-                int e, j0;
+                int e, j0, row0, boxes, both;
                 moek_mbar_wait_(told + q, turn);
-                e = list[q].e; j0 = list[q].j0;
+                e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both;
+                boxes = a->a_order ? 0 : (max(min(list[q].end - row0, M), 0) + 63) / 64;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(empty + slot, phase);
                     if (lane == 0) {
-                        moek_mbar_arrive_expect_(full + slot, N * 128);
-                        moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, e, j0, gated,
-                            step);
+                        unsigned char *const stage = ring + slot * STAGE;
+                        const int bytes = N * 128 + boxes * 8192;
+                        moek_mbar_arrive_expect_(full + slot, bytes);
+                        moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, gated, step);
+                        for (i = 0; i < boxes; i++)
+                            moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
+                                           step * 64, row0 + 64 * i);
                     }
                     MOEK_NEXT_STAGE_
                 }
             }
-        } else if (t < 96) {
+        } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
             const int u = t - 32, r = u / 8, to = r * 128 + (u % 8 ^ r % 8) * 16;
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
@@ -321,7 +343,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                     #pragma unroll
                     for (i = 0; i < 16; i++)
                         if (row[i] != NONE)
-                            moek_cp_async16_(stage + i * 1024 + to, moek_at16_(from, row[i]), bytes);
+                            moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
                     moek_mbar_arrive_copied_(full + slot);
                     MOEK_NEXT_STAGE_
                 }
@@ -331,8 +353,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
             int wave;
             for (wave = 0; wave < left; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                moek_up_bf16_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * gridDim.x + (blockIdx.x + wave * shift) % gridDim.x, tiles, columns,
-                                 list + q);
+                moek_up_bf16_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * workers + (me + wave * shift) % workers, tiles, columns, pairs, list + q);
                 moek_mbar_arrive_warp_(told + q);
                 MOEK_NEXT_TILE_
             }
@@ -344,6 +365,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
         const int mine = t / 128 - 1, warp = t % 128 / 32, g = lane / 4, at = 64 * mine + 16 * warp;
         const int dtype = MOEK_DTYPE_BF16;
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
+        const uint32_t empty_at = moek_pair_address_(empty, pairs);
         const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + mine * 8192));
         const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A));
         int slot = 0, phase = 0;
@@ -359,7 +381,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
             if (64 * mine >= rows) {                                   /* no rows for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(full + slot, phase);
-                    moek_mbar_arrive_warp_(empty + slot);
+                    moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
                     MOEK_NEXT_STAGE_
                 }
                 moek_mbar_arrive_warp_(done + q);
@@ -378,12 +400,12 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                     for (j = 0; j < 4; j++) moek_up_bf16_h0_on_sm90_m128n256s4w12_mma_(sum, xs + 2 * j, ws + 2 * j, 1);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
-                    if (step > 0) moek_mbar_arrive_warp_(empty + (u + STAGES - 1) % STAGES);
+                    if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs);
                     MOEK_NEXT_STAGE_
                     step++;
                 }
             moek_wgmma_wait_(0);
-            moek_mbar_arrive_warp_(empty + (slot ? slot : STAGES) - 1);
+            moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
             {
                 const int e = list[q].e, j0 = list[q].j0;
                 int to[4];
@@ -401,6 +423,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
     }
 #undef MOEK_NEXT_TILE_
 #undef MOEK_NEXT_STAGE_
+    if (pairs) moek_cluster_meet_();               /* the other block may still write here */
 #endif
 }
 
@@ -414,7 +437,8 @@ MOEK_LAUNCHER moek_up_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
     status = moek_weight_map_(&p.w, a, 2, 128, 0);
+    if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_up_bf16_h0_on_sm90_m128n256s4w12_k, moek_blocks_sm90_(), 384, 228864, stream, a->early, p);
+    return moek_launch_pairs_((const void *)moek_up_bf16_h0_on_sm90_m128n256s4w12_k, 384, 228864, stream, a->early, &p);
 }
 #endif

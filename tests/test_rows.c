@@ -626,7 +626,7 @@ static void gemm_a(int quant, const gemm_case_t *c, moek_gemm_args *h)
     void *a = in((size_t)rows * h->k * (fp8 ? 1 : 2));
     float *scale = fp8 ? in_f32(rows * groups + 1) : NULL;
     int e, p, bad = -1;
-    h->a = a, h->a_scale = scale;
+    h->rows = rows, h->a = a, h->a_scale = scale;
     for (e = 0; e < h->experts; e++) {
         const int begin = c->batched ? e * h->rows_per_expert : h->offsets[e];
         const int end = c->batched ? begin + h->counts[e] : h->offsets[e + 1];
@@ -806,7 +806,7 @@ static void gemm_codes(int mode)
     h.n = h.w_rows = mode == CODES_IN_W ? round_up(codes, now.row->granule) : k;
     format = fp8 ? &ref_e4m3 : ref_t(h.dtype);
     gemm_rows(&c, &h);
-    h.a = a = in((size_t)c.slots * k * bytes), h.w = w = in((size_t)h.n * k * bytes);
+    h.rows = c.slots, h.a = a = in((size_t)c.slots * k * bytes), h.w = w = in((size_t)h.n * k * bytes);
     memset(a, 0, (size_t)c.slots * k * bytes), memset(w, 0, (size_t)h.n * k * bytes);
     for (i = 0; mode != INTEGERS && i < (size_t)K * codes; i++)
         gemm_put(mode == CODES_IN_W ? w : a, i / K * k + i % K, (unsigned)i * skip + (unsigned)rng_below(skip), fp8);

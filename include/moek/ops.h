@@ -137,6 +137,7 @@ typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
     int experts, max_blocks;        /* experts on this rank; the most row blocks there can be: standard, of all experts;
                                        batched, of one: ceil(most live rows of an expert / m)                         */
+    int rows;                       /* of a, in memory                                                               */
     const void *a;                  /* [rows][k] T or e4m3                                                           */
     const float *a_scale;
     const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */

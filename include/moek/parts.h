@@ -327,9 +327,10 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     memset(&g, 0, sizeof g);
     g.experts = plan->local_experts;
     g.dtype = c->dtype;
-    g.a = step->a; g.a_scale = step->a_scale;
+    g.rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
     g.a_div = 1;
     if (plan->rows_per_expert) {
+        g.rows = g.experts * plan->rows_per_expert;
         g.rows_per_expert = plan->rows_per_expert;
         g.max_blocks = (moek_live_rows_(step) + plan->up[tile]->m - 1) / plan->up[tile]->m;
         g.counts = step->expert_tokens;
@@ -369,6 +370,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     }
 
     moek_down_weights_(plan, &g);
+    if (!plan->rows_per_expert) g.rows = slots;
     g.a = fp8 ? w.hq.q : w.h; g.a_scale = fp8 ? w.hq.scale : NULL;
     g.out = step->out;
     g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */

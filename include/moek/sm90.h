@@ -70,6 +70,20 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
 
+/* Rows of a: a box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  0 lies outside. */
+static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows)
+{
+    static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
+    const cuuint64_t size[2] = { (cuuint64_t)a->k, (cuuint64_t)a->rows };
+    const cuuint64_t stride = (cuuint64_t)a->k * (cuuint64_t)element;
+    const cuuint32_t box[2] = { 128u / (cuuint32_t)element, (cuuint32_t)rows }, one[2] = { 1, 1 };
+    if (!encode) return MOEK_E_CUDA;
+    return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, (void *)a->a,
+                  size, &stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
+         ? MOEK_OK : MOEK_E_ARGUMENT;
+}
+
 /* n / d by a multiplication, for n < 2^31: a division takes 100 clocks, and there are a dozen before a block knows what
  * to do.  m = floor(2^(31 + s) / d) + 1 with 2^s >= d is off by less than 2^s / 2^(31 + s) of itself. */
 typedef struct moek_over { uint32_t m, s; } moek_over;
@@ -90,6 +104,27 @@ static MOEK_UNUSED unsigned moek_blocks_sm90_(void)
     return n < MOEK_SPLITS ? n : MOEK_SPLITS;
 }
 
+/* Clusters of two blocks, one block a multiprocessor. */
+static MOEK_UNUSED moek_status moek_launch_pairs_(const void *kernel, int threads, int shared, moek_stream stream,
+                                                  int early, const void *args)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute[2] = {};
+    void *list[1] = { (void *)args };
+    attribute[0].id = cudaLaunchAttributeClusterDimension;
+    attribute[0].val.clusterDim.x = 2;
+    attribute[0].val.clusterDim.y = attribute[0].val.clusterDim.z = 1;
+    attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[1].val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3((moek_blocks_sm90_() + 1) / 2 * 2);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = attribute;
+    config.numAttrs = early ? 2 : 1;
+    return cudaLaunchKernelExC(&config, kernel, list) == cudaSuccess ? MOEK_OK : MOEK_E_CUDA;
+}
+
 enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
 
 #ifdef MOEK_SM90_CODE_
@@ -106,21 +141,41 @@ MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *b
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
                     "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert), "l"(policy) : "memory");
 }
+/* The same for weights that several row blocks read: no hint to L2.  Then: to both blocks of a cluster, at the same place
+ * in each, where each one's `bar` counts the bytes. */
+MOEK_DEVICE void moek_tma_shared_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row, int half, int group,
+                                  int expert)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n"
+                 :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
+                    "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert) : "memory");
+}
+MOEK_DEVICE void moek_tma_both_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row, int half, int group,
+                                int expert)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;\n"
+                 :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
+                    "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert), "h"((uint16_t)3) : "memory");
+}
+/* Rows of a, by moek_rows_map_. */
+MOEK_DEVICE void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];\n"
+                 :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)), "r"(k), "r"(row)
+                 : "memory");
+}
 MOEK_DEVICE void moek_tma_prefetch_map_(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];\n" :: "l"(map) : "memory");
 }
-/* L2: weights read once are the first to go; those that several row blocks read are treated as any line. */
+/* L2: weights read once are the first to go. */
 MOEK_DEVICE uint64_t moek_evict_first_(void)
 {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
-    return policy;
-}
-MOEK_DEVICE uint64_t moek_evict_normal_(void)
-{
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;\n" : "=l"(policy));
     return policy;
 }
 
@@ -143,6 +198,28 @@ MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0) moek_mbar_arrive_(bar);
+}
+/* The same barrier of both blocks of a cluster, or only this block's: `at` as moek_pair_address_ of that barrier says, or
+ * of one before it in memory, so many bytes on. */
+MOEK_DEVICE uint32_t moek_pair_address_(uint64_t *bar, int pairs)
+{
+    uint32_t at, mine;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(mine));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n"
+                 : "=r"(at) : "r"(moek_shared_address_(bar)), "r"(pairs ? threadIdx.x % 2 : mine));
+    return at;
+}
+MOEK_DEVICE void moek_mbar_arrive_pair_(uint32_t at, int pairs)
+{
+    /* What is released was read, not written: release at the scope of the cluster would cost a MEMBAR.GPU. */
+    __syncwarp();
+    if ((int)(threadIdx.x % 32) <= pairs)
+        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" :: "r"(at) : "memory");
+}
+/* By all threads of both blocks of a cluster. */
+MOEK_DEVICE void moek_cluster_meet_(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
 MOEK_DEVICE void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
 {
@@ -332,6 +409,12 @@ MOEK_DEVICE void moek_named_wait_(int id, int threads)
     asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
 }
 
+/* Only come by at one: those who wait for it may go on when all have. */
+MOEK_DEVICE void moek_named_arrive_(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
+}
+
 /* Counts between blocks of a launch, all of which are resident: what it is; one more, after all that this thread knows
  * of was written; wait until there are n. */
 MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
@@ -364,12 +447,19 @@ MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
                  :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
-/* p + 16 * n, in one instruction where it stands: the compiler would keep 64 bits of 16 * n for each of many n. */
-MOEK_DEVICE const void *moek_at16_(const void *p, uint32_t n)
+/* p + n * bytes, in one instruction where it stands: the compiler would keep 64 bits for each of many n. */
+MOEK_DEVICE const void *moek_at_(const void *p, uint32_t n, uint32_t bytes)
 {
     uint64_t r;
-    asm("mad.wide.u32 %0, %1, 16, %2;\n" : "=l"(r) : "r"(n), "l"((uint64_t)p));
+    asm("mad.wide.u32 %0, %1, %2, %3;\n" : "=l"(r) : "r"(n), "r"(bytes), "l"((uint64_t)p));
     return (const void *)r;
+}
+/* n, reckoned where it stands: the compiler would keep what follows from it in registers, through a loop that needs
+ * them all. */
+MOEK_DEVICE int moek_here_(int n)
+{
+    asm volatile("" : "+r"(n));
+    return n;
 }
 /* An operand that is the same in all lanes, so that the compiler knows it, too: it then reckons with it in uniform
  * registers, where wgmma wants it. */
