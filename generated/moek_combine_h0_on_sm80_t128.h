@@ -8,83 +8,58 @@
 #define MOEK_COMBINE_H0_ON_SM80_T128_H
 #include "../include/moek/device.h"
 
-/* `whole`: all eight columns are there, and aligned to 16 bytes.  It and depth are constants, and so is dtype where it
- * counts. */
-MOEK_DEVICE void moek_combine_h0_on_sm80_t128_token(const moek_combine_args *a, size_t token, int column,
-    int depth, int whole, int dtype)
+static __global__ void __launch_bounds__(128)
+moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
 {
-    enum { V = 8, DEPTH = 8 };                         /* the largest depth */
-    const int hidden = a->hidden, n = hidden - column;
-    const size_t at = token * hidden + column;
-    const uint16_t *const rows = (const uint16_t *)a->rows + column;
+    enum { THREADS = 128, V = 8, DEPTH = 4 };
+    const int hidden = a.hidden, whole = hidden % V == 0;
+    const int column = (blockIdx.y * THREADS + threadIdx.x) * V, n = hidden - column;
+    const size_t token = blockIdx.x, at = token * hidden + column;
+    const uint16_t *const rows = (const uint16_t *)a.rows + column;
     float sum[V] = {0}, x[V];
     int k0, d, j;
-    for (k0 = 0; k0 < a->topk; k0 += depth) {
-        const size_t first = token * a->topk + k0;
-        const int there = a->topk - k0;
+    moek_grid_wait_();
+    if (n <= 0) return;
+
+    for (k0 = 0; k0 < a.topk; k0 += DEPTH) {
         moek_words_ from[DEPTH];
         float weight[DEPTH];
         int id[DEPTH], row[DEPTH];
         #pragma unroll
-        for (d = 0; d < depth; d++) id[d] = 0, row[d] = (int)first + d, weight[d] = 1;
-        if (a->ids)                                                  /* all of these, before one is looked at */
-            #pragma unroll
-            for (d = 0; d < depth; d++) if (d < there) id[d] = a->ids[first + d];
-        if (a->slot_row)
-            #pragma unroll
-            for (d = 0; d < depth; d++) if (d < there) row[d] = a->slot_row[first + d];
-        if (a->weights)
-            #pragma unroll
-            for (d = 0; d < depth; d++) if (d < there) weight[d] = a->weights[first + d];
-        #pragma unroll
-        for (d = 0; d < depth; d++) if (d >= there || (a->ids && (uint32_t)id[d] >= (uint32_t)a->experts)) row[d] = -1;
-        #pragma unroll
-        for (d = 0; d < depth; d++) {
-            const uint16_t *const p = rows + (size_t)row[d] * hidden;
-            if (row[d] >= 0) from[d] = whole ? moek_load_once_(p) : moek_load8_(p, n, 0);
+        for (d = 0; d < DEPTH; d++) {                                /* all of these, before one is looked at */
+            const size_t slot = token * a.topk + (k0 + d < a.topk ? k0 + d : k0);
+            id[d] = a.ids ? a.ids[slot] : 0;
+            row[d] = a.slot_row ? a.slot_row[slot] : (int)slot;
+            weight[d] = a.weights ? a.weights[slot] : 1.0f;
         }
         #pragma unroll
-        for (d = 0; d < depth; d++) {
+        for (d = 0; d < DEPTH; d++)
+            if (k0 + d >= a.topk || (a.ids && (uint32_t)id[d] >= (uint32_t)a.experts)) row[d] = -1;
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) if (row[d] >= 0) from[d] = moek_load8_(rows + (size_t)row[d] * hidden, n, whole);
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) {
             if (row[d] < 0) continue;
-            moek_from_t8_(x, from[d], dtype);
+            moek_from_t8_(x, from[d], a.dtype);
             #pragma unroll
             for (j = 0; j < V; j++) sum[j] += weight[d] * x[j];
         }
     }
-    if (a->addend) {
-        moek_from_t8_(x, moek_load8_((const uint16_t *)a->addend + at, n, whole), dtype);
+    if (a.addend) {
+        moek_from_t8_(x, moek_load8_((const uint16_t *)a.addend + at, n, whole), a.dtype);
         #pragma unroll
         for (j = 0; j < V; j++) sum[j] += x[j];
     }
-    moek_store8_((uint16_t *)a->y + at, moek_to_t8_(sum, dtype), n, whole);
-}
-
-static __global__ void __launch_bounds__(128)
-moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
-{
-    enum { THREADS = 128, V = 8, FP16 = MOEK_DTYPE_FP16, BF16 = MOEK_DTYPE_BF16 };
-    const int hidden = a.hidden, column = (blockIdx.x * THREADS + threadIdx.x) * V;
-    const int fp16 = a.dtype == FP16, few = a.topk <= 2;
-    int token;
-    moek_grid_wait_();
-    if (column >= hidden) return;
-    for (token = blockIdx.y; token < a.tokens; token += gridDim.y) {
-        if (hidden % V) moek_combine_h0_on_sm80_t128_token(&a, token, column, 2, 0, a.dtype);
-        else if (few && fp16) moek_combine_h0_on_sm80_t128_token(&a, token, column, 2, 1, FP16);
-        else if (few) moek_combine_h0_on_sm80_t128_token(&a, token, column, 2, 1, BF16);
-        else if (fp16) moek_combine_h0_on_sm80_t128_token(&a, token, column, 8, 1, FP16);
-        else moek_combine_h0_on_sm80_t128_token(&a, token, column, 8, 1, BF16);
-    }
+    moek_store8_((uint16_t *)a.y + at, moek_to_t8_(sum, a.dtype), n, whole);
 }
 
 MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
 {
-    enum { MOST_Y = 65535 };
     const moek_combine_args *a = (const moek_combine_args *)args;
     dim3 grid(1);
     if (!a) return MOEK_READY_(moek_combine_h0_on_sm80_t128_k, 0);
     if (a->tokens < 1 || a->hidden < 1) return MOEK_OK;
-    grid = dim3((a->hidden + 1023) / 1024, a->tokens < MOST_Y ? a->tokens : MOST_Y);
+    grid = dim3(a->tokens, (a->hidden + 1023) / 1024);
     return MOEK_CHAIN_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, a->early, *a);
 }
 #endif

@@ -29,7 +29,7 @@ typedef struct moek_quant_bf16_h0_on_sm80_t256_params {
 } moek_quant_bf16_h0_on_sm80_t256_params;
 
 /* A lane's part of an item, on its way: to `row` (-1: nowhere); zeros behind the last column. */
-typedef struct moek_quant_bf16_h0_on_sm80_t256_item { moek_words_ x[2]; int row; } moek_quant_bf16_h0_on_sm80_t256_item;
+typedef struct moek_quant_bf16_h0_on_sm80_t256_item { moek_words_ x[4]; int row; } moek_quant_bf16_h0_on_sm80_t256_item;
 MOEK_DEVICE void moek_quant_bf16_h0_on_sm80_t256_fetch(moek_quant_bf16_h0_on_sm80_t256_item *it, const moek_quant_bf16_h0_on_sm80_t256_params *p,
     int r, int column, int end, int whole)
 {
@@ -40,10 +40,10 @@ MOEK_DEVICE void moek_quant_bf16_h0_on_sm80_t256_fetch(moek_quant_bf16_h0_on_sm8
     int h;
     it->row = r >= end ? -1 : a->target ? a->target[r] : r;
     #pragma unroll
-    for (h = 0; h < 2; h++) {
-        const int n = (int)cols - column - h * 64;
-        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 64)
-                                                         : moek_load8_(from + h * 64, n, 0);
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
+        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 32)
+                                                         : moek_load8_(from + h * 32, n, 0);
     }
 }
 
@@ -57,16 +57,16 @@ MOEK_DEVICE void moek_quant_bf16_h0_on_sm80_t256_put(const moek_quant_bf16_h0_on
     if (a->row_weight && it->row >= 0) {
         const float weight = a->row_weight[moek_over_(r, p->over_source)];
         #pragma unroll
-        for (h = 0; h < 2; h++) it->x[h] = moek_quant_bf16_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
+        for (h = 0; h < 4; h++) it->x[h] = moek_quant_bf16_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
     }
     if (it->row < 0) return;
     #pragma unroll
-    for (h = 0; h < 2; h++) {
-        const int n = (int)cols - column - h * 64;
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
         if (n <= 0) continue;
         float f[8];
         moek_from_t8_(f, it->x[h], dtype);
-        moek_store8_((uint16_t *)a->q + at + h * 64, moek_to_t8_(f, dtype), n, whole);
+        moek_store8_((uint16_t *)a->q + at + h * 32, moek_to_t8_(f, dtype), n, whole);
     }
 }
 
@@ -74,10 +74,10 @@ MOEK_DEVICE void moek_quant_bf16_h0_on_sm80_t256_put(const moek_quant_bf16_h0_on
 MOEK_DEVICE void moek_quant_bf16_h0_on_sm80_t256_walk(const moek_quant_bf16_h0_on_sm80_t256_params *p,
     int whole, int dtype)
 {
-    enum { ITEMS = 32 };
+    enum { ITEMS = 64 };
     const moek_quant_args *const a = &p->a;
-    const int first = blockIdx.x * ITEMS + threadIdx.x / 8, r0 = moek_over_(first, p->over_groups);
-    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 8 * 8;
+    const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
+    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
     int e;
     for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
         const int begin = e * p->expert_rows, limit = a->row_limit ? *a->row_limit : a->rows;
@@ -113,7 +113,7 @@ moek_quant_bf16_h0_on_sm80_t256_k(const moek_quant_bf16_h0_on_sm80_t256_params p
 
 MOEK_LAUNCHER moek_quant_bf16_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 32 };      /* the most; many of BATCHED find nothing */
+    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 64 };      /* the most; many of BATCHED find nothing */
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_bf16_h0_on_sm80_t256_params p;
     long long blocks, most;

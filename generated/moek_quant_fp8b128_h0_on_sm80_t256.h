@@ -62,12 +62,12 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_a
 MOEK_DEVICE float moek_quant_fp8b128_h0_on_sm80_t256_codes(uint2 *q, const moek_words_ *x, int ue8m0, int dtype)
 {
     uint32_t most = moek_most_t8_(x[0], dtype);
-    float s = 0, inverse, f[2][8];
+    float s = 0, inverse, f[4][8];
     int h, i;
     #pragma unroll
-    for (h = 1; h < 2; h++) most = moek_most_t2_(most, moek_most_t8_(x[h], dtype), dtype);
+    for (h = 1; h < 4; h++) most = moek_most_t2_(most, moek_most_t8_(x[h], dtype), dtype);
     #pragma unroll
-    for (i = 4; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
+    for (i = 2; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
     most = moek_most_t2_(most, most >> 16, dtype) & 0x7fff;
     if (__all_sync(0xffffffff, moek_finite_t_(most, dtype))) {
         moek_inverse_ by;
@@ -75,20 +75,20 @@ MOEK_DEVICE float moek_quant_fp8b128_h0_on_sm80_t256_codes(uint2 *q, const moek_
         s = moek_finite_scale_(f[0][0], ue8m0);
         by = moek_invert_(s);
         #pragma unroll
-        for (h = 0; h < 2; h++) q[h] = moek_e4m3_of_t8_(x[h], by, dtype);
+        for (h = 0; h < 4; h++) q[h] = moek_e4m3_of_t8_(x[h], by, dtype);
         return s;
     }
     #pragma unroll
-    for (h = 0; h < 2; h++) {
+    for (h = 0; h < 4; h++) {
         moek_from_t8_(f[h], x[h], dtype);
         s = fmaxf(s, moek_quant_fp8b128_h0_on_sm80_t256_max8(f[h]));
     }
     #pragma unroll
-    for (i = 4; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));
+    for (i = 2; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));
     s = moek_group_scale_(s, ue8m0);
     inverse = __fdiv_rn(1.0f, s);
     #pragma unroll
-    for (h = 0; h < 2; h++) {
+    for (h = 0; h < 4; h++) {
         #pragma unroll
         for (i = 0; i < 8; i++) f[h][i] = moek_by_scale_(f[h][i], s, inverse);
         q[h] = moek_to_e4m3x8_(f[h]);
@@ -105,7 +105,7 @@ typedef struct moek_quant_fp8b128_h0_on_sm80_t256_params {
 } moek_quant_fp8b128_h0_on_sm80_t256_params;
 
 /* A lane's part of an item, on its way: to `row` (-1: nowhere); zeros behind the last column. */
-typedef struct moek_quant_fp8b128_h0_on_sm80_t256_item { moek_words_ x[2]; int row; } moek_quant_fp8b128_h0_on_sm80_t256_item;
+typedef struct moek_quant_fp8b128_h0_on_sm80_t256_item { moek_words_ x[4]; int row; } moek_quant_fp8b128_h0_on_sm80_t256_item;
 MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_fetch(moek_quant_fp8b128_h0_on_sm80_t256_item *it, const moek_quant_fp8b128_h0_on_sm80_t256_params *p,
     int r, int column, int end, int whole)
 {
@@ -116,10 +116,10 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_fetch(moek_quant_fp8b128_h0_
     int h;
     it->row = r >= end ? -1 : a->target ? a->target[r] : r;
     #pragma unroll
-    for (h = 0; h < 2; h++) {
-        const int n = (int)cols - column - h * 64;
-        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 64)
-                                                         : moek_load8_(from + h * 64, n, 0);
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
+        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 32)
+                                                         : moek_load8_(from + h * 32, n, 0);
     }
 }
 
@@ -129,22 +129,22 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols;
     const size_t at = (size_t)(unsigned)it->row * cols + column;
-    uint2 q[2];
+    uint2 q[4];
     float s;
     int h;
     if (a->row_weight && it->row >= 0) {
         const float weight = a->row_weight[moek_over_(r, p->over_source)];
         #pragma unroll
-        for (h = 0; h < 2; h++) it->x[h] = moek_quant_fp8b128_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
+        for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp8b128_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
     }
     s = moek_quant_fp8b128_h0_on_sm80_t256_codes(q, it->x, a->ue8m0, dtype);
     if (it->row < 0) return;
-    if (threadIdx.x % 8 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(a, it->row, column >> 7, s);
+    if (threadIdx.x % 4 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(a, it->row, column >> 7, s);
     #pragma unroll
-    for (h = 0; h < 2; h++) {
-        const int n = (int)cols - column - h * 64;
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
         if (n <= 0) continue;
-        moek_quant_fp8b128_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 64,
+        moek_quant_fp8b128_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32,
             q[h], n, whole);
     }
 }
@@ -153,10 +153,10 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128
 MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_walk(const moek_quant_fp8b128_h0_on_sm80_t256_params *p,
     int whole, int dtype)
 {
-    enum { ITEMS = 32 };
+    enum { ITEMS = 64 };
     const moek_quant_args *const a = &p->a;
-    const int first = blockIdx.x * ITEMS + threadIdx.x / 8, r0 = moek_over_(first, p->over_groups);
-    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 8 * 8;
+    const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
+    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
     int e;
     for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
         const int begin = e * p->expert_rows, limit = a->row_limit ? *a->row_limit : a->rows;
@@ -192,7 +192,7 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_fp8b128_h0_on_sm80_t256_pa
 
 MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 32 };      /* the most; many of BATCHED find nothing */
+    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 64 };      /* the most; many of BATCHED find nothing */
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_fp8b128_h0_on_sm80_t256_params p;
     long long blocks, most;
