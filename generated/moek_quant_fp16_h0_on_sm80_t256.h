@@ -8,72 +8,127 @@
 #define MOEK_QUANT_FP16_H0_ON_SM80_T256_H
 #include "../include/moek/device.h"
 
-MOEK_DEVICE int moek_quant_fp16_h0_on_sm80_t256_live(const moek_quant_args *a, int r)
+/* Eight T, times the weight of their row and rounded to T. */
+MOEK_DEVICE moek_words_ moek_quant_fp16_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)
 {
-    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
-}
-/* The row that live row r goes to; -1: it is skipped. */
-MOEK_DEVICE int moek_quant_fp16_h0_on_sm80_t256_target(const moek_quant_args *a, int r)
-{
-    return !moek_quant_fp16_h0_on_sm80_t256_live(a, r) ? -1 : a->target ? a->target[r] : r;
-}
-MOEK_DEVICE int moek_quant_fp16_h0_on_sm80_t256_rows(const moek_quant_args *a)
-{
-    return a->row_limit && *a->row_limit < a->rows ? *a->row_limit : a->rows;
-}
-
-/* Eight columns of row r, weighted; zeros behind the last column. */
-MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_load8(float x[8], const moek_quant_args *a, int r, int column)
-{
-    const int whole = a->cols % 8 == 0;
-    const size_t source = r / a->source_div;
-    const uint16_t *const from = (const uint16_t *)a->x + source * a->cols + column;
-    float weight[2];
+    float f[8], weight[2];
     int i;
-    moek_from_t8_(x, moek_load8_(from, a->cols - column, whole), a->dtype);
-    if (!a->row_weight) return;
-    moek_from_t2_(weight, moek_to_t2_(a->row_weight[source], 0.0f, a->dtype), a->dtype);
+    moek_from_t2_(weight, moek_to_t2_(row_weight, 0.0f, dtype), dtype);
+    moek_from_t8_(f, x, dtype);
     #pragma unroll
-    for (i = 0; i < 8; i++) x[i] *= weight[0];
-    moek_from_t8_(x, moek_to_t8_(x, a->dtype), a->dtype);
+    for (i = 0; i < 8; i++) f[i] *= weight[0];
+    return moek_to_t8_(f, dtype);
 }
 
-static __global__ void __launch_bounds__(256)
-moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_args a)
-{
-    enum { THREADS = 256, V = 8 };
-    const int cols = a.cols;
-    int rows, r, c0;
-    moek_grid_go_();
-    moek_grid_wait_();
-    rows = moek_quant_fp16_h0_on_sm80_t256_rows(&a);
-    if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
+/* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both. */
+typedef struct moek_quant_fp16_h0_on_sm80_t256_params {
+    moek_quant_args a;
+    moek_over over_groups, over_source;
+    int experts, expert_rows;                          /* not batched: one expert, all rows */
+    int groups, rows_more, groups_more;
+} moek_quant_fp16_h0_on_sm80_t256_params;
 
-    for (r = blockIdx.x; r < rows; r += gridDim.x) {
-        const int row = moek_quant_fp16_h0_on_sm80_t256_target(&a, r);
-        if (row < 0) continue;
-        for (c0 = blockIdx.y * THREADS * V; c0 < cols; c0 += gridDim.y * THREADS * V) {
-            const int column = c0 + threadIdx.x * V;
-            float x[V];
-            if (column >= cols) continue;
-            moek_quant_fp16_h0_on_sm80_t256_load8(x, &a, r, column);
-            moek_store8_((uint16_t *)a.q + (size_t)row * cols + column, moek_to_t8_(x, a.dtype),
-                         cols - column, cols % V == 0);
+/* A lane's part of an item, on its way: to `row` (-1: nowhere); zeros behind the last column. */
+typedef struct moek_quant_fp16_h0_on_sm80_t256_item { moek_words_ x[4]; int row; } moek_quant_fp16_h0_on_sm80_t256_item;
+MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_fetch(moek_quant_fp16_h0_on_sm80_t256_item *it, const moek_quant_fp16_h0_on_sm80_t256_params *p,
+    int r, int column, int end, int whole)
+{
+    const moek_quant_args *const a = &p->a;
+    const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
+    const moek_words_ zeros = {{0, 0, 0, 0}};
+    int h;
+    it->row = r >= end ? -1 : a->target ? a->target[r] : r;
+    #pragma unroll
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
+        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 32)
+                                                         : moek_load8_(from + h * 32, n, 0);
+    }
+}
+
+MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_put(const moek_quant_fp16_h0_on_sm80_t256_params *p, moek_quant_fp16_h0_on_sm80_t256_item *it,
+    int r, int column, int whole, int dtype)
+{
+    const moek_quant_args *const a = &p->a;
+    const unsigned cols = a->cols;
+    const size_t at = (size_t)(unsigned)it->row * cols + column;
+    int h;
+    if (a->row_weight && it->row >= 0) {
+        const float weight = a->row_weight[moek_over_(r, p->over_source)];
+        #pragma unroll
+        for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp16_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
+    }
+    if (it->row < 0) return;
+    #pragma unroll
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
+        if (n <= 0) continue;
+        float f[8];
+        moek_from_t8_(f, it->x[h], dtype);
+        moek_store8_((uint16_t *)a->q + at + h * 32, moek_to_t8_(f, dtype), n, whole);
+    }
+}
+
+/* `whole`: columns are a multiple of 8.  It is a constant, and so is dtype where it counts. */
+MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_walk(const moek_quant_fp16_h0_on_sm80_t256_params *p,
+    int whole, int dtype)
+{
+    enum { ITEMS = 64 };
+    const moek_quant_args *const a = &p->a;
+    const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
+    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
+    int e;
+    for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
+        const int begin = e * p->expert_rows, limit = a->row_limit ? *a->row_limit : a->rows;
+        int r = begin + r0, column = column0, end = a->rows;
+        if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
+        for (;;) {
+            moek_quant_fp16_h0_on_sm80_t256_item it;
+            moek_quant_fp16_h0_on_sm80_t256_fetch(&it, p, r, column, end, whole);
+            end = min(end, limit);                                    /* the first loads did not wait for it */
+            if (!__any_sync(0xffffffff, r < end)) break;
+            if (r >= end) it.row = -1;
+            if (__any_sync(0xffffffff, it.row >= 0))
+                moek_quant_fp16_h0_on_sm80_t256_put(p, &it, r, column, whole, dtype);
+            r += p->rows_more, column += p->groups_more * 128;
+            if (column >= p->groups * 128) r++, column -= p->groups * 128;
         }
     }
 }
 
+static __global__ void __launch_bounds__(256)
+moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_fp16_h0_on_sm80_t256_params p)
+{
+    enum { THREADS = 256 };
+    int i;
+    moek_grid_go_();
+    moek_grid_wait_();
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+    if (p.a.cols % 8) moek_quant_fp16_h0_on_sm80_t256_walk(&p, 0, p.a.dtype);
+    else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp16_h0_on_sm80_t256_walk(&p, 1, MOEK_DTYPE_FP16);
+    else moek_quant_fp16_h0_on_sm80_t256_walk(&p, 1, MOEK_DTYPE_BF16);
+}
+
 MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 2048, FEW = 256 };
+    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 64 };      /* the most; many of BATCHED find nothing */
     const moek_quant_args *a = (const moek_quant_args *)args;
-    dim3 grid(BLOCKS);
+    moek_quant_fp16_h0_on_sm80_t256_params p;
+    long long blocks, most;
     if (!a) return MOEK_READY_(moek_quant_fp16_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
-    if (a->rows < BLOCKS) grid.x = a->rows;
-    if (a->rows < FEW) grid.y = (a->cols + 2047) / 2048;
-    return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_k, grid, 256, 0, stream,
-                       a->early, *a);
+    p.a = *a;
+    p.expert_rows = a->counts ? a->rows_per_expert : a->rows;
+    p.experts = (a->rows + p.expert_rows - 1) / p.expert_rows;
+    p.groups = (a->cols + 127) / 128;
+    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(a->source_div);
+    blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
+    most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
+    if (blocks > most) blocks = most;
+    p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
+    return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_k, dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED), 256, 0,
+                       stream, a->early, p);
 }
 #endif

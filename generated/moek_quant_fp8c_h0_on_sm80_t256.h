@@ -12,14 +12,21 @@ MOEK_DEVICE int moek_quant_fp8c_h0_on_sm80_t256_live(const moek_quant_args *a, i
 {
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
-/* The row that live row r goes to; -1: it is skipped. */
-MOEK_DEVICE int moek_quant_fp8c_h0_on_sm80_t256_target(const moek_quant_args *a, int r)
-{
-    return !moek_quant_fp8c_h0_on_sm80_t256_live(a, r) ? -1 : a->target ? a->target[r] : r;
-}
 MOEK_DEVICE int moek_quant_fp8c_h0_on_sm80_t256_rows(const moek_quant_args *a)
 {
     return a->row_limit && *a->row_limit < a->rows ? *a->row_limit : a->rows;
+}
+
+/* Eight T, times the weight of their row and rounded to T. */
+MOEK_DEVICE moek_words_ moek_quant_fp8c_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)
+{
+    float f[8], weight[2];
+    int i;
+    moek_from_t2_(weight, moek_to_t2_(row_weight, 0.0f, dtype), dtype);
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) f[i] *= weight[0];
+    return moek_to_t8_(f, dtype);
 }
 
 /* Eight columns of row r, weighted; zeros behind the last column. */
@@ -27,30 +34,21 @@ MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_load8(float x[8], const moek_qu
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
-    const uint16_t *const from = (const uint16_t *)a->x + source * a->cols + column;
-    float weight[2];
-    int i;
-    moek_from_t8_(x, moek_load8_(from, a->cols - column, whole), a->dtype);
-    if (!a->row_weight) return;
-    moek_from_t2_(weight, moek_to_t2_(a->row_weight[source], 0.0f, a->dtype), a->dtype);
-    #pragma unroll
-    for (i = 0; i < 8; i++) x[i] *= weight[0];
-    moek_from_t8_(x, moek_to_t8_(x, a->dtype), a->dtype);
+    moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole);
+    if (a->row_weight) v = moek_quant_fp8c_h0_on_sm80_t256_weigh(v, a->row_weight[source], a->dtype);
+    moek_from_t8_(x, v, a->dtype);
 }
 
-/* Eight e4m3 of a row of q. */
-MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(const float x[8], const moek_quant_args *a,
-    int row, int column)
+/* Eight e4m3 of a row of q, of which n are there. */
+MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int n, int whole)
 {
-    uint8_t *const q = (uint8_t *)a->q + (size_t)row * a->cols + column;
-    const uint2 v = moek_to_e4m3x8_(x);
     int i;
-    if (a->cols % 8 == 0) {
+    if (whole) {
         *(uint2 *)q = v;
         return;
     }
     #pragma unroll
-    for (i = 0; i < 8; i++) if (column + i < a->cols) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
+    for (i = 0; i < 8; i++) if (i < n) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
 }
 
 /* The largest |x|; NaN is passed over. */
@@ -79,16 +77,16 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
     enum { THREADS = 256, V = 8 };
     const int cols = a.cols;
     __shared__ float part[2][THREADS / 32];
-    int turn = 0;
-    int rows, r, c0, i;
+    int turn = 0, rows, r, c0, i;
     moek_grid_go_();
     moek_grid_wait_();
     rows = moek_quant_fp8c_h0_on_sm80_t256_rows(&a);
-    if (blockIdx.x == 0 && blockIdx.y == 0)
+    if (blockIdx.x == 0)
         for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
     for (r = blockIdx.x; r < rows; r += gridDim.x) {
-        const int row = moek_quant_fp8c_h0_on_sm80_t256_target(&a, r);
+        const int row = !moek_quant_fp8c_h0_on_sm80_t256_live(&a, r) ? -1 : a.target ? a.target[r] : r;
+        uint8_t *const q = (uint8_t *)a.q + (size_t)row * cols;
         float top = 0, s, inverse, x[V];
         if (row < 0) continue;
         for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
@@ -104,7 +102,8 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
             moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, c0);
             #pragma unroll
             for (i = 0; i < V; i++) x[i] = moek_by_scale_(x[i], s, inverse);
-            moek_quant_fp8c_h0_on_sm80_t256_store8(x, &a, row, c0);
+            moek_quant_fp8c_h0_on_sm80_t256_store8(q + c0, moek_to_e4m3x8_(x), cols - c0,
+                cols % V == 0);
         }
     }
 }
@@ -113,11 +112,8 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stre
 {
     enum { BLOCKS = 2048 };
     const moek_quant_args *a = (const moek_quant_args *)args;
-    dim3 grid(BLOCKS);
     if (!a) return MOEK_READY_(moek_quant_fp8c_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
-    if (a->rows < BLOCKS) grid.x = a->rows;
-    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, grid, 256, 0, stream,
-                       a->early, *a);
+    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, a->rows < BLOCKS ? a->rows : BLOCKS, 256, 0, stream, a->early, *a);
 }
 #endif

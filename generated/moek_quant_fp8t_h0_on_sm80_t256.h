@@ -12,14 +12,21 @@ MOEK_DEVICE int moek_quant_fp8t_h0_on_sm80_t256_live(const moek_quant_args *a, i
 {
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
-/* The row that live row r goes to; -1: it is skipped. */
-MOEK_DEVICE int moek_quant_fp8t_h0_on_sm80_t256_target(const moek_quant_args *a, int r)
-{
-    return !moek_quant_fp8t_h0_on_sm80_t256_live(a, r) ? -1 : a->target ? a->target[r] : r;
-}
 MOEK_DEVICE int moek_quant_fp8t_h0_on_sm80_t256_rows(const moek_quant_args *a)
 {
     return a->row_limit && *a->row_limit < a->rows ? *a->row_limit : a->rows;
+}
+
+/* Eight T, times the weight of their row and rounded to T. */
+MOEK_DEVICE moek_words_ moek_quant_fp8t_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)
+{
+    float f[8], weight[2];
+    int i;
+    moek_from_t2_(weight, moek_to_t2_(row_weight, 0.0f, dtype), dtype);
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) f[i] *= weight[0];
+    return moek_to_t8_(f, dtype);
 }
 
 /* Eight columns of row r, weighted; zeros behind the last column. */
@@ -27,30 +34,21 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_load8(float x[8], const moek_qu
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
-    const uint16_t *const from = (const uint16_t *)a->x + source * a->cols + column;
-    float weight[2];
-    int i;
-    moek_from_t8_(x, moek_load8_(from, a->cols - column, whole), a->dtype);
-    if (!a->row_weight) return;
-    moek_from_t2_(weight, moek_to_t2_(a->row_weight[source], 0.0f, a->dtype), a->dtype);
-    #pragma unroll
-    for (i = 0; i < 8; i++) x[i] *= weight[0];
-    moek_from_t8_(x, moek_to_t8_(x, a->dtype), a->dtype);
+    moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole);
+    if (a->row_weight) v = moek_quant_fp8t_h0_on_sm80_t256_weigh(v, a->row_weight[source], a->dtype);
+    moek_from_t8_(x, v, a->dtype);
 }
 
-/* Eight e4m3 of a row of q. */
-MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_store8(const float x[8], const moek_quant_args *a,
-    int row, int column)
+/* Eight e4m3 of a row of q, of which n are there. */
+MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int n, int whole)
 {
-    uint8_t *const q = (uint8_t *)a->q + (size_t)row * a->cols + column;
-    const uint2 v = moek_to_e4m3x8_(x);
     int i;
-    if (a->cols % 8 == 0) {
+    if (whole) {
         *(uint2 *)q = v;
         return;
     }
     #pragma unroll
-    for (i = 0; i < 8; i++) if (column + i < a->cols) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
+    for (i = 0; i < 8; i++) if (i < n) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
 }
 
 /* The largest |x|; NaN is passed over, and so is Inf. */
@@ -95,61 +93,141 @@ moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
     if (threadIdx.x == 0) a.partial[blockIdx.x] = top;
 }
 
-static __global__ void __launch_bounds__(256)
-moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_args a)
+/* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both. */
+typedef struct moek_quant_fp8t_h0_on_sm80_t256_params {
+    moek_quant_args a;
+    moek_over over_groups, over_source;
+    int experts, expert_rows;                          /* not batched: one expert, all rows */
+    int groups, rows_more, groups_more;
+} moek_quant_fp8t_h0_on_sm80_t256_params;
+
+/* A lane's part of an item, on its way: to `row` (-1: nowhere); zeros behind the last column. */
+typedef struct moek_quant_fp8t_h0_on_sm80_t256_item { moek_words_ x[4]; int row; } moek_quant_fp8t_h0_on_sm80_t256_item;
+MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm80_t256_item *it, const moek_quant_fp8t_h0_on_sm80_t256_params *p,
+    int r, int column, int end, int whole)
 {
-    enum { THREADS = 256, V = 8 };
-    const int cols = a.cols;
-    const int parts = a.rows < MOEK_QUANT_PARTIALS ? a.rows : MOEK_QUANT_PARTIALS;
-    __shared__ float part[THREADS / 32];
-    float top = 0, s, inverse;
-    int rows, r, c0, i;
-    moek_grid_go_();
-    moek_grid_wait_();
-    rows = moek_quant_fp8t_h0_on_sm80_t256_rows(&a);
-    if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
-
-    if (a.static_scale) {
-        s = *a.static_scale;
-    } else {
-        for (i = threadIdx.x; i < parts; i += THREADS) top = fmaxf(top, a.partial[i]);
-        s = __fdiv_rn(moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part), 448.0f);
+    const moek_quant_args *const a = &p->a;
+    const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
+    const moek_words_ zeros = {{0, 0, 0, 0}};
+    int h;
+    it->row = r >= end ? -1 : a->target ? a->target[r] : r;
+    #pragma unroll
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
+        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 32)
+                                                         : moek_load8_(from + h * 32, n, 0);
     }
-    inverse = __fdiv_rn(1.0f, s);
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)a.scale = s;
+}
 
-    for (r = blockIdx.x; r < rows; r += gridDim.x) {
-        const int row = moek_quant_fp8t_h0_on_sm80_t256_target(&a, r);
-        if (row < 0) continue;
-        for (c0 = blockIdx.y * THREADS * V; c0 < cols; c0 += gridDim.y * THREADS * V) {
-            const int column = c0 + threadIdx.x * V;
-            float x[V];
-            if (column >= cols) continue;
-            moek_quant_fp8t_h0_on_sm80_t256_load8(x, &a, r, column);
-            #pragma unroll
-            for (i = 0; i < V; i++)
-                x[i] = moek_by_static_(x[i], inverse);
-            moek_quant_fp8t_h0_on_sm80_t256_store8(x, &a, row, column);
+/* Codes of eight columns. */
+MOEK_DEVICE uint2 moek_quant_fp8t_h0_on_sm80_t256_codes8(moek_words_ x, float inverse, int dtype)
+{
+    float f[8];
+    int i;
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) f[i] = moek_by_static_(f[i], inverse);
+    return moek_to_e4m3x8_(f);
+}
+
+MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on_sm80_t256_params *p, moek_quant_fp8t_h0_on_sm80_t256_item *it,
+    int r, int column, float inverse, int whole, int dtype)
+{
+    const moek_quant_args *const a = &p->a;
+    const unsigned cols = a->cols;
+    const size_t at = (size_t)(unsigned)it->row * cols + column;
+    int h;
+    if (a->row_weight && it->row >= 0) {
+        const float weight = a->row_weight[moek_over_(r, p->over_source)];
+        #pragma unroll
+        for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp8t_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
+    }
+    if (it->row < 0) return;
+    #pragma unroll
+    for (h = 0; h < 4; h++) {
+        const int n = (int)cols - column - h * 32;
+        if (n <= 0) continue;
+        moek_quant_fp8t_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32,
+            moek_quant_fp8t_h0_on_sm80_t256_codes8(it->x[h], inverse, dtype), n, whole);
+    }
+}
+
+/* `whole`: columns are a multiple of 8.  It is a constant, and so is dtype where it counts. */
+MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_on_sm80_t256_params *p,
+    float inverse, int whole, int dtype)
+{
+    enum { ITEMS = 64 };
+    const moek_quant_args *const a = &p->a;
+    const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
+    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
+    int e;
+    for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
+        const int begin = e * p->expert_rows, limit = a->row_limit ? *a->row_limit : a->rows;
+        int r = begin + r0, column = column0, end = a->rows;
+        if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
+        for (;;) {
+            moek_quant_fp8t_h0_on_sm80_t256_item it;
+            moek_quant_fp8t_h0_on_sm80_t256_fetch(&it, p, r, column, end, whole);
+            end = min(end, limit);                                    /* the first loads did not wait for it */
+            if (!__any_sync(0xffffffff, r < end)) break;
+            if (r >= end) it.row = -1;
+            if (__any_sync(0xffffffff, it.row >= 0))
+                moek_quant_fp8t_h0_on_sm80_t256_put(p, &it, r, column, inverse, whole, dtype);
+            r += p->rows_more, column += p->groups_more * 128;
+            if (column >= p->groups * 128) r++, column -= p->groups * 128;
         }
     }
 }
 
+static __global__ void __launch_bounds__(256)
+moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p)
+{
+    enum { THREADS = 256 };
+    const int parts = p.a.rows < MOEK_QUANT_PARTIALS ? p.a.rows : MOEK_QUANT_PARTIALS;
+    __shared__ float part[THREADS / 32];
+    float top = 0, s, inverse;
+    int i;
+    moek_grid_go_();
+    moek_grid_wait_();
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+    if (p.a.static_scale) {
+        s = *p.a.static_scale;
+    } else {
+        for (i = threadIdx.x; i < parts; i += THREADS) top = fmaxf(top, p.a.partial[i]);
+        s = __fdiv_rn(moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part), 448.0f);
+    }
+    inverse = __fdiv_rn(1.0f, s);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)p.a.scale = s;
+    if (p.a.cols % 8) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 0, p.a.dtype);
+    else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, MOEK_DTYPE_FP16);
+    else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, MOEK_DTYPE_BF16);
+}
+
 MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 2048, FEW = 256 };
+    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 64 };      /* the most; many of BATCHED find nothing */
     const moek_quant_args *a = (const moek_quant_args *)args;
+    moek_quant_fp8t_h0_on_sm80_t256_params p;
+    long long blocks, most;
     const int parts = !a || a->rows > MOEK_QUANT_PARTIALS ? MOEK_QUANT_PARTIALS : a->rows;
     moek_status status = MOEK_OK;
-    dim3 grid(BLOCKS);
     if (!a && MOEK_READY_(moek_quant_fp8t_h0_on_sm80_t256_max_k, 0) != MOEK_OK) return MOEK_E_ARCH;
     if (!a) return MOEK_READY_(moek_quant_fp8t_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
-    if (a->rows < BLOCKS) grid.x = a->rows;
-    if (a->rows < FEW) grid.y = (a->cols + 2047) / 2048;
+    p.a = *a;
+    p.expert_rows = a->counts ? a->rows_per_expert : a->rows;
+    p.experts = (a->rows + p.expert_rows - 1) / p.expert_rows;
+    p.groups = (a->cols + 127) / 128;
+    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(a->source_div);
+    blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
+    most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
+    if (blocks > most) blocks = most;
+    p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
     if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, *a);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, grid, 256, 0, stream,
-                       a->early && a->static_scale, *a);
+    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED), 256, 0,
+                       stream, a->early && a->static_scale, p);
 }
 #endif

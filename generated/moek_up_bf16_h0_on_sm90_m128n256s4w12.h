@@ -303,7 +303,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                 int e, j0, row0, boxes, both;
                 moek_mbar_wait_(told + q, turn);
                 e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both;
-                boxes = a->a_order ? 0 : (max(min(list[q].end - row0, M), 0) + 63) / 64;
+                boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {

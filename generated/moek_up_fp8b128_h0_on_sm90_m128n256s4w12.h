@@ -293,7 +293,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 unsigned w_scale = 0;              /* where the first scale of w is */
                 moek_mbar_wait_(told + q, turn);
                 e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both;
-                boxes = a->a_order ? 0 : (max(min(list[q].end - row0, M), 0) + 63) / 64;
+                boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
                 #pragma unroll
                 for (i = 0; i < M / 32; i++) row[i] = list[q].from[lane + 32 * i];
                 if (lane < 4) {                       /* of each 64 rows of w of the tile */
@@ -306,7 +306,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(empty + slot, phase);
-                    if (lane == 0) {                   /* it arrives when it has copied, too */
+                    if (lane == 0) {           /* it arrives when it has copied, too */
                         unsigned char *const stage = ring + slot * STAGE;
                         const int bytes = N * 128 + boxes * 8192;
                         moek_mbar_expect_(full + slot, bytes);

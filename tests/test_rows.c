@@ -405,7 +405,11 @@ static void quant_fill(uint16_t *x, int rows, int cols, int dtype, int calm, int
             x[(size_t)r * cols + j] = ref_to_t(quant_x(kind, dtype, j), dtype);
         }
 }
-typedef struct quant_case_t { int rows, cols, div, dtype, layout, ue8m0, only; unsigned options; } quant_case_t;
+/* per_expert: rows of an expert, with Q_COUNTS; 0: a quarter of all, or one. */
+typedef struct quant_case_t {
+    int rows, cols, div, dtype, layout, ue8m0, only, per_expert;
+    unsigned options;
+} quant_case_t;
 enum { Q_WEIGHT = 1, Q_TARGET = 2, Q_LIMIT = 4, Q_COUNTS = 8, Q_STATIC = 16, Q_CALM = 32, Q_ZERO = 64 };
 
 static int quant_targets(const quant_case_t *c, moek_quant_args *h)       /* returns the rows that q must have */
@@ -430,7 +434,7 @@ static void quant_live(const quant_case_t *c, moek_quant_args *h)
         *array = rng_below(4) ? rng_below(c->rows + 1) : c->rows + 3;
     }
     if (!(c->options & Q_COUNTS)) return;
-    h->rows_per_expert = c->rows % 4 ? 1 : c->rows / 4;
+    h->rows_per_expert = c->per_expert ? c->per_expert : c->rows % 4 ? 1 : c->rows / 4;
     h->counts = array = in_i32(c->rows / h->rows_per_expert);
     for (i = 0; i < c->rows / h->rows_per_expert; i++) array[i] = rng_below(h->rows_per_expert + 1);
 }
@@ -511,8 +515,9 @@ static void test_quant(void)
     const int quant = now.row->quant, granule = now.row->granule, cases = SMALL ? 40 : 500;
     const int fp8t = quant == MOEK_FP8T, b128 = quant == MOEK_FP8B128;
     int i;
+    quant_case_t c;
     for (i = 0; i < cases; i++) {
-        quant_case_t c;
+        c.per_expert = 0;
         c.rows = rows[rng_below(COUNT(rows))], c.cols = round_up(cols[i % COUNT(cols)], granule);
         if (SMALL && (c.rows > 12 || c.cols > 400)) c.rows = 5, c.cols = round_up(130, granule);
         if (now.row->hidden) c.cols = now.row->hidden;
@@ -524,6 +529,10 @@ static void test_quant(void)
         c.only = i % 7 ? -1 : rng_below(3) ? X_ZERO : X_PLAIN;
         quant_case(quant, &c);
     }
+    /* More experts than blocks, and more of each than a block takes at once: blocks go on, within a row and beyond. */
+    c.per_expert = 13, c.rows = 2055 * c.per_expert, c.options = Q_COUNTS;
+    c.cols = now.row->hidden ? now.row->hidden : round_up(264, granule);
+    quant_case(quant, &c);
 }
 
 /* ---- up, down ---------------------------------------------------------------------------------------------------- */

@@ -107,6 +107,15 @@ MOEK_DEVICE void moek_store_words_(void *to, moek_words_ v)
     *(uint4 *)to = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]);
 }
 
+/* 16 bytes of device memory that are read this once: in L2, others may take their place first. */
+MOEK_DEVICE moek_words_ moek_load_once_(const void *global)
+{
+    moek_words_ r;
+    asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3]) : "l"(global));
+    return r;
+}
+
 /* Four 8 x 8 matrices of 2-byte elements: lane 8 i + r points to row r of matrix i; r[i] of lane 4 g + q is elements 2q
  * and 2q + 1 of row g of matrix i. */
 MOEK_DEVICE void moek_ldmatrix4_(uint32_t r[4], const void *shared)
@@ -171,6 +180,40 @@ MOEK_DEVICE uint32_t moek_to_e4m3x2_(float lo, float hi)
 #endif
 }
 
+/* The same of four, none of them NaN, the first in the lowest byte. */
+MOEK_DEVICE uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint32_t four;
+    asm("{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, %2, %1; cvt.rn.satfinite.e4m3x2.f32 hi, %4, %3; "
+        "mov.b32 %0, {lo, hi}; }\n" : "=r"(four) : "f"(a), "f"(b), "f"(c), "f"(d));
+    return four;
+#else
+    return moek_to_e4m3x2_(a, b) | moek_to_e4m3x2_(c, d) << 16;
+#endif
+}
+
+/* The larger |x| of two T, in both halves.  NaN is larger than Inf, and so are its bits. */
+MOEK_DEVICE uint32_t moek_most_t2_(uint32_t a, uint32_t b, int dtype)
+{
+    uint32_t most;
+    if (dtype == MOEK_DTYPE_FP16)
+        asm("{ .reg .b32 a, b; abs.f16x2 a, %1; abs.f16x2 b, %2; max.NaN.f16x2 %0, a, b; }\n"
+            : "=r"(most) : "r"(a), "r"(b));
+    else
+        asm("{ .reg .b32 a, b; abs.bf16x2 a, %1; abs.bf16x2 b, %2; max.NaN.bf16x2 %0, a, b; }\n"
+            : "=r"(most) : "r"(a), "r"(b));
+    return most;
+}
+
+/* 1 / s to one unit in its last place, for s and 1 / s that are no subnormals. */
+MOEK_DEVICE float moek_about_one_over_(float s)
+{
+    float f;
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(f) : "f"(s));
+    return f;
+}
+
 /* d += a * b, 16 x 8 x 16, f32 sums.  Fragments as the PTX manual draws them (mma.m16n8k16). */
 MOEK_DEVICE void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
@@ -219,6 +262,18 @@ MOEK_FN void moek_from_t2_(float f[2], uint32_t two, int dtype)
 }
 MOEK_FN uint32_t moek_to_e4m3x2_(float lo, float hi) { return moek_to_e4m3_(lo) | (uint32_t)moek_to_e4m3_(hi) << 8; }
 MOEK_FN void moek_store_words_(void *to, moek_words_ v) { memcpy(to, &v, 16); }
+MOEK_FN moek_words_ moek_load_once_(const void *global) { return moek_load_words_(global); }
+MOEK_FN uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
+{
+    return moek_to_e4m3x2_(a, b) | moek_to_e4m3x2_(c, d) << 16;
+}
+MOEK_FN uint32_t moek_most_t2_(uint32_t a, uint32_t b, int dtype)
+{
+    const uint32_t lo = a & 0x7fff, hi = a & 0x7fff0000, other_lo = b & 0x7fff, other_hi = b & 0x7fff0000;
+    (void)dtype;
+    return (lo > other_lo ? lo : other_lo) | (hi > other_hi ? hi : other_hi);
+}
+MOEK_FN float moek_about_one_over_(float s) { return 1.0f / s; }
 #endif
 
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
@@ -291,6 +346,46 @@ MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
                       moek_to_e4m3x2_(x[4], x[5]) | moek_to_e4m3x2_(x[6], x[7]) << 16);
 }
 
+/* The same where all of a group is finite, in a quarter of the instructions: the largest |x| of eight T, as bits; the
+ * scale; what moek_e4m3_of_t8_ multiplies by; the codes.
+ *
+ * y = x * high + x * low, where high is a little less than 1 / s (so that low > 0, and -0 stays -0) and low the rest.
+ * That is x / s but for about 2^-42 of it, and e4m3 of both is the same: of all T x and top with |x| <= top, both T, s
+ * of fp8b128 with and without ue8m0 and of fp8c, and each `high` that moek_about_one_over_ may lead to, all were tried.
+ */
+typedef struct moek_inverse_ { float high, low; } moek_inverse_;
+MOEK_DEVICE uint32_t moek_most_t8_(moek_words_ x, int dtype)
+{
+    return moek_most_t2_(moek_most_t2_(x.w[0], x.w[1], dtype), moek_most_t2_(x.w[2], x.w[3], dtype), dtype);
+}
+MOEK_DEVICE int moek_finite_t_(uint32_t most, int dtype)
+{
+    return most < (dtype == MOEK_DTYPE_FP16 ? 0x7c00 : 0x7f80);
+}
+MOEK_DEVICE float moek_finite_scale_(float top, int ue8m0)
+{
+    const float t = fmaxf(top, 1e-10f), y = t * (1.0f / 448.0f);
+    const float s = fmaf(fmaf(-448.0f, y, t), 1.0f / 448.0f, y);
+    return ue8m0 ? moek_float_(moek_ue8m0_(fmaxf(s, 1e-10f)) << 23) : s;
+}
+MOEK_DEVICE moek_inverse_ moek_invert_(float s)
+{
+    moek_inverse_ by;
+    by.high = moek_float_(moek_bits_(moek_about_one_over_(s)) - 2);
+    by.low = fmaf(-s, by.high, 1.0f) * by.high;
+    return by;
+}
+MOEK_DEVICE uint2 moek_e4m3_of_t8_(moek_words_ x, moek_inverse_ by, int dtype)
+{
+    float y[8];
+    int i;
+    moek_from_t8_(y, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) y[i] = fmaf(y[i], by.high, y[i] * by.low);
+    return make_uint2(moek_numbers_to_e4m3x4_(y[0], y[1], y[2], y[3]),
+                      moek_numbers_to_e4m3x4_(y[4], y[5], y[6], y[7]));
+}
+
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
 MOEK_DEVICE uint32_t moek_order_(float f)
 {
@@ -301,6 +396,18 @@ MOEK_DEVICE float moek_unorder_(uint32_t order)
 {
     return moek_float_(order & 0x80000000 ? order & 0x7fffffff : ~order);
 }
+
+/* n / d by a multiplication, for n < 2^31: a division takes 100 clocks, and there are a dozen before a block knows what
+ * to do.  m = floor(2^(31 + s) / d) + 1 with 2^s >= d is off by less than 2^s / 2^(31 + s) of itself. */
+typedef struct moek_over { uint32_t m, s; } moek_over;
+static MOEK_UNUSED moek_over moek_over_of_(unsigned d)
+{
+    moek_over o = { 0, 0 };
+    while ((uint64_t)1 << o.s < d) o.s++;
+    o.m = (uint32_t)(((uint64_t)1 << (31 + o.s)) / d + 1);
+    return o;
+}
+MOEK_DEVICE unsigned moek_over_(unsigned n, moek_over d) { return (unsigned)((uint64_t)n * d.m >> (31 + d.s)); }
 
 /* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */
 MOEK_DEVICE float moek_warp_sum_(float f)

@@ -84,17 +84,6 @@ static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
 
-/* n / d by a multiplication, for n < 2^31: a division takes 100 clocks, and there are a dozen before a block knows what
- * to do.  m = floor(2^(31 + s) / d) + 1 with 2^s >= d is off by less than 2^s / 2^(31 + s) of itself. */
-typedef struct moek_over { uint32_t m, s; } moek_over;
-static MOEK_UNUSED moek_over moek_over_of_(unsigned d)
-{
-    moek_over o = { 0, 0 };
-    while ((uint64_t)1 << o.s < d) o.s++;
-    o.m = (uint32_t)(((uint64_t)1 << (31 + o.s)) / d + 1);
-    return o;
-}
-
 /* One block a multiprocessor. */
 static MOEK_UNUSED unsigned moek_blocks_sm90_(void)
 {
@@ -129,8 +118,6 @@ enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOE
 
 #ifdef MOEK_SM90_CODE_
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-MOEK_DEVICE unsigned moek_over_(unsigned n, moek_over d) { return (unsigned)((uint64_t)n * d.m >> (31 + d.s)); }
 
 /* A box of the map -> shared memory (aligned to 1024); `bar` counts the bytes. */
 MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
@@ -199,8 +186,8 @@ MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
     __syncwarp();
     if (threadIdx.x % 32 == 0) moek_mbar_arrive_(bar);
 }
-/* The same barrier of both blocks of a cluster, or only this block's: `at` as moek_pair_address_ of that barrier says, or
- * of one before it in memory, so many bytes on. */
+/* The same barrier of both blocks of a cluster, or only this block's: `at` as moek_pair_address_ of that barrier says,
+ * or of one before it in memory, so many bytes on. */
 MOEK_DEVICE uint32_t moek_pair_address_(uint64_t *bar, int pairs)
 {
     uint32_t at, mine;
