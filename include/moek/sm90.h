@@ -128,8 +128,8 @@ MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *b
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
                     "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert), "l"(policy) : "memory");
 }
-/* The same for weights that several row blocks read: no hint to L2.  Then: to both blocks of a cluster, at the same place
- * in each, where each one's `bar` counts the bytes. */
+/* The same for weights that several row blocks read: no hint to L2.  Then: to both blocks of a cluster, at the same
+ * place in each, where each one's `bar` counts the bytes. */
 MOEK_DEVICE void moek_tma_shared_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row, int half, int group,
                                   int expert)
 {
