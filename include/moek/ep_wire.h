@@ -167,12 +167,8 @@ static moek_status moek_ep_grant_(const moek_ep *ep, int phase, int handle)
     int i;
     for (i = 0; i < ep->config.ranks && status == MOEK_OK; i++) {
         const int p = moek_ep_turn_(ep, i);
-#ifndef MOEK_EP_WITHOUT_CREDITS_                      /* a test shows what then happens */
         status = moek_ep_wait_(ep, moek_ep_flag_(ep, ep->config.rank, 1, phase, handle, p), 0, operations, phase,
                                handle, p, operations + 1);
-#else
-        (void)operations; (void)p;
-#endif
     }
     return status;
 }
