@@ -327,7 +327,7 @@ static void test_credits(void)
     load_and_check(&m[1], 0, n, counts);
     CHECK(m[1].wrong > 2, "without credits nothing went wrong: then this test would not see it elsewhere either");
     counts[0] = counts[1] = 0;
-    CHECK(moek_ep_publish_(&m[0].ep, MOEK_EP_DISPATCH, 0, n & 0xff, counts) == MOEK_OK &&
+    CHECK(moek_ep_publish_(&m[0].ep, MOEK_EP_DISPATCH, 0, 0, counts) == MOEK_OK &&   /* the tag stays what it is */
           receive_it(&m[1], 0, n) == MOEK_E_MISMATCH, "two operations at once are not noticed");
     group_free(g);
 }
@@ -337,7 +337,9 @@ static void test_errors(void)
 {
     group *g = group_new(3, 60000);
     member *m = g->rank;
+    const int32_t counts[RANKS] = { 0 };
     moek_ep_error e;
+    uint64_t before;
     int r;
     CHECK(send_it(&m[0], 1, 0) == MOEK_OK && send_it(&m[1], 1, 1) == MOEK_OK && send_it(&m[2], 1, 0) == MOEK_OK,
           "send");
@@ -352,6 +354,11 @@ static void test_errors(void)
               e.peer == 1, "rank %d: cause %d, reporter %d, peer %d", r, (int)e.cause, e.reporter, e.peer);
     }
     CHECK(moek_ep_poll(&m[2].ep, &e) == MOEK_E_MISMATCH, "the first error does not stay");
+    e.status = MOEK_E_TIMEOUT;
+    CHECK(moek_ep_keep_(&m[2].ep, &e) == MOEK_E_MISMATCH, "a second error takes its place");
+    before = *moek_ep_flag_(&m[1].ep, 1, 0, MOEK_EP_DISPATCH, 0, 0);
+    CHECK(moek_ep_publish_(&m[0].ep, MOEK_EP_DISPATCH, 0, 0, counts) == MOEK_E_ABORTED &&
+          *moek_ep_flag_(&m[1].ep, 1, 0, MOEK_EP_DISPATCH, 0, 0) == before, "rows are announced after the end");
     group_free(g);
 }
 
