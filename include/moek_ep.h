@@ -17,7 +17,8 @@
  *
  * moek_run gives each rank the result of its own tokens, over all experts, wherever they live.
  *
- * WHAT IS HERE: ranks as threads of one process, on the CPU rows; windows in memory that all of them can address.
+ * WHAT IS HERE: ranks on the CPU rows of one host: threads of a process, or processes that share the windows (mmap; a
+ * window holds no pointers, and base[] is each rank's own).
  * WHAT IS NOT HERE YET: kernels that send and receive on GPUs, and what finds the windows of other GPUs (NCCL, cudaIpc,
  * peer access).  The layout of a window, its flags and the halves of each exchange are made for them (moek/ep_layout.h,
  * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group can not be rebuilt with
@@ -89,7 +90,7 @@ enum { MOEK_EP_AUTO = 0, MOEK_EACH_EP_KIND(MOEK_EP_KIND_) MOEK_EP_KIND_COUNT_ };
 
 enum { MOEK_EP_REDUCED, MOEK_EP_REDUCED_F32, MOEK_EP_EXACT };          /* combine (above) */
 enum { MOEK_EP_LINEAR, MOEK_EP_ROUND_ROBIN };                          /* placement (above) */
-enum { MOEK_EP_THREADS };                                              /* transport: threads of one process, CPU rows */
+enum { MOEK_EP_HOST };                                 /* transport: memory of the host that all can address */
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
@@ -105,7 +106,7 @@ typedef struct moek_ep_config {
     int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough   */
     int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
     int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
-    int transport;                    /* MOEK_EP_THREADS                                                              */
+    int transport;                    /* MOEK_EP_HOST                                                                 */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
@@ -153,7 +154,7 @@ size_t      moek_ep_window_size(const moek_ep_config *config);
 moek_status moek_ep_open(moek_ep *ep, const moek_ep_config *config, void *const *base);
 
 /* The layer of `config` runs on the group: sets prepare_finalize, format, local_experts and physical_experts, and
- * excludes GPUs for a group of threads.  What does not fit the group is refused by moek_plan_init, with a sentence.
+ * excludes GPUs for a group in host memory.  What does not fit the group is refused by moek_plan_init, with a sentence.
  * OK, E_ARGUMENT (a NULL, or a group that is not open).                                                              */
 moek_status moek_ep_join(const moek_ep *ep, moek_config *config);
 

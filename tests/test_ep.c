@@ -1,10 +1,14 @@
-/* test_ep.c -- layers on 1 to 8 ranks, as threads, on the CPU rows: against the same layer on one rank (the same bits,
- * with MOEK_EP_EXACT) and against the double reference; and what happens when ranks disagree, stop, or send too much.
+/* test_ep.c -- layers on 1 to 8 ranks, threads or processes, on the CPU rows: against the same layer on one rank (the
+ * same bits, with MOEK_EP_EXACT) and against the double reference; and what happens when ranks disagree, stop, or send
+ * too much.
  *
  *   cc -std=c99 -O2 -Iinclude -Itests tests/test_ep.c -pthread -lm -o ep && ./ep [quick]
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  quick: a part of it, for a build under ThreadSanitizer.
  * A rank of a test is a thread that lives for one call of each_rank.  Windows, workspaces and y lie between guards. */
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE                                /* MAP_ANONYMOUS */
+#endif
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -12,7 +16,11 @@
 #include "layer.h"
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -195,8 +203,11 @@ static int opened(scene *s)
     int r, ok = 1;
     new_windows(s);
     each_rank(s, open_rank);
-    for (r = 0; r < s->group.ranks; r++)
-        ok &= CHECK(s->rank[r].status == MOEK_OK, "%s: rank %d does not open: %s", s->what, r, s->rank[r].ep.why);
+    for (r = 0; r < s->group.ranks; r++) {
+        const rank *k = &s->rank[r];
+        if (!CHECK(k->status == MOEK_OK, "%s: rank %d does not open: %s", s->what, r, k->ep.why)) { ok = 0; continue; }
+        memset(k->window + k->ep.layout.rows, 0x7b, k->window_size - k->ep.layout.rows);     /* as if long in use */
+    }
     return ok;
 }
 
@@ -275,6 +286,8 @@ static int ran(scene *s, moek_status (*drive)(rank *))
     for (r = 0; r < s->group.ranks; r++)
         ok &= CHECK(s->rank[r].status == MOEK_OK, "%s: rank %d: %s: %s", s->what, r,
                     moek_status_name(s->rank[r].status), s->rank[r].why);
+    for (r = 0; r < s->group.ranks; r++)
+        if (s->rank[r].status == MOEK_E_TIMEOUT) { printf("no use to wait for more\n"); exit(check_end()); }
     return ok;
 }
 
@@ -414,7 +427,7 @@ static scene *scene_new(int kind, int combine, int ranks, int quant)
     scene *s = (scene *)calloc(1, sizeof *s);
     int e, r;
     s->group.kind = kind; s->group.combine = combine; s->group.ranks = ranks;
-    s->group.timeout_ms = 60000;
+    s->group.timeout_ms = 30000;
     s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     s->copies = 1;
@@ -451,7 +464,7 @@ static void give_ids(scene *s, int how)
     for (i = 0; i < s->total * k; i++) {
         int32_t *id = &s->whole.args.topk_ids[i];
         if (how == ONE_RANK) *id = i % k < 2 ? EXPERTS - 1 - i % k : -1;
-        if (how == ONE_HOT) *id = i % k == 1 ? i / k % EXPERTS : -1;
+        if (how == ONE_HOT) *id = i % k == k - 1 ? i / k % EXPERTS : -1;
         if (how == SOME_MISSING && i % 4 == 1) *id = -1;
         if (how == NOBODY) *id = -1;
         if (how == HOT_EXPERT && i % k == 0) {
@@ -508,38 +521,36 @@ static scene *turn_of(int kind, int combine, int format, int turn)
     static const int quants[FORMATS] = { MOEK_BF16, MOEK_FP16, MOEK_FP8B128, MOEK_FP8B128, MOEK_FP8C, MOEK_FP8T,
                                          MOEK_FP8T };
     static const int sizes[] = { 4, 2, 8, 1, 3, 5, 7, 6 };
-    const int quant = quants[format], n = format + 7 * combine + 5 * kind + 3 * turn;
-    scene *s = scene_new(kind, combine, sizes[n % 8], quant);
+    const int quant = quants[format], placement = rng_below(3), tokens = rng_below(TOKENS_OF);
+    scene *s = scene_new(kind, combine, sizes[(format + combine + 3 * turn) % 8], quant);
     s->config.ue8m0 = format == 3;
     s->options = format == 5 ? LAYER_STATIC : 0;
-    if (quant != MOEK_BF16 && quant != MOEK_FP16 && n % 2) s->config.dtype = MOEK_DTYPE_FP16;
-    if (n % 3 == 1) s->group.placement = MOEK_EP_ROUND_ROBIN;
-    if (n % 5 == 2 && format < 6) give_replicas(s);
-    if (n % 3 == 2) own_table(s);
-    if (n % 4 == 1) s->options |= LAYER_BIAS;
-    if (n % 5 == 1) s->options |= LAYER_LOGITS, s->config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
-    if (n % 7 == 3) s->config.shared_slots = 0;
-    if (n % 6 == 4) { s->config.topk = 1; s->config.router_weight_on_input = 1; say(s, "weight on the input"); }
-    give_tokens(s, n % TOKENS_OF == NOBODY_HAS_ANY && turn % 3 ? UNEVEN : n % TOKENS_OF);
+    if (quant != MOEK_BF16 && quant != MOEK_FP16 && rng_below(2)) s->config.dtype = MOEK_DTYPE_FP16;
+    if (rng_below(4) == 0 && format < 6) give_replicas(s);
+    if (placement == 1) s->group.placement = MOEK_EP_ROUND_ROBIN;
+    if (placement == 2) own_table(s);
+    if (rng_below(3) == 0) s->options |= LAYER_BIAS;
+    if (rng_below(4) == 0) s->options |= LAYER_LOGITS, s->config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
+    if (rng_below(4) == 0) { s->config.topk = 1; s->config.router_weight_on_input = 1; say(s, "weight on the input"); }
+    give_tokens(s, tokens == NOBODY_HAS_ANY && turn ? UNEVEN : tokens);
     return s;
 }
 static void turn_once(int kind, int combine, int format, int turn)
 {
-    const int n = format + 7 * combine + 5 * kind + 3 * turn;
     scene *s = turn_of(kind, combine, format, turn);
     whole_of(s);
-    if (!(s->options & LAYER_LOGITS)) give_ids(s, n * 5 % ROUTINGS);
-    if (n % 4 == 2 && s->total) {
+    if (!(s->options & LAYER_LOGITS)) give_ids(s, rng_below(4) ? rng_below(ROUTINGS) : UNIFORM);
+    if (rng_below(4) == 0 && s->total) {
         unsigned char *padding = (unsigned char *)layer_array_new(&s->whole, (size_t)s->total, LAYER_IN);
         int t;
         for (t = 0; t < s->total; t++) padding[t] = t % 4 == 1;
         if (format < 6) s->whole.args.is_padding = padding;
     }
-    if (n % 3 == 0) s->whole.args.shared_y = layer_new_t(&s->whole, (size_t)s->total * HIDDEN + 1, 1);
+    if (rng_below(3) == 0) s->whole.args.shared_y = layer_new_t(&s->whole, (size_t)s->total * HIDDEN + 1, 1);
     checked(s, run_rank);
     forget(s);
 }
-/* Every kind, way to combine and format; ranks, placements, patterns and options take turns. */
+/* Every kind, way to combine and format; ranks take turns, placements, patterns and options are thrown. */
 static void test_all(void)
 {
     int kind, combine, format, turn;
@@ -775,6 +786,62 @@ static void test_dead_rank(void)
     }
 }
 
+/* ---- processes --------------------------------------------------------------------------------------------------- */
+
+#ifdef MAP_ANONYMOUS
+/* What a rank does as a process of its own; 0: as it should be.  Rank 1, if it is to die, does so before its run. */
+static int process(scene *s, rank *r, int dies)
+{
+    const size_t bytes = 2 * (size_t)s->config.hidden * (size_t)s->tokens[r->number];
+    moek_ep_error e;
+#ifdef _OPENMP
+    omp_set_num_threads(1);                            /* the parent's other threads are not here */
+#endif
+    if (open_rank(r) != MOEK_OK || !plan_rank(s, r)) return 1;
+    if (dies && r->number == 1) raise(SIGKILL);
+    r->status = run_rank(r);
+    if (!dies) return r->status != MOEK_OK || memcmp(r->y, (const char *)s->one + 2 * HIDDEN * r->first, bytes);
+    return moek_ep_poll(&r->ep, &e) != r->status || e.cause != MOEK_E_TIMEOUT || e.peer != 1;
+}
+/* Windows may as well be memory that processes share; kill -9 is then what it says. */
+static void test_processes(void)
+{
+    int kind, dies, r, first;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
+        for (dies = 0; dies < 2; dies++) {
+            scene *s = scene_new(kind, MOEK_EP_EXACT, 4, MOEK_FP8B128);
+            pid_t child[RANKS];
+            size_t size;
+            say(s, dies ? "processes, one is killed" : "processes");
+            give_tokens(s, UNEVEN);
+            if (dies) s->group.timeout_ms = 300;
+            whole_of(s);
+            if (!run_one_rank(s)) { forget(s); continue; }
+            new_windows(s);
+            size = s->rank[0].window_size;
+            fflush(stdout);
+            for (r = 0; r < 4; r++)
+                s->base[r] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+            for (r = 0, first = 0; r < 4; first += s->tokens[r++]) {
+                s->rank[r].first = first;
+                child[r] = fork();
+                if (child[r] == 0) _exit(process(s, &s->rank[r], dies));
+            }
+            for (r = 0; r < 4; r++) {
+                int status = 0;
+                waitpid(child[r], &status, 0);
+                if (dies && r == 1) CHECK(WIFSIGNALED(status), "%s: rank 1 lives", s->what);
+                else CHECK(WIFEXITED(status) && !WEXITSTATUS(status), "%s: rank %d: status %d", s->what, r, status);
+            }
+            for (r = 0; r < 4; r++) munmap(s->base[r], size);
+            forget(s);
+        }
+    }
+}
+#else
+static void test_processes(void) { check_skipped++; }
+#endif
+
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 #define EXPLAINS(change, words) do { \
@@ -800,7 +867,7 @@ static void test_selection(void)
     g.ranks = 4;
     EXPLAINS((void)0, "low_latency: taken");
     EXPLAINS((void)0, "alltoall: not asked, a better one was taken");
-    EXPLAINS((void)0, "4 ranks, threads of one process (host memory), 256 experts (64 here)");
+    EXPLAINS((void)0, "4 ranks, in host memory, 256 experts (64 here)");
     EXPLAINS(layer_.max_tokens = 4096, "low_latency: for up to 256 tokens a rank, not 4096");
     EXPLAINS(layer_.max_tokens = 4096, "alltoall: taken");
     EXPLAINS(layer_.max_tokens = 4096; layer_.chunk_tokens = 64, "low_latency: taken");
@@ -822,7 +889,7 @@ static void test_selection(void)
     EXPLAINS(g_.placement = 9, "placement is 9");
     EXPLAINS(g_.handles = 3, "handles is 3; 1 or 2");
     EXPLAINS(g_.timeout_ms = -1, "timeout_ms -1");
-    EXPLAINS(g_.transport = 1, "there is only MOEK_EP_THREADS yet");
+    EXPLAINS(g_.transport = 1, "there is only MOEK_EP_HOST yet");
     EXPLAINS(layer_.hidden = 0, "config.hidden is 0");
     EXPLAINS(layer_.quant = 77, "config.quant is 77");
     EXPLAINS(layer_.max_tokens = 100000000, "overflow 31 bits");
@@ -995,6 +1062,7 @@ int main(int argc, char **argv)
     RUN(test_two_in_flight);
     RUN(test_capacity);
     RUN(test_dead_rank);
+    if (!quick) RUN(test_processes);                   /* (ThreadSanitizer does not like fork) */
     RUN(test_refused);
     RUN(test_own_experts);
     return check_end();

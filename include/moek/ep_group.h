@@ -36,8 +36,8 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
                  c->max_tokens, c->max_rows, c->timeout_ms);
     if (c->handles < 0 || c->handles > MOEK_EP_MAX_HANDLES)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
-    if (c->transport != MOEK_EP_THREADS)
-        MOEK_NO_(why, MOEK_E_BACKEND, "transport is %d; there is only MOEK_EP_THREADS yet", c->transport);
+    if (c->transport != MOEK_EP_HOST)
+        MOEK_NO_(why, MOEK_E_BACKEND, "transport is %d; there is only MOEK_EP_HOST yet", c->transport);
     return MOEK_OK;
 }
 
@@ -200,7 +200,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
     config->format = ep->part.format;
     config->local_experts = ep->local_experts;
     config->physical_experts = ep->physical_experts;
-    if (ep->config.transport == MOEK_EP_THREADS) config->exclude |= MOEK_BACKENDS_GPU;
+    if (ep->config.transport == MOEK_EP_HOST) config->exclude |= MOEK_BACKENDS_GPU;
     return MOEK_OK;
 }
 
@@ -326,7 +326,7 @@ void moek_ep_abort(moek_ep *ep)
 static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
 {
     const moek_ep_config *c = &ep->config;
-    moek_say_(t, "group     %d ranks, threads of one process (host memory), %d experts (%d here)\n", c->ranks,
+    moek_say_(t, "group     %d ranks, in host memory, %d experts (%d here)\n", c->ranks,
               ep->physical_experts, ep->local_experts);
     moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
