@@ -259,7 +259,7 @@ static void test_wrap(void)
  * half written. */
 static void kill_one(int ranks, int in_flight, int victim, int at)
 {
-    enum { TIMEOUT = 300 };
+    enum { TIMEOUT = 700 };
     group *g = group_new(ranks, TIMEOUT);
     const uint64_t start = milliseconds();
     uint64_t first = 0, last = 0;
