@@ -34,8 +34,9 @@
  * number); weights.expert_map stays NULL.  weights.replicas maps logical to physical experts before rows are sent,
  * weights.expert_load counts physical experts for the tokens of this rank: add the counters of all ranks.
  *
- * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it;
- * moek_ep_explain says why.  T: the tokens of a rank and chunk; R: ranks; K: topk + shared_slots; E: experts of a rank.
+ * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it,
+ * by rules that count bytes (nothing is measured on GPUs yet); moek_ep_explain says why.  T: the tokens of a rank and
+ * chunk; R: ranks; K: topk + shared_slots; E: experts of a rank.
  *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
  *                  waits for nobody, and receiving is a hook (moek_prepare_receive).  For few tokens
  *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange
@@ -55,8 +56,8 @@
  * and the rank of the token adds them up in f32, ranks ascending (EXACT: k ascending, as one rank does), then shared_y,
  * and rounds to T once.  The same inputs give the same bits in every run, however ranks are timed.  EXACT gives the
  * bits of one rank that holds all experts, whatever R, where a token's o do not depend on the tokens beside it
- * (batch_invariant, or rows of arch cpu; fp8t: with x_scale and h_scale).  REDUCED is off from it by the rounding of y
- * and at most 2^-9 (bf16; 2^-12 in fp16) of each of the partial sums; REDUCED_F32 by the order of f32 sums.
+ * (batch_invariant, or rows of arch cpu; fp8t: with x_scale and h_scale).  Before y is rounded, REDUCED is off from it
+ * by at most 2^-8 (bf16; 2^-11 in fp16) of the sum of the partial sums' sizes; REDUCED_F32 by the order of f32 sums.
  *
  * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ
  * (0 tokens are fine; a rank without tokens still calls moek_run).  A run that one rank alone refuses (say, for a

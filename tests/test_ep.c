@@ -689,6 +689,62 @@ static void test_nonfinite(void)
     }
 }
 
+/* What moek_ep.h says of the ways to combine, entry by entry: REDUCED is off from exact sums by what rounds the partial
+ * sums (which REDUCED_F32 leaves in the window) and y; REDUCED_F32 by the order of f32 sums, and y. */
+static uint16_t *combined(int kind, int combine, int dtype, double *partials)
+{
+    scene *s = scene_new(kind, combine, TOPK, dtype == MOEK_DTYPE_FP16 ? MOEK_FP16 : MOEK_BF16);
+    uint16_t *y = NULL;
+    int r, t, p, j;
+    rng_seed(7);
+    say(s, "bounds");
+    whole_of(s);
+    if (run_one_rank(s) && planned(s) && ran(s, run_rank)) {
+        y = all_y(s);
+        for (r = 0; r < TOPK && combine == MOEK_EP_REDUCED_F32; r++) {              /* slot p: of rank p */
+            const moek_ep *ep = &s->rank[r].ep;
+            const float *sums = (const float *)(s->rank[r].window + ep->layout.partial);
+            for (t = 0; t < MOST; t++)
+                for (p = 0; p < TOPK; p++) {
+                    const int32_t *ids = s->whole.args.topk_ids + (r * MOST + t) * TOPK;
+                    int e, k, here = 0;
+                    for (e = 0; e < s->rank[p].ep.local_experts; e++)
+                        for (k = 0; k < TOPK; k++) here |= ids[k] == moek_ep_expert(&s->rank[p].ep, p, e);
+                    for (j = 0; j < HIDDEN && here; j++)
+                        partials[(r * MOST + t) * HIDDEN + j] += fabs(sums[(t * TOPK + p) * HIDDEN + j]);
+                }
+        }
+    }
+    forget(s);
+    return y;
+}
+static void test_bounds(void)
+{
+    static const int dtypes[] = { MOEK_DTYPE_BF16, MOEK_DTYPE_FP16 };
+    int kind, d, i;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
+        for (d = 0; d < 2; d++) {
+            const int n = TOPK * MOST * HIDDEN;
+            const double half = ldexp(1, d ? -11 : -8);                            /* half a last place, at the most */
+            double *partials = (double *)ref_alloc(8 * (size_t)n);
+            uint16_t *f32 = combined(kind, MOEK_EP_REDUCED_F32, dtypes[d], partials);
+            uint16_t *reduced = combined(kind, MOEK_EP_REDUCED, dtypes[d], partials);
+            uint16_t *exact = combined(kind, MOEK_EP_EXACT, dtypes[d], partials);
+            int far = 0, far32 = 0, differ = 0;
+            for (i = 0; i < n && f32 && reduced && exact; i++) {
+                const double want = ref_get_t(exact, (size_t)i, dtypes[d]), sum = partials[i];
+                const double y = fabs(want) + half * sum, tiny = ldexp(1, d ? -24 : -130);
+                far += fabs(ref_get_t(reduced, (size_t)i, dtypes[d]) - want) > half * sum + 2 * half * y + 4 * tiny;
+                far32 += fabs(ref_get_t(f32, (size_t)i, dtypes[d]) - want) > 1e-6 * sum + 2 * half * y + 4 * tiny;
+                differ += reduced[i] != exact[i];
+            }
+            CHECK(!far && !far32 && differ, "%s, %s: %d entries reduced, %d in f32 are beyond their bounds; %d differ",
+                  moek_ep_kind_name(kind), d ? "fp16" : "bf16", far, far32, differ);
+            free(partials); free(f32); free(reduced); free(exact);
+        }
+    }
+}
+
 /* ---- two in flight ----------------------------------------------------------------------------------------------- */
 
 /* Halves of the tokens on two handles, their stages interleaved; odd ranks begin with the other handle where that is
@@ -1144,6 +1200,7 @@ int main(int argc, char **argv)
     RUN(test_shared_slots);
     RUN(test_odd_sizes);
     RUN(test_nonfinite);
+    RUN(test_bounds);
     RUN(test_two_in_flight);
     RUN(test_capacity);
     RUN(test_dead_rank);
