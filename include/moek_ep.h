@@ -44,6 +44,7 @@
  *                  every rank gets MOEK_E_CAPACITY, with the size needed, before any row moves, and can go on
  *     allgather    standard format [R][T]; every token goes to every rank.  No counts, no capacity; moves little more
  *                  than alltoall where nearly every token has experts on nearly every rank
+ * A group is of one kind: who wants low_latency for few tokens and another for many opens two, and plans for each.
  * Rows travel in the layer's format: quantized before they are sent (with their scales), but for fp8t without
  * weights.x_scale, and for experts that quantize themselves (not low_latency): those travel as T, and fp8t is quantized
  * where it arrives, with the scale of all rows that arrived (low_latency: and are kept; allgather: of all tokens).

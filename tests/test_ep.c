@@ -794,6 +794,64 @@ static void test_two_in_flight(void)
     }
 }
 
+/* ---- many runs --------------------------------------------------------------------------------------------------- */
+
+enum { SOAK_RUNS = 240 };
+static struct { int first[SOAK_RUNS], tokens[SOAK_RUNS]; } soak_plan[RANKS];
+static const uint16_t *soak_y;
+
+/* Other tokens in each run, often none, now on this handle and now on that; each must get the bits it always gets. */
+static moek_status soak_rank(rank *r)
+{
+    const size_t row = 2 * HIDDEN;
+    moek_status status = MOEK_OK;
+    int run, i;
+    for (run = 0; run < (quick ? SOAK_RUNS / 8 : SOAK_RUNS) && status == MOEK_OK; run++) {
+        const size_t first = (size_t)soak_plan[r->number].first[run];
+        moek_args a = r->args[run / 3 % 2];
+        a.tokens = soak_plan[r->number].tokens[run];
+        a.x = (const char *)a.x + row * first;
+        a.topk_ids += first * TOPK;
+        a.topk_weights += first * TOPK;
+        for (i = 0; i < (run + r->number * 5) % 7; i++) sched_yield();
+        status = moek_run(&r->plan, &a, NULL);
+        r->answer += status == MOEK_OK && memcmp(r->y, soak_y + first * HIDDEN, row * (size_t)a.tokens);
+    }
+    return status;
+}
+static void test_soak(void)
+{
+    int kind, r, i;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
+        scene *s = scene_new(kind, MOEK_EP_EXACT, 3 + kind, MOEK_FP8B128);
+        s->group.handles = 2;
+        s->config.hidden = HIDDEN; s->config.inter = 16;
+        say(s, "many runs");
+        whole_of(s);
+        for (r = 0; r < s->group.ranks; r++)
+            for (i = 0; i < SOAK_RUNS; i++) {
+                const int n = rng_below(3) ? rng_below(MOST + 1) : 0;
+                soak_plan[r].tokens[i] = n;
+                soak_plan[r].first[i] = rng_below(s->total - n + 1);
+            }
+        if (run_one_rank(s) && planned(s)) {
+            for (r = 0; r < s->group.ranks; r++) {     /* all of them begin at the first token of all */
+                rank *k = &s->rank[r];
+                for (i = 0; i < 2; i++) {
+                    k->args[i].x = s->whole.args.x;
+                    k->args[i].topk_ids = s->whole.args.topk_ids;
+                    k->args[i].topk_weights = s->whole.args.topk_weights;
+                }
+            }
+            soak_y = s->one;
+            if (ran(s, soak_rank))
+                for (r = 0; r < s->group.ranks; r++)
+                    CHECK(!s->rank[r].answer, "%s: rank %d: %d runs with other bits", s->what, r, s->rank[r].answer);
+        }
+        forget(s);
+    }
+}
+
 /* ---- capacity ---------------------------------------------------------------------------------------------------- */
 
 /* Too much for a rank: an error on all, the same sentence, nothing written; and then less. */
@@ -1202,6 +1260,7 @@ int main(int argc, char **argv)
     RUN(test_nonfinite);
     RUN(test_bounds);
     RUN(test_two_in_flight);
+    RUN(test_soak);
     RUN(test_capacity);
     RUN(test_dead_rank);
     if (!quick) RUN(test_processes);                   /* (ThreadSanitizer does not like fork) */

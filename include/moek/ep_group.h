@@ -214,6 +214,11 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
     X("bytes of a row", ep->row_bytes) X("the owners of experts (a number for all)", moek_ep_owners_(ep)) \
     X("bytes of a window", ep->layout.size)
 
+#define MOEK_ONE_(name, value) +1
+enum { MOEK_EP_HELLO_ = 0 MOEK_EACH_EP_HELLO_(MOEK_ONE_) };
+#undef MOEK_ONE_
+typedef char moek_ep_hello_fits_a_line_[8 * (1 + MOEK_EP_HELLO_) <= MOEK_EP_LINE_ ? 1 : -1];
+
 static uint32_t moek_ep_owners_(const moek_ep *ep)
 {
     uint32_t hash = 2166136261u;

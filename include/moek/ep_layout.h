@@ -29,7 +29,7 @@
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
 
-enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3, MOEK_EP_HELLO_ = 15 };
+enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
 
 static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
