@@ -21,8 +21,9 @@
  * window holds no pointers, and base[] is each rank's own).
  * WHAT IS NOT HERE YET: kernels that send and receive on GPUs, and what finds the windows of other GPUs (NCCL, cudaIpc,
  * peer access).  The layout of a window, its flags and the halves of each exchange are made for them (moek/ep_layout.h,
- * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group can not be rebuilt with
- * the ranks that survive: close it (forget it), and open another on zeroed windows.
+ * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group that has ended can not go
+ * on with the ranks that survive.  But all ranks may open it again, in the same moek_ep, on zeroed windows: plans that
+ * have joined it are then good again.
  *
  * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
  * ids) lives on one rank.  P experts on R ranks:
