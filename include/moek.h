@@ -47,7 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOEK_VERSION 100                              /* 10000 * major + 100 * minor + patch */
+#define MOEK_VERSION 101                              /* 10000 * major + 100 * minor + patch */
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
@@ -66,7 +66,11 @@ extern "C" {
     X(E_VERSION,   5, "caller and implementation were compiled from different moek.h")                          \
     X(E_CUDA,      6, "a CUDA call failed; cudaPeekAtLastError() has the reason")                               \
     X(E_BACKEND,   7, "the backend, prepare/finalize or experts asked for cannot serve this config")            \
-    X(E_UNBOUND,   8, "moek_plan_bind has not given this plan its weights")
+    X(E_UNBOUND,   8, "moek_plan_bind has not given this plan its weights")                                     \
+    X(E_CAPACITY,  9, "a rank would receive more rows than its window holds; args.why has the number")          \
+    X(E_TIMEOUT,  10, "a rank did not answer in time; moek_ep_poll says which")                                 \
+    X(E_ABORTED,  11, "the group of ranks was aborted, here or by another rank; moek_ep_poll says why")         \
+    X(E_MISMATCH, 12, "ranks of a group were given different configurations")
 #define MOEK_STATUS_(name, number, text) MOEK_##name = number,
 typedef enum moek_status { MOEK_EACH_STATUS(MOEK_STATUS_) MOEK_STATUS_COUNT_ } moek_status;
 
@@ -193,7 +197,8 @@ typedef struct moek_weights {
     const int32_t *router_table;      /* [vocabulary][topk] or NULL: hash routing, ids = router_table[token_ids[t]]   */
     const int32_t *replicas;          /* [experts + shared_slots][max_replicas] or NULL: logical -> physical          */
     const int32_t *replica_count;     /* [experts + shared_slots], with replicas                                      */
-    const int32_t *expert_map;        /* [physical_experts] -> local expert or -1, or NULL: all are here              */
+    const int32_t *expert_map;        /* [physical_experts] -> local expert or -1, or NULL: all are here (or a group of
+                                         ranks, moek_ep.h, knows)                                                     */
     int32_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
 } moek_weights;
 
@@ -221,7 +226,7 @@ typedef struct moek_args {
     const void *shared_y;             /* [tokens][hidden] T or NULL: added to y; may be y.  Latent MoE, whose shared
                                          experts have another hidden size: leave NULL, add after its projection       */
     int handle;                       /* 0 or 1: of two runs in flight (dual-batch overlap), which this is.  Each needs
-                                         a workspace of its own; the number is for your own prepare/finalize          */
+                                         a workspace of its own; the number is for prepare/finalize that exchanges    */
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
@@ -323,7 +328,8 @@ typedef struct moek_step {
     int tokens;
     int32_t *topk_ids;                /* [tokens][slots]: as routed or given                                          */
     float *topk_weights;
-    const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1                       */
+    const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1; if prepare/finalize is
+                                         collective: physical experts of any rank, or -1                              */
     /* prepare -> experts */
     const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3    */
     const float *a_scale;             /* moek/ops.h: quant, by row; NULL if a is T                                    */
@@ -385,6 +391,12 @@ typedef struct moek_prepare_finalize {
                                  moek_stream stream);
     moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
                                     moek_stream stream);
+    int collective;                   /* rows go to other ranks: step->ids are physical experts, wherever they live
+                                         (weights.expert_map stays NULL), and every run takes all the chunks that
+                                         config.max_tokens has, the last ones perhaps of no tokens, so that ranks with
+                                         different numbers of tokens meet                                             */
+    int max_rows;                     /* STANDARD: the most rows prepare delivers; 0: max_tokens_per_rank (or the tokens
+                                         of a chunk) times num_dispatchers                                            */
 } moek_prepare_finalize;
 
 /* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                */

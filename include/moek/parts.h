@@ -188,11 +188,11 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
 
 const moek_prepare_finalize moek_local = {
     "local", MOEK_STANDARD, 0, 1, 0, 0, NULL, NULL, moek_one_rank_workspace_,
-    moek_local_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_
+    moek_local_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_, 0, 0
 };
 const moek_prepare_finalize moek_batched = {
     "batched", MOEK_BATCHED, 0, 1, 0, 1, NULL, NULL, moek_one_rank_workspace_,
-    moek_batched_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_
+    moek_batched_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_, 0, 0
 };
 
 /* ---- experts made of table rows ---------------------------------------------------------------------------------- */
@@ -250,8 +250,11 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
 }
 
 /* The mean rows an expert up to which a tile is taken.  On sm90 a second block of an expert costs more than a tile that
- * is partly empty: some room is left. */
-static int moek_tile_mean_(const moek_kernel *up) { return up->arch == 90 ? 2 * up->m / 3 : up->m; }
+ * is partly empty: some room is left, as measured (bench/tuned/). */
+static int moek_tile_mean_(const moek_kernel *up)
+{
+    return up->arch != 90 ? up->m : up->m < 32 ? 2 * up->m / 3 : 7 * up->m / 16;
+}
 
 /* The pair measured as the fastest for so many rows, or MOEK_CHOICE_*. */
 static int moek_measured_(const moek_plan *plan, int rows)

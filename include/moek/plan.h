@@ -379,6 +379,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->local_experts = c->local_experts;
     plan->chunk = moek_chunk_(c);
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
+    if (pf->max_rows && pf->format == MOEK_STANDARD) rows = pf->max_rows;
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
     if ((double)plan->local_experts * (double)per_expert > 0x7fffffff || (double)rows * plan->slots > 0x7fffffff)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
@@ -548,8 +549,11 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     if (c->routing == MOEK_ROUTE_SPARSEMIXER && (weights->router_bias || weights->router_table))
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.router_bias or router_table is given; "
                  "MOEK_ROUTE_SPARSEMIXER has neither");
-    MOEK_NEED_(expert_map, c->local_experts != c->physical_experts,
+    MOEK_NEED_(expert_map, c->local_experts != c->physical_experts && !plan->prepare_finalize->collective,
                "local_experts differs from physical_experts, so it must say which are here");
+    if (weights->expert_map && plan->prepare_finalize->collective)
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.expert_map is given, but prepare/finalize %s knows where experts are",
+                 plan->prepare_finalize->name);
     MOEK_NEED_(replica_count, weights->replicas != NULL, "replicas needs it");
     if (weights->replicas && c->max_replicas < 1)
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "config.max_replicas is %d, but weights.replicas is given", c->max_replicas);

@@ -181,7 +181,7 @@ static int moek_ids_are_local_(const moek_step *step)
     return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding;
 }
 
-/* moek_step: ids after this are experts of this rank, or -1. */
+/* moek_step: ids after this are experts of this rank (of any, where prepare/finalize is collective), or -1. */
 moek_status moek_route(moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -200,7 +200,7 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     a.physical = plan->config.physical_experts; a.max_replicas = plan->config.max_replicas;
     a.ids = step->topk_ids;
     a.replicas = w->replicas; a.replica_count = w->replica_count;
-    a.map = w->expert_map; a.load = w->expert_load;
+    a.map = plan->prepare_finalize->collective ? NULL : w->expert_map; a.load = w->expert_load;
     a.is_padding = step->args.is_padding;
     a.out = (int32_t *)step->ids;
     return plan->map->launch(&a, stream);
@@ -263,11 +263,12 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
 {
     const moek_kernel *layer;
     moek_step step;
-    int first = 0;
+    int first, end;
     moek_status status = moek_check_run_(plan, args, stream);
     if (status != MOEK_OK) return status;
-    do {
-        const int left = args->tokens - first;
+    end = plan->prepare_finalize->collective ? plan->config.max_tokens : args->tokens;
+    for (first = 0;; first += plan->chunk) {
+        const int left = args->tokens > first ? args->tokens - first : 0;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
         if ((status = moek_route(&step, stream)) != MOEK_OK) return moek_failed_(args, status, first);
         layer = args->state && !args->shared ? moek_plan_layer(plan, step.tokens) : NULL;
@@ -276,8 +277,7 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
                  (status = moek_experts_apply(&step, stream)) == MOEK_OK)
             status = moek_finalize(&step, stream);
         if (status != MOEK_OK) return moek_failed_(args, status, first);
-        first += step.tokens;
-    } while (first < args->tokens);
-    return MOEK_OK;
+        if (end - first <= plan->chunk) return MOEK_OK;
+    }
 }
 #endif

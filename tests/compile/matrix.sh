@@ -57,15 +57,34 @@ int main(void)
     return !n || caller_rows() != n;
 }
 END
-for f in implementation caller main; do cp $f.c $f.cc; cp $f.c $f.cu; done
+cat > ranks.c <<'END'
+#define MOEK_IMPLEMENTATION
+#include "moek_ep.h"
+END
+cat > ranks_caller.c <<'END'
+#include "moek_ep.h"
+#ifdef __cplusplus
+extern "C"
+#endif
+size_t caller_window(void);
+size_t caller_window(void)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    moek_ep_config group = { 0, 4, NULL, MOEK_EP_AUTO, MOEK_EP_REDUCED, MOEK_EP_LINEAR, NULL, 0, 0, 0, 0, 0 };
+    config.max_tokens = 16;
+    group.layer = &config;
+    return moek_ep_window_size(&group);
+}
+END
+for f in implementation caller main ranks ranks_caller; do cp $f.c $f.cc; cp $f.c $f.cu; done
 
 warnings="-Wall -Wextra -Werror -I$root/include"
 
 # Every name that moek.h brings, beyond those of the system headers it includes, starts with moek_ or MOEK_.
-macros() {                                             # NAME COMMAND-THAT-PRINTS-MACROS
-    name=$1; shift
+macros() {                                             # NAME HEADER COMMAND-THAT-PRINTS-MACROS
+    name=$1 header=$2; shift 2
     grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h | grep -v cuda | sort -u > before.h
-    { cat before.h; echo '#include "moek.h"'; } > after.h
+    { cat before.h; echo "#include \"$header\""; } > after.h
     "$@" before.h 2>&1 | sort > before.txt
     "$@" after.h 2>&1 | sort > after.txt
     comm -13 before.txt after.txt |
@@ -88,6 +107,8 @@ c_part() {
             must "$cc -std=$std: caller" $cc -std=$std -pedantic $warnings -c caller.c -o caller.o
         done
         must "$cc -std=c99: implementation" $cc -std=c99 -pedantic $warnings -O1 -c implementation.c -o implementation.o
+        must "$cc -std=c99: implementation of moek_ep.h" $cc -std=c99 -pedantic $warnings -O1 -c ranks.c -o ranks.o
+        must "$cc -std=c99: caller of moek_ep.h" $cc -std=c99 -pedantic $warnings -c ranks_caller.c -o ranks_caller.o
         must "$cc -std=c99 -fopenmp -O3: implementation" \
             $cc -std=c99 -pedantic $warnings -O3 -fopenmp -c implementation.c -o openmp.o
     done
@@ -98,9 +119,15 @@ c_part() {
         done
         must "$cxx -std=c++11: implementation" \
             $cxx -std=c++11 -pedantic $warnings -O1 -c implementation.cc -o implementation_cc.o
+        must "$cxx -std=c++11: implementation of moek_ep.h" \
+            $cxx -std=c++11 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c ranks.cc -o ranks_cc.o
+        must "$cxx -std=c++11: caller of moek_ep.h" \
+            $cxx -std=c++11 -pedantic $warnings -c ranks_caller.cc -o ranks_caller_cc.o
     done
-    have clang && must "clang -Weverything: caller" \
-        clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c caller.c -o caller.o
+    for f in caller ranks_caller; do
+        have clang && must "clang -Weverything: $f" \
+            clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c $f.c -o $f.o
+    done
 
     cc=${CC:-cc}
     for f in "$root"/generated/*_on_cpu*.h; do
@@ -116,6 +143,7 @@ c_part() {
     must "link: two files without the implementation, one with it" $cc caller.o main.o implementation.o -o program -lm
     must "run it" sh -c './program > rows.txt'
     must_fail "link: none with it must fail" "undefined" $cc caller.o main.o -o never -lm
+    must "link: moek_ep.h in the place of moek.h" $cc caller.o main.o ranks_caller.o ranks.o -o program_ranks -lm
     cp implementation.o twice.o
     must_fail "link: two with it must fail" "moek_plan_init_" $cc caller.o main.o implementation.o twice.o -o never -lm
     if have "${CXX:-g++}"; then
@@ -126,11 +154,14 @@ c_part() {
         skip "no ${CXX:-g++}: C++ caller, C implementation"
     fi
 
-    macros "macro leak: moek.h" $cc -std=c99 -dM -E -x c -I"$root/include"
-    macros "macro leak: implementation" $cc -std=c99 -dM -E -x c -I"$root/include" -DMOEK_IMPLEMENTATION
+    for f in moek.h moek_ep.h; do
+        macros "macro leak: $f" $f $cc -std=c99 -dM -E -x c -I"$root/include"
+        macros "macro leak: $f, implementation" $f $cc -std=c99 -dM -E -x c -I"$root/include" -DMOEK_IMPLEMENTATION
+    done
     symbols "symbol leak: implementation.c" implementation.o
+    symbols "symbol leak: moek_ep.h" ranks.o
     forbidden='malloc|calloc|realloc|free|printf|fprintf|puts|putchar|fopen|getenv|exit|abort|__assert_fail|time|rand'
-    nm -u openmp.o 2> /dev/null | awk '{ print $2 }' |
+    nm -u openmp.o ranks.o 2> /dev/null | awk '{ print $2 }' |
         grep -E "^(_?_?($forbidden|pthread_create))(_chk)?\$" > log
     none "the implementation asks for no memory, output, environment or exit"
 
@@ -186,6 +217,8 @@ cuda_part() {
     nv="$nvcc -std=c++17 -gencode=arch=compute_$arch,code=sm_$arch -I$root/include -Xcompiler -Wall,-Wextra"
     must "nvcc: implementation" $nv -c implementation.cu -o implementation.o
     symbols "symbol leak: implementation.cu" implementation.o
+    must "nvcc: implementation of moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c ranks.cu -o ranks.o
+    must "nvcc: caller of moek_ep.h" $nv -c ranks_caller.cu -o ranks_caller.o
     must "nvcc: caller and main" $nv -c caller.cu main.cu
     must "link: two .cu without the implementation, one with it" $nvcc caller.o main.o implementation.o -o program
     must "run it" sh -c './program > rows.txt'

@@ -1,0 +1,252 @@
+/* demo_ep.c -- one Qwen3-30B-A3B MoE layer in fp8 with 128 x 128 blocks on N ranks, which are threads on the CPU rows.
+ *
+ *   ./moek demo-ep [RANKS]                                     builds and runs it
+ *   cc -O3 -march=native -Iinclude bench/demo_ep.c -o demo_ep -pthread -lm && ./demo_ep
+ *
+ * Prints how the kind is chosen, and for each kind and way to combine: the error against the double-precision reference
+ * of tests/ref.h, whether the bits are those of one rank, and times.  Ranks share the weights' memory: placement is
+ * linear, so a rank's experts are a stretch of the whole.  On one CPU ranks only divide what it can do. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 199309L
+#endif
+#ifndef DEMO_SPLIT
+#define MOEK_ARCH 0
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek_ep.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include "../tests/mem.h"
+#include "../tests/ref.h"
+#include "fill.h"
+
+enum { TOKENS = 16, RUNS = 3, RANKS = 16 };
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static void must(moek_status status, const char *what, const char *why)
+{
+    if (status == MOEK_OK) return;
+    printf("demo_ep: %s: %s: %s\n", what, moek_status_name(status), why[0] ? why : moek_status_text(status));
+    exit(1);
+}
+
+typedef struct whole {                                 /* the layer, and what one rank makes of it */
+    moek_config config;
+    moek_weights w;
+    uint16_t *x, *one, *y;
+    int32_t ids[TOKENS * 32];
+    float weights[TOKENS * 32];
+    double *want, one_seconds;
+    int ranks, first[RANKS + 1];
+    moek_ep_config group;
+    void *window[RANKS];
+} whole;
+typedef struct rank { whole *all; int number; double seconds; } rank;
+
+static void fill(void *array, size_t n, int element, uint32_t seed, float scale)
+{
+    long i;
+#ifdef _OPENMP
+    #pragma omp parallel for
+#endif
+    for (i = 0; i < (long)n; i++) {
+        if (element == 1) ((uint8_t *)array)[i] = fill_e4m3((uint64_t)i, seed);
+        else if (element == 2) ((uint16_t *)array)[i] = fill_t((uint64_t)i, seed, scale, MOEK_DTYPE_BF16);
+        else ((float *)array)[i] = fill_scale((uint64_t)i, seed, scale);
+    }
+}
+static void *filled(size_t n, int element, uint32_t seed, float scale)
+{
+    void *p = mem_alloc(0, n * (size_t)element);
+    fill(p, n, element, seed, scale);
+    return p;
+}
+
+static moek_args args_of(const whole *l, const moek_plan *plan, int first, int tokens)
+{
+    const int k = l->config.topk, h = l->config.hidden;
+    moek_args a;
+    memset(&a, 0, sizeof a);
+    a.tokens = tokens;
+    a.x = l->x + first * h;
+    a.topk_ids = (int32_t *)(size_t)l->ids + first * k;
+    a.topk_weights = (float *)(size_t)l->weights + first * k;
+    a.y = l->y + first * h;
+    a.workspace_size = moek_workspace_size(plan);
+    a.workspace = mem_alloc(0, a.workspace_size);
+    return a;
+}
+
+static void make_layer(whole *l)
+{
+    const moek_config qwen = MOEK_QWEN3_30B_A3B;
+    const float up = 1.0f / sqrtf((float)qwen.hidden), down = 1.0f / sqrtf((float)qwen.inter);
+    fill_sizes n;
+    int t, k;
+    l->config = qwen;
+    l->config.quant = MOEK_FP8B128;
+    l->config.max_tokens = TOKENS;
+    l->config.exclude = MOEK_BACKENDS_GPU;
+    n = fill_sizes_of(&l->config, qwen.experts);
+    l->w.w_up = filled(n.up, n.element, 1, up);
+    l->w.w_down = filled(n.down, n.element, 2, down);
+    l->w.w_up_scale = (const float *)filled(n.up_scale, 4, 3, up);
+    l->w.w_down_scale = (const float *)filled(n.down_scale, 4, 4, down);
+    l->x = (uint16_t *)filled((size_t)(TOKENS * qwen.hidden), 2, 5, 1);
+    l->y = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * qwen.hidden));
+    l->one = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * qwen.hidden));
+    l->want = (double *)malloc(sizeof(double) * (size_t)(TOKENS * qwen.hidden));
+    for (t = 0; t < TOKENS; t++) {
+        for (k = 0; k < qwen.topk; k++) {              /* 37 and 16 apart: all of a token's are different */
+            l->ids[t * qwen.topk + k] = (37 * t + 16 * k + (int)(fill_hash((uint64_t)(t * 32 + k), 6) % 16)) % 128;
+            l->weights[t * qwen.topk + k] = 1.0f / (float)qwen.topk;
+        }
+    }
+}
+
+static void one_rank(whole *l)
+{
+    moek_plan plan;
+    moek_args a;
+    char why[256] = "";
+    ref_layer_args r;
+    int i;
+    must(moek_plan_init(&plan, &l->config), "moek_plan_init", plan.why);
+    must(moek_plan_bind(&plan, &l->w), "moek_plan_bind", plan.why);
+    a = args_of(l, &plan, 0, TOKENS);
+    a.why = why; a.why_size = sizeof why;
+    for (i = 0; i <= RUNS; i++) {                      /* the first warms up */
+        const double start = seconds();
+        must(moek_run(&plan, &a, NULL), "moek_run", why);
+        if (i == 1 || (i && seconds() - start < l->one_seconds)) l->one_seconds = seconds() - start;
+    }
+    memcpy(l->one, l->y, 2 * (size_t)(TOKENS * l->config.hidden));
+    mem_free(0, a.workspace);
+    memset(&r, 0, sizeof r);
+    r.tokens = TOKENS; r.hidden = l->config.hidden; r.inter = l->config.inter; r.slots = l->config.topk;
+    r.experts = l->config.experts; r.quant = l->config.quant; r.dtype = plan.config.dtype; r.act = l->config.act;
+    r.alpha = plan.config.alpha; r.beta = plan.config.beta; r.limit = plan.config.limit;
+    r.up_layout = plan.config.up_layout;
+    r.x = l->x; r.ids = l->ids; r.weights = l->weights; r.w = &l->w;
+    ref_layer(&r, l->want);
+}
+
+/* A rank's experts: from `first` on. */
+static moek_weights part_of(const whole *l, int first)
+{
+    const fill_sizes one = fill_sizes_of(&l->config, 1);
+    moek_weights w = l->w;
+    w.w_up = (const uint8_t *)w.w_up + (size_t)first * one.up;
+    w.w_down = (const uint8_t *)w.w_down + (size_t)first * one.down;
+    w.w_up_scale += (size_t)first * one.up_scale;
+    w.w_down_scale += (size_t)first * one.down_scale;
+    return w;
+}
+
+static void *run_rank(void *p)
+{
+    rank *r = (rank *)p;
+    whole *l = r->all;
+    moek_config config = l->config;
+    moek_ep_config group = l->group;
+    moek_ep ep;
+    moek_plan plan;
+    moek_weights w;
+    moek_args a;
+    char why[512] = "";
+    int i;
+#ifdef _OPENMP
+    omp_set_num_threads(omp_get_num_procs() / l->ranks > 1 ? omp_get_num_procs() / l->ranks : 1);
+#endif
+    group.rank = r->number;
+    must(moek_ep_open(&ep, &group, l->window), "moek_ep_open", ep.why);
+    must(moek_ep_join(&ep, &config), "moek_ep_join", "");
+    must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
+    w = part_of(l, moek_ep_expert(&ep, r->number, 0));
+    must(moek_plan_bind(&plan, &w), "moek_plan_bind", plan.why);
+    a = args_of(l, &plan, l->first[r->number], l->first[r->number + 1] - l->first[r->number]);
+    a.why = why; a.why_size = sizeof why;
+    for (i = 0; i <= RUNS; i++) {
+        const double start = seconds();
+        must(moek_run(&plan, &a, NULL), "moek_run", why);
+        if (i == 1 || (i && seconds() - start < r->seconds)) r->seconds = seconds() - start;
+    }
+    mem_free(0, a.workspace);
+    return NULL;
+}
+
+static int many_ranks(whole *l, int kind, int combine)
+{
+    static const char *const names[] = { "reduced", "reduced f32", "exact" };
+    const size_t n = (size_t)(TOKENS * l->config.hidden);
+    pthread_t thread[RANKS];
+    rank r[RANKS];
+    double slowest = 0;
+    ref_distance d;
+    int i, same, bad;
+    l->group.kind = kind;
+    l->group.combine = combine;
+    for (i = 0; i < l->ranks; i++) {
+        const size_t size = moek_ep_window_size(&l->group);
+        l->window[i] = mem_alloc(0, size);
+        memset(l->window[i], 0, size);
+    }
+    memset(l->y, 0, 2 * n);
+    for (i = 0; i < l->ranks; i++) {
+        r[i].all = l;
+        r[i].number = i;
+        r[i].seconds = 0;
+        if (pthread_create(&thread[i], NULL, run_rank, &r[i])) exit(1);
+    }
+    for (i = 0; i < l->ranks; i++) {
+        pthread_join(thread[i], NULL);
+        if (r[i].seconds > slowest) slowest = r[i].seconds;
+        mem_free(0, l->window[i]);
+    }
+    d = ref_compare_t(l->y, l->want, n, MOEK_DTYPE_BF16);
+    same = !memcmp(l->y, l->one, 2 * n);
+    bad = !(d.rel_l2 < 6e-3 && d.same_nonfinite) || (combine == MOEK_EP_EXACT && !same);
+    printf("%-12s %-12s %7.1f ms  relative L2 error %.2e  bits of one rank: %s%s\n", moek_ep_kind_name(kind),
+           names[combine], 1e3 * slowest, d.rel_l2, same ? "yes" : "no", bad ? "  FAILED" : "");
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    static whole l;
+    const int ranks = argc > 1 ? atoi(argv[1]) : 4;
+    char text[4000];
+    int i, kind, combine, bad = 0;
+    if (ranks < 1 || ranks > RANKS) { printf("demo_ep [RANKS]: 1 to %d\n", (int)RANKS); return 1; }
+    make_layer(&l);
+    l.ranks = l.group.ranks = ranks;
+    l.group.layer = &l.config;
+    for (i = 0; i < ranks; i++) {                      /* rank 1 has no tokens; the others unequal numbers of them */
+        const int share = TOKENS / ranks + (i % 2 ? -1 : 1);
+        l.first[i + 1] = i == ranks - 1 ? TOKENS : l.first[i] + (i == 1 || share < 0 ? 0 : share);
+        if (l.first[i + 1] > TOKENS) l.first[i + 1] = TOKENS;
+    }
+    printf("Qwen3-30B-A3B, one MoE layer in fp8b128, %d tokens:", (int)TOKENS);
+    for (i = 0; i < ranks; i++) printf(" %d", l.first[i + 1] - l.first[i]);
+    moek_ep_explain(&l.group, text, sizeof text);
+    printf(" on ranks 0 to %d\n%s\n", ranks - 1, text);
+    one_rank(&l);
+    printf("%-12s %-12s %7.1f ms\n", "one rank", "", 1e3 * l.one_seconds);
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+        for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++) bad |= many_ranks(&l, kind, combine);
+    puts(bad ? "\nFAILED: an error is above 6e-3, or exact has other bits than one rank" : "\nok");
+    mem_free(0, (void *)(size_t)l.w.w_up); mem_free(0, (void *)(size_t)l.w.w_down);
+    mem_free(0, (void *)(size_t)l.w.w_up_scale); mem_free(0, (void *)(size_t)l.w.w_down_scale);
+    mem_free(0, l.x); mem_free(0, l.y); mem_free(0, l.one);
+    free(l.want);
+    return bad;
+}

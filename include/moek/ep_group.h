@@ -1,0 +1,370 @@
+/* moek/ep_group.h -- a group of ranks: fills in defaults, chooses the kind and says why, opens, joins, reports. */
+#ifndef MOEK_EP_GROUP_H
+#define MOEK_EP_GROUP_H
+
+const char *moek_ep_kind_name(int kind)
+{
+    switch (kind) {
+#define MOEK_CASE_(NAME, name, number) case number: return #name;
+    MOEK_EACH_EP_KIND(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: return NULL;
+    }
+}
+
+static const char *moek_ep_combine_name_(int combine)
+{
+    return combine == MOEK_EP_EXACT ? "exact" : combine == MOEK_EP_REDUCED_F32 ? "reduced in f32" : "reduced";
+}
+
+/* ---- what can be said without a window --------------------------------------------------------------------------- */
+
+static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
+{
+    if (c->ranks < 1 || c->ranks > MOEK_EP_MAX_RANKS || c->rank < 0 || c->rank >= c->ranks)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "rank is %d of %d ranks; 0 <= rank < ranks <= %d", c->rank, c->ranks,
+                 (int)MOEK_EP_MAX_RANKS);
+    if (!c->layer) MOEK_NO_(why, MOEK_E_ARGUMENT, "layer is NULL; it is the config of the layer");
+    if (c->kind && !moek_ep_kind_name(c->kind))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "kind is %d; MOEK_EP_AUTO, MOEK_EP_ALLTOALL, ...", c->kind);
+    if (c->combine < MOEK_EP_REDUCED || c->combine > MOEK_EP_EXACT)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "combine is %d; MOEK_EP_REDUCED, _REDUCED_F32 or _EXACT", c->combine);
+    if (c->placement != MOEK_EP_LINEAR && c->placement != MOEK_EP_ROUND_ROBIN)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "placement is %d; MOEK_EP_LINEAR or _ROUND_ROBIN", c->placement);
+    if (c->max_tokens < 0 || c->max_rows < 0 || c->timeout_ms < 0)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "max_tokens is %d, max_rows %d, timeout_ms %d; they must not be negative",
+                 c->max_tokens, c->max_rows, c->timeout_ms);
+    if (c->handles < 0 || c->handles > MOEK_EP_MAX_HANDLES)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
+    if (c->transport != MOEK_EP_HOST)
+        MOEK_NO_(why, MOEK_E_BACKEND, "transport is %d; there is only MOEK_EP_HOST yet", c->transport);
+    return MOEK_OK;
+}
+
+/* The layer's sizes and the defaults. */
+static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why)
+{
+    moek_ep_config *c = &ep->config;
+    moek_status status = moek_ep_check_(config, why);
+    moek_config layer;
+    int e, raw;
+    *c = *config;
+    if (status != MOEK_OK) return status;
+    layer = *config->layer;
+    if ((status = moek_check_sizes_(&layer, why)) != MOEK_OK || (status = moek_check_kinds_(&layer, why)) != MOEK_OK)
+        return status;
+    moek_fill_defaults_(&layer);
+    ep->hidden = layer.hidden; ep->slots = layer.topk + layer.shared_slots; ep->quant = layer.quant;
+    ep->dtype = layer.dtype; ep->physical_experts = layer.physical_experts;
+    for (e = 0; c->owner && e < ep->physical_experts; e++)
+        if (c->owner[e] < 0 || c->owner[e] >= c->ranks)
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "owner[%d] is %d; ranks are 0 to %d", e, (int)c->owner[e], c->ranks - 1);
+    if (!c->max_tokens) c->max_tokens = moek_chunk_(&layer);
+    if (!c->handles) c->handles = 1;
+    if (!c->timeout_ms) c->timeout_ms = 30000;
+    if ((double)c->max_tokens * c->ranks * ep->slots > 0x7fffffff)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "%d tokens x %d ranks x %d slots overflow 31 bits: set chunk_tokens",
+                 c->max_tokens, c->ranks, ep->slots);
+    if (!c->max_rows || c->max_rows > c->max_tokens * c->ranks) c->max_rows = c->max_tokens * c->ranks;
+    ep->local_experts = moek_ep_count_(c, ep->physical_experts, c->rank);
+    if (!ep->local_experts) ep->local_experts = 1;
+    raw = !moek_is_fp8_(ep->quant) || ep->quant == MOEK_FP8T ||
+          (layer.experts_impl && layer.experts_impl->expects_unquantized);
+    ep->row_bytes = ep->hidden * (raw ? 2 : 1);
+    ep->scale_bytes = raw ? 0 : (int)(4 * moek_scales_(ep->quant, 1, (size_t)ep->hidden));
+    return MOEK_OK;
+}
+
+/* Of a token's slots, that go to experts at random, the share of ranks that one of them lives on. */
+static double moek_ep_reach_(const moek_ep *ep)
+{
+    double miss = 1;
+    int k;
+    for (k = 0; k < ep->slots; k++) miss *= 1 - 1.0 / ep->config.ranks;
+    return 1 - miss;
+}
+
+/* Why a kind can not serve the layer, or, not being demanded, does not suit it. */
+static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, int kind, int demanded, moek_text_ *t)
+{
+    const moek_experts *x = layer->experts_impl;
+    const int format = kind == MOEK_EP_LOW_LATENCY ? MOEK_BATCHED : MOEK_STANDARD, tokens = ep->config.max_tokens;
+    if (x && x->format != format)
+        moek_say_(t, "experts %s take %s format, it delivers %s", x->name, moek_format_name_(x->format),
+                  moek_format_name_(format));
+    else if (layer->format == MOEK_BATCHED && format != MOEK_BATCHED)
+        moek_say_(t, "layer.format is MOEK_BATCHED, it delivers standard");
+    else if (x && ep->config.combine == MOEK_EP_EXACT && x->weight_and_reduce == MOEK_NOOP)
+        moek_say_(t, "experts %s add up by themselves, so there are no rows for MOEK_EP_EXACT", x->name);
+    else if (kind == MOEK_EP_LOW_LATENCY && x && x->weight_and_reduce != MOEK_DELEGATE)
+        moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
+    else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
+        moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
+    else if (demanded) return;
+    else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
+        moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
+                  (int)MOEK_EP_FEW_TOKENS, tokens, tokens * ep->config.ranks);
+    else if (kind == MOEK_EP_ALLTOALL && ep->config.max_rows == tokens * ep->config.ranks && moek_ep_reach_(ep) >= 0.9)
+        moek_say_(t, "%d slots reach %.0f %% of %d ranks: sending rows to all saves the exchange of counts", ep->slots,
+                  100 * moek_ep_reach_(ep), ep->config.ranks);
+}
+
+/* Everything but the windows.  log: a line for each kind. */
+static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why, moek_text_ *log)
+{
+    static const int kinds[] = {
+#define MOEK_KIND_(NAME, name, number) number,
+        MOEK_EACH_EP_KIND(MOEK_KIND_)
+#undef MOEK_KIND_
+    };
+    const int n = (int)(sizeof kinds / sizeof *kinds);
+    int i, kind = MOEK_EP_AUTO;
+    moek_status status = moek_ep_settle_(ep, config, why);
+    if (status != MOEK_OK) return status;
+    for (i = 0; i < n; i++) {
+        char reason[256];
+        moek_text_ t = moek_text_in_(reason, sizeof reason);
+        const char *const name = moek_ep_kind_name(kinds[i]);
+        if (config->kind && config->kind != kinds[i]) moek_say_(log, "%s: not demanded\n", name);
+        else if (kind) moek_say_(log, "%s: not asked, a better one was taken\n", name);
+        else {
+            moek_ep_kind_refuses_(ep, config->layer, kinds[i], config->kind != MOEK_EP_AUTO, &t);
+            if (!t.length) kind = kinds[i];
+            else moek_say_(why, "%s%s: %s", why->length ? "\n" : "", name, reason);
+            moek_say_(log, "%s: %s\n", name, t.length ? reason : "taken");
+        }
+    }
+    if (!kind) return MOEK_E_BACKEND;
+    moek_clear_(why);
+    ep->config.kind = kind;
+    moek_ep_lay_out_(ep);
+    return MOEK_OK;
+}
+
+size_t moek_ep_window_size(const moek_ep_config *config)
+{
+    moek_text_ none = moek_text_in_(NULL, 0);
+    moek_ep ep;
+    memset(&ep, 0, sizeof ep);
+    return config && moek_ep_choose_(&ep, config, &none, &none) == MOEK_OK ? ep.layout.size : 0;
+}
+
+/* ---- prepare/finalize of the group ------------------------------------------------------------------------------- */
+
+static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_config *c, char *why, size_t why_size)
+{
+    const moek_ep *ep = (const moek_ep *)self->context;
+    moek_text_ t = moek_text_in_(why, why_size);
+#define MOEK_SAME_(value, field, name) \
+    if ((value) != ep->field) moek_say_(&t, "%s" name " %d (the group was opened with %d)", t.length ? ", " : "", \
+                                        (int)(value), ep->field)
+    MOEK_SAME_(c->hidden, hidden, "hidden");
+    MOEK_SAME_(c->topk + c->shared_slots, slots, "topk + shared_slots");
+    MOEK_SAME_(c->quant, quant, "quant");
+    MOEK_SAME_(c->dtype, dtype, "dtype");
+    MOEK_SAME_(c->physical_experts, physical_experts, "physical_experts");
+    MOEK_SAME_(c->local_experts, local_experts, "local_experts");
+#undef MOEK_SAME_
+    if (!t.length) moek_ep_kind_refuses_(ep, c, ep->config.kind, 1, &t);
+    if (!t.length && c->experts_impl && c->experts_impl->expects_unquantized && ep->row_bytes < 2 * ep->hidden)
+        moek_say_(&t, "experts %s, which expect unquantized rows: the group was opened without them in its layer",
+                  c->experts_impl->name);
+    return !t.length;
+}
+
+static void moek_ep_part_(moek_ep *ep)
+{
+    moek_prepare_finalize *p = &ep->part;
+    memset(p, 0, sizeof *p);
+    p->name = moek_ep_kind_name(ep->config.kind);
+    p->format = moek_ep_low_latency_(ep) ? MOEK_BATCHED : MOEK_STANDARD;
+    p->output_is_reduced = 1;
+    p->num_dispatchers = ep->config.ranks;
+    p->max_tokens_per_rank = ep->config.max_tokens;
+    p->cannot_defer = moek_ep_low_latency_(ep);
+    p->context = ep;
+    p->supports = moek_ep_supports_;
+    p->workspace = moek_ep_workspace_;
+    p->prepare_send = moek_ep_prepare_send_;
+    p->prepare_receive = moek_ep_prepare_receive_;
+    p->finalize_send = moek_ep_finalize_send_;
+    p->finalize_receive = moek_ep_finalize_receive_;
+    p->collective = 1;
+    p->max_rows = ep->config.kind == MOEK_EP_ALLTOALL ? ep->config.max_rows : 0;
+}
+
+moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
+{
+    if (!ep || !config || !ep->open) return MOEK_E_ARGUMENT;
+    config->prepare_finalize = &ep->part;
+    config->format = ep->part.format;
+    config->local_experts = ep->local_experts;
+    config->physical_experts = ep->physical_experts;
+    if (ep->config.transport == MOEK_EP_HOST) config->exclude |= MOEK_BACKENDS_GPU;
+    return MOEK_OK;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* What must be the same on all ranks: X(name, value). */
+#define MOEK_EACH_EP_HELLO_(X) \
+    X("the version of moek_ep.h", 1) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
+    X("physical_experts", ep->physical_experts) X("quant", ep->quant) X("dtype", ep->dtype) X("kind", c->kind) \
+    X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
+    X("bytes of a row", ep->row_bytes) X("the owners of experts (a number for all)", moek_ep_owners_(ep)) \
+    X("bytes of a window", ep->layout.size)
+
+#define MOEK_ONE_(name, value) +1
+enum { MOEK_EP_HELLO_ = 0 MOEK_EACH_EP_HELLO_(MOEK_ONE_) };
+#undef MOEK_ONE_
+typedef char moek_ep_hello_fits_a_line_[8 * (1 + MOEK_EP_HELLO_) <= MOEK_EP_LINE_ ? 1 : -1];
+
+static uint32_t moek_ep_owners_(const moek_ep *ep)
+{
+    uint32_t hash = 2166136261u;
+    int e;
+    for (e = 0; e < ep->physical_experts; e++) hash = (hash ^ (uint32_t)moek_ep_places_(ep)[e]) * 16777619u;
+    return hash;
+}
+
+static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, moek_text_ *why)
+{
+    static const char *const names[] = {
+#define MOEK_NAME_(name, value) name,
+        MOEK_EACH_EP_HELLO_(MOEK_NAME_)
+#undef MOEK_NAME_
+    };
+    const uint64_t *theirs = moek_ep_word_(ep, ep->config.rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_);
+    int i;
+    for (i = 0; i < MOEK_EP_HELLO_; i++) {
+        if (theirs[i + 1] == mine[i]) continue;
+        moek_ep_fail_(ep, MOEK_E_MISMATCH, MOEK_EP_OPENING, 0, p, 0);
+        MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, this rank, %d, has %lu", names[i], p,
+                 (unsigned long)theirs[i + 1], ep->config.rank, (unsigned long)mine[i]);
+    }
+    return MOEK_OK;
+}
+
+static moek_status moek_ep_greet_(moek_ep *ep, moek_text_ *why)
+{
+    const moek_ep_config *c = &ep->config;
+    const uint64_t mine[] = {
+#define MOEK_VALUE_(name, value) (uint64_t)(value),
+        MOEK_EACH_EP_HELLO_(MOEK_VALUE_)
+#undef MOEK_VALUE_
+    };
+    const size_t at = ep->layout.hello + (size_t)c->rank * MOEK_EP_LINE_;
+    moek_status status = MOEK_OK;
+    int i;
+    for (i = 0; i < c->ranks; i++) {
+        uint64_t *line = moek_ep_word_(ep, moek_ep_turn_(ep, i), at);
+        memcpy(line + 1, mine, sizeof mine);
+        moek_ep_store_(line, 1);
+    }
+    for (i = 0; i < c->ranks && status == MOEK_OK; i++) {
+        const int p = moek_ep_turn_(ep, i);
+        const uint64_t *line = moek_ep_word_(ep, c->rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_);
+        status = moek_ep_wait_(ep, line, 0, 1, MOEK_EP_OPENING, 0, p, 0);
+        if (status == MOEK_OK) status = moek_ep_compare_(ep, p, mine, why);
+    }
+    if (status == MOEK_OK) status = moek_ep_ended_(ep);
+    if (status != MOEK_OK && !why->length) moek_ep_say_(ep, why);
+    return status;
+}
+
+static moek_status moek_ep_check_windows_(const moek_ep *ep, void *const *base, moek_text_ *why)
+{
+    const moek_ep_layout *l = &ep->layout;
+    const char *own;
+    size_t i;
+    int p;
+    if (!base) MOEK_NO_(why, MOEK_E_ARGUMENT, "base is NULL; base[p] is the window of rank p");
+    for (p = 0; p < ep->config.ranks; p++)
+        if (!base[p] || (uintptr_t)base[p] % 256)
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is %s", p, base[p] ? "not aligned to 256 bytes" : "NULL");
+    own = (const char *)base[ep->config.rank];
+    for (i = l->latch; i < l->rows; i++)              /* nobody writes here before this rank has greeted */
+        if (own[i]) MOEK_NO_(why, MOEK_E_ARGUMENT, "the window was not zeroed");
+    return MOEK_OK;
+}
+
+moek_status moek_ep_open(moek_ep *ep, const moek_ep_config *config, void *const *base)
+{
+    moek_text_ why, log = moek_text_in_(NULL, 0);
+    moek_status status;
+    int p;
+    if (!ep) return MOEK_E_ARGUMENT;
+    memset(ep, 0, sizeof *ep);
+    why = moek_text_in_(ep->why, sizeof ep->why);
+    if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
+    if ((status = moek_ep_choose_(ep, config, &why, &log)) != MOEK_OK ||
+        (status = moek_ep_check_windows_(ep, base, &why)) != MOEK_OK)
+        return status;
+    for (p = 0; p < config->ranks; p++) ep->base[p] = (char *)base[p];
+    moek_ep_fill_places_(ep, config->owner);
+    ep->config.layer = NULL;
+    ep->config.owner = NULL;
+    moek_ep_part_(ep);
+    status = moek_ep_greet_(ep, &why);
+    ep->open = status == MOEK_OK;
+    return status;
+}
+
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
+
+moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error)
+{
+    moek_status status;
+    if (error) memset(error, 0, sizeof *error);
+    if (!ep || !ep->base[0]) return MOEK_E_ARGUMENT;
+    status = moek_ep_ended_(ep);
+    if (status != MOEK_OK && error)
+        *error = moek_ep_unpack_(moek_ep_load_(moek_ep_word_(ep, ep->config.rank, ep->layout.latch)));
+    return status;
+}
+
+void moek_ep_abort(moek_ep *ep)
+{
+    if (ep && ep->open) moek_ep_fail_(ep, MOEK_E_ABORTED, MOEK_EP_OPENING, 0, ep->config.rank, 0);
+}
+
+static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
+{
+    const moek_ep_config *c = &ep->config;
+    moek_say_(t, "group     %d ranks, in host memory, %d experts (%d here)\n", c->ranks,
+              ep->physical_experts, ep->local_experts);
+    moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
+              moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
+    if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);
+    moek_say_(t, "\nwindow    %.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
+              (double)ep->layout.size / 1048576.0, c->handles, c->handles > 1 ? "s" : "", c->timeout_ms);
+}
+
+size_t moek_ep_explain(const moek_ep_config *config, char *text, size_t size)
+{
+    moek_text_ t = moek_text_in_(text, size), why;
+    char reason[MOEK_WHY];
+    moek_ep ep;
+    moek_status status;
+    memset(&ep, 0, sizeof ep);
+    why = moek_text_in_(reason, sizeof reason);
+    if (!config) { moek_say_(&t, "config is NULL\n"); return t.length; }
+    status = moek_ep_choose_(&ep, config, &why, &t);
+    if (status == MOEK_OK) moek_ep_describe_(&ep, &t);
+    else if (!t.length) moek_say_(&t, "%s\n", reason);
+    return t.length;
+}
+
+size_t moek_ep_describe(const moek_ep *ep, char *text, size_t size)
+{
+    moek_text_ t = moek_text_in_(text, size);
+    if (!ep || !ep->base[0]) { moek_say_(&t, "not open: %s\n", ep ? ep->why : "NULL"); return t.length; }
+    moek_ep_describe_(ep, &t);
+    if (moek_ep_ended_(ep) != MOEK_OK) {
+        moek_say_(&t, "ended     ");
+        moek_ep_say_(ep, &t);
+        moek_say_(&t, "\n");
+    }
+    return t.length;
+}
+#endif

@@ -1,0 +1,170 @@
+/* moek/ep_layout.h -- a window: what lies where, who writes it, and where experts live.
+ *
+ * Every rank has one window of the same layout; base[p] is rank p's.  S handles, R ranks, K slots, T tokens of a rank:
+ *
+ *     hello    [R]           a line each: the configuration of rank p, when it opened            rank p writes
+ *     abort_word             why another rank gave up                                            any rank, once
+ *     latch                  what ended the group here                                           owner
+ *     flags    ready  [3 phases][S][R]  a line each: running total of what rank p has sent here  rank p writes
+ *              credit [3 phases][S][R]  a line each: operations whose rows rank p has done with  rank p writes
+ *     local    [3 phases][S][2R + 1]    totals sent, totals seen, operations sent                owner
+ *     counts   [S][R][R]     alltoall: row p is how many rows rank p sends to each rank          rank p writes
+ *     place    [P]           rank << 16 | local expert, of each physical expert                  owner, when it opens
+ *     rows     [S]           received rows, below                                                rank of the token
+ *     partial  [S][T][C][H]  what comes back for a token: slot c is rank c's sum if R <= K, else rank of the expert
+ *                            the sum of the rank of the token's slot c, at its first such slot;
+ *                            EXACT: the row of its slot c
+ *
+ * A line is 128 bytes and has one writer.  A received row has fields, each an offset and a stride:
+ *     low_latency  [R][T] messages  { token, ids [K], weights [K], x, scale }, one after the other: one copy a row
+ *     alltoall     arrays x [max_rows], scale [..], ...: rows of rank 0, of rank 1, ..., no gaps, no copy on arrival
+ *     allgather    arrays x [R][T], scale [R][T], ...: no copy on arrival
+ * token is the row's number at its sender; ids are experts of the receiver, or -1.  x and scale are opaque bytes.
+ *
+ * FOR GPUs.  Kernels need base[R] by value, this layout, and nothing else.  Epochs and totals (`local`) lie in the
+ * window, so in device memory: a captured graph may be replayed any number of times.  A handle's flags, rows and
+ * partials are its own, so two operations need no common order and an odd number of them is no special case.  Flags are
+ * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do; a transport
+ * that can not reach base[p] at all needs a send buffer of [S][T] messages, which goes behind `partial`.             */
+#ifndef MOEK_EP_LAYOUT_H
+#define MOEK_EP_LAYOUT_H
+
+enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
+
+static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static size_t moek_ep_place_(size_t *used, size_t bytes, size_t align)
+{
+    const size_t at = moek_ep_up_(*used, align);
+    *used = at + bytes;
+    return at;
+}
+
+/* The most rows that a rank receives. */
+static size_t moek_ep_rows_(const moek_ep *ep)
+{
+    return ep->config.kind == MOEK_EP_ALLTOALL ? (size_t)ep->config.max_rows
+                                               : (size_t)ep->config.ranks * (size_t)ep->config.max_tokens;
+}
+
+static void moek_ep_messages_(moek_ep_layout *l, const moek_ep *ep)
+{
+    const size_t k = (size_t)ep->slots;
+    size_t used = 0, stride;
+    l->token.at = moek_ep_place_(&used, 4, 16);
+    l->ids.at = moek_ep_place_(&used, 4 * k, 4);
+    l->weights.at = moek_ep_place_(&used, 4 * k, 4);
+    l->x.at = moek_ep_place_(&used, (size_t)ep->row_bytes, 16);
+    l->scale.at = moek_ep_place_(&used, (size_t)ep->scale_bytes, 16);
+    stride = moek_ep_up_(used, MOEK_EP_LINE_);
+    l->token.stride = l->ids.stride = l->weights.stride = l->x.stride = l->scale.stride = stride;
+    l->rows_size = moek_ep_rows_(ep) * stride;
+}
+
+static void moek_ep_arrays_(moek_ep_layout *l, const moek_ep *ep)
+{
+    const size_t rows = moek_ep_rows_(ep), k = (size_t)ep->slots;
+    size_t used = 0;
+    l->x.stride = (size_t)ep->row_bytes;
+    l->scale.stride = (size_t)ep->scale_bytes;
+    l->token.stride = 4;
+    l->ids.stride = l->weights.stride = 4 * k;
+    l->x.at = moek_ep_place_(&used, rows * l->x.stride, 256);
+    l->scale.at = moek_ep_place_(&used, rows * l->scale.stride, 256);
+    l->token.at = moek_ep_place_(&used, rows * l->token.stride, 256);
+    l->ids.at = moek_ep_place_(&used, rows * l->ids.stride, 256);
+    l->weights.at = moek_ep_place_(&used, rows * l->weights.stride, 256);
+    l->rows_size = used;
+}
+
+/* Needs ep->config with its defaults, and the layer's sizes. */
+static void moek_ep_lay_out_(moek_ep *ep)
+{
+    const moek_ep_config *c = &ep->config;
+    const size_t ranks = (size_t)c->ranks, handles = (size_t)c->handles, line = MOEK_EP_LINE_;
+    const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
+    moek_ep_layout *l = &ep->layout;
+    size_t used = 0;
+    memset(l, 0, sizeof *l);
+    l->slots = c->combine == MOEK_EP_EXACT || ep->slots < c->ranks ? ep->slots : c->ranks;
+    l->hello = moek_ep_place_(&used, ranks * line, line);
+    l->abort_word = moek_ep_place_(&used, line, line);
+    l->latch = moek_ep_place_(&used, line, line);
+    l->flags = moek_ep_place_(&used, 2 * MOEK_EP_PHASES_ * handles * ranks * line, line);
+    l->local = moek_ep_place_(&used, 8 * MOEK_EP_PHASES_ * handles * (2 * ranks + 1), line);
+    l->counts = moek_ep_place_(&used, 4 * handles * ranks * ranks, line);
+    l->place = moek_ep_place_(&used, 4 * (size_t)ep->physical_experts, line);
+    if (c->kind == MOEK_EP_LOW_LATENCY) moek_ep_messages_(l, ep);
+    else moek_ep_arrays_(l, ep);
+    l->rows_size = moek_ep_up_(l->rows_size, MOEK_EP_PAGE_);
+    l->rows = moek_ep_place_(&used, handles * l->rows_size, MOEK_EP_PAGE_);
+    l->partial_size = moek_ep_up_((size_t)c->max_tokens * (size_t)l->slots * (size_t)ep->hidden * element,
+                                  MOEK_EP_PAGE_);
+    l->partial = moek_ep_place_(&used, handles * l->partial_size, MOEK_EP_PAGE_);
+    l->size = moek_ep_up_(used, MOEK_EP_PAGE_);
+}
+
+/* ---- where experts live ------------------------------------------------------------------------------------------ */
+
+/* rank << 16 | local expert, of physical expert e.  (owner: its number there is counted by the caller.) */
+static int32_t moek_ep_home_(const moek_ep_config *c, int physical, int e)
+{
+    const int base = physical / c->ranks, more = physical % c->ranks;      /* ranks below `more` have base + 1 */
+    const int big = more * (base + 1);
+    if (c->placement == MOEK_EP_ROUND_ROBIN) return (int32_t)(e % c->ranks << 16 | e / c->ranks);
+    if (e < big) return (int32_t)(e / (base + 1) << 16 | e % (base + 1));
+    return (int32_t)((more + (e - big) / base) << 16 | (e - big) % base);
+}
+
+static int32_t *moek_ep_places_(const moek_ep *ep) { return (int32_t *)(ep->base[ep->config.rank] + ep->layout.place); }
+
+static void moek_ep_fill_places_(const moek_ep *ep, const int32_t *owner)
+{
+    int32_t *place = moek_ep_places_(ep);
+    int count[MOEK_EP_MAX_RANKS], e;
+    memset(count, 0, sizeof count);
+    for (e = 0; e < ep->physical_experts; e++)
+        place[e] = owner ? owner[e] << 16 | count[owner[e]]++ : moek_ep_home_(&ep->config, ep->physical_experts, e);
+}
+
+/* Experts of a rank, without a window. */
+static int moek_ep_count_(const moek_ep_config *c, int physical, int rank)
+{
+    int e, n = 0;
+    for (e = 0; e < physical; e++) n += (c->owner ? c->owner[e] : moek_ep_home_(c, physical, e) >> 16) == rank;
+    return n;
+}
+
+int moek_ep_local_experts(const moek_ep *ep, int rank)
+{
+    int e, n = 0;
+    if (!ep || !ep->open) return 0;
+    for (e = 0; e < ep->physical_experts; e++) n += moek_ep_places_(ep)[e] >> 16 == rank;
+    return n ? n : 1;
+}
+
+int moek_ep_expert(const moek_ep *ep, int rank, int local)
+{
+    int e;
+    if (!ep || !ep->open || rank < 0 || local < 0) return -1;
+    for (e = 0; e < ep->physical_experts; e++)
+        if (moek_ep_places_(ep)[e] == (int32_t)(rank << 16 | local)) return e;
+    return -1;
+}
+
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
+
+static char *moek_ep_field_(const moek_ep *ep, int rank, int handle, moek_ep_field field, size_t row)
+{
+    return ep->base[rank] + ep->layout.rows + (size_t)handle * ep->layout.rows_size + field.at + row * field.stride;
+}
+static char *moek_ep_partial_(const moek_ep *ep, int rank, int handle, size_t row, size_t row_bytes)
+{
+    return ep->base[rank] + ep->layout.partial + (size_t)handle * ep->layout.partial_size + row * row_bytes;
+}
+static uint32_t *moek_ep_counts_(const moek_ep *ep, int rank, int handle, int from)
+{
+    const size_t ranks = (size_t)ep->config.ranks;
+    return (uint32_t *)(ep->base[rank] + ep->layout.counts) + ((size_t)handle * ranks + (size_t)from) * ranks;
+}
+#endif

@@ -1,0 +1,559 @@
+/* moek/ep_parts.h -- prepare/finalize over ranks: low_latency, alltoall, allgather, on the CPU.
+ *
+ * The three differ in where a row is written and in what becomes of it where it arrives; what comes back, and how it is
+ * added up, is the same for all.  Four halves, each of which a GPU will do in one kernel of the same contract:
+ *
+ *     prepare_send      quantize; (alltoall: exchange counts;) store rows into the windows of their ranks; publish
+ *     prepare_receive   arrive; low_latency: sort rows by expert; others: rows lie where the experts read them
+ *     finalize_send     what the experts gave, reduced by token, into the windows of the tokens' ranks; publish;
+ *                       release the received rows, which the experts have read by now
+ *     finalize_receive  arrive; add up, ranks ascending; release
+ *
+ * step->rows is a number that the host knows: in alltoall on a GPU it would be max_rows, with ids of -1 behind the rows
+ * that arrived, as allgather has behind the tokens of each rank. */
+#ifndef MOEK_EP_PARTS_H
+#define MOEK_EP_PARTS_H
+
+enum { MOEK_EP_IDLE_, MOEK_EP_SENT_, MOEK_EP_ARRIVED_, MOEK_EP_RETURNED_ };      /* ep.stage: the half done last */
+
+/* ---- sentences --------------------------------------------------------------------------------------------------- */
+
+static const char *moek_ep_phase_name_(int phase)
+{
+    return phase == MOEK_EP_OPENING ? "opening" : phase == MOEK_EP_COUNTS ? "counts"
+         : phase == MOEK_EP_DISPATCH ? "dispatch" : "combine";
+}
+
+/* What ended the group. */
+static void moek_ep_say_(const moek_ep *ep, moek_text_ *t)
+{
+    moek_ep_error e;
+    moek_ep_poll(ep, &e);
+    if (e.reporter == ep->config.rank) moek_say_(t, "this rank, %d, ended the group: ", e.reporter);
+    else moek_say_(t, "rank %d ended the group: ", e.reporter);
+    if (e.cause == MOEK_E_TIMEOUT)
+        moek_say_(t, "rank %d did not answer within %d ms", e.peer, ep->config.timeout_ms);
+    else if (e.cause == MOEK_E_MISMATCH && e.phase == MOEK_EP_OPENING)
+        moek_say_(t, "rank %d was given another configuration", e.peer);
+    else if (e.cause == MOEK_E_MISMATCH)
+        moek_say_(t, "rank %d runs another layer, or has other static scales or chunks", e.peer);
+    else
+        moek_say_(t, "moek_ep_abort was called");
+    if (e.operation)
+        moek_say_(t, " (%s of operation %u on handle %d)", moek_ep_phase_name_(e.phase), e.operation, e.handle);
+    moek_say_(t, ".  Open it again, on zeroed windows");
+}
+
+static moek_status moek_ep_tell_(const moek_ep *ep, const moek_step *step, moek_status status)
+{
+    moek_text_ t = moek_text_in_(step->args.why, step->args.why_size);
+    moek_ep_say_(ep, &t);
+    return status;
+}
+
+/* May this half of an operation begin? */
+static moek_status moek_ep_enter_(const moek_ep *ep, const moek_step *step, int stage)
+{
+    static const char *const halves[] = { "prepare_send", "prepare_receive", "finalize_send", "finalize_receive" };
+    const int handle = step->args.handle;
+    const moek_status ended = moek_ep_ended_(ep);
+    if (ended != MOEK_OK) return moek_ep_tell_(ep, step, ended);
+    if (handle >= ep->config.handles)
+        MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "args.handle is %d; the group was opened with handles = %d", handle,
+                     ep->config.handles);
+    if (ep->stage[handle] == stage) return MOEK_OK;
+    if (stage == MOEK_EP_IDLE_)
+        MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "the operation before on handle %d has not ended (%s comes next): "
+                     "finish it, use another handle, or call moek_ep_abort if it failed", handle,
+                     halves[ep->stage[handle]]);
+    MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "%s on handle %d, where %s comes next", halves[stage], handle,
+                 halves[ep->stage[handle]]);
+}
+
+/* ---- workspace --------------------------------------------------------------------------------------------------- */
+
+typedef struct moek_ep_work_ {
+    moek_quantized_ sent;             /* rows of x, before they are sent                                              */
+    uint16_t *weighted;               /* rows of x times the router's weight                                          */
+    moek_quantized_ arrived;          /* low_latency: by expert; others: fp8t without a static scale                  */
+    uint16_t *unquantized;            /* low_latency: the same, as T                                                  */
+    int32_t *counts, *offsets;        /* [ranks]: rows that arrived, and where those of a rank begin                  */
+    int32_t *expert_tokens;           /* low_latency: [local experts]                                                 */
+    int32_t *slot_row;                /* low_latency: [received rows][slots]: row by expert, or -1                    */
+} moek_ep_work_;
+
+static int moek_ep_low_latency_(const moek_ep *ep) { return ep->config.kind == MOEK_EP_LOW_LATENCY; }
+
+static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
+{
+    const moek_config *c = &plan->config;
+    const int fp8 = moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized, batched = moek_ep_low_latency_(ep);
+    const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
+    const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
+    moek_carver_ carver;
+    carver.base = (char *)base; carver.used = 0;
+    w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden);
+    w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
+    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden);
+    w->unquantized = (uint16_t *)moek_take_(&carver, batched && c->quant == MOEK_FP8T ? 2 * rows * hidden : 0);
+    w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
+    w->offsets = (int32_t *)moek_take_(&carver, 4 * ranks);
+    w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
+    w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * received * (size_t)plan->slots : 0);
+    return carver.used;
+}
+
+static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_plan *plan)
+{
+    moek_ep_work_ w;
+    return moek_ep_work_layout_((const moek_ep *)self->context, plan, NULL, &w);
+}
+
+/* ---- what travels ------------------------------------------------------------------------------------------------ */
+
+/* Rows of fp8t without a static scale are quantized where they arrive. */
+static int moek_ep_late_(const moek_plan *plan)
+{
+    return plan->config.quant == MOEK_FP8T && !plan->weights.x_scale && !plan->experts->expects_unquantized;
+}
+static int moek_ep_sends_t_(const moek_plan *plan)
+{
+    return !moek_is_fp8_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
+}
+
+/* Rows of x and their scales: bytes and, at the sender, where they are. */
+typedef struct moek_ep_message_ { size_t x_bytes, scale_bytes; const char *x, *scale; } moek_ep_message_;
+
+static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
+{
+    const moek_config *c = &plan->config;
+    moek_ep_message_ m;
+    m.x_bytes = (size_t)c->hidden * (moek_ep_sends_t_(plan) ? 2 : 1);
+    m.scale_bytes = moek_ep_sends_t_(plan) || c->quant == MOEK_FP8T ? 0
+                  : 4 * moek_scales_(c->quant, 1, (size_t)c->hidden);
+    m.x = m.scale = NULL;
+    return m;
+}
+
+/* All ranks must agree on these: what rows are, and the chunks of a run. */
+static int moek_ep_tag_(const moek_plan *plan)
+{
+    const int chunks = (plan->config.max_tokens - 1) / plan->chunk + 1;
+    return (moek_ep_sends_t_(plan) ? 1 : 2) | chunks % 64 << 2;
+}
+
+/* Fields of received rows: in arrays, rows of x lie as dense as the experts read them. */
+static moek_ep_layout moek_ep_fields_(const moek_ep *ep, const moek_ep_message_ *m)
+{
+    moek_ep_layout l = ep->layout;
+    if (!moek_ep_low_latency_(ep)) { l.x.stride = m->x_bytes; l.scale.stride = m->scale_bytes; }
+    return l;
+}
+
+/* Rows for the wire: x as it is, weighted, quantized. */
+static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep_message_ *m, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int hidden = plan->config.hidden, dtype = plan->config.dtype, weighted = plan->config.router_weight_on_input;
+    moek_ep_work_ w;
+    moek_quant_args a;
+    int t, j;
+    moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
+    *m = moek_ep_message_of_(plan);
+    m->x = (const char *)step->args.x;
+    if (!step->tokens) return MOEK_OK;
+    if (moek_ep_sends_t_(plan)) {
+        const uint16_t *x = (const uint16_t *)step->args.x;
+        for (t = 0; weighted && t < step->tokens; t++) {
+            const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
+            for (j = 0; j < hidden; j++) {
+                const size_t i = (size_t)t * (size_t)hidden + (size_t)j;
+                w.weighted[i] = moek_to_t_(moek_from_t_(x[i], dtype) * weight, dtype);
+            }
+        }
+        if (weighted) m->x = (const char *)w.weighted;
+        return MOEK_OK;
+    }
+    a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)hidden, w.sent);
+    a.static_scale = plan->weights.x_scale;
+    a.row_weight = weighted ? step->topk_weights : NULL;
+    m->x = (const char *)w.sent.q;
+    m->scale = (const char *)w.sent.scale;
+    return plan->quant->launch(&a, stream);
+}
+
+/* The expert at rank p of a slot's physical id, or -1. */
+static int32_t moek_ep_local_id_(const moek_ep *ep, int32_t id, int p)
+{
+    const int32_t place = id >= 0 && id < ep->physical_experts ? moek_ep_places_(ep)[id] : -1;
+    return place >= 0 && place >> 16 == p ? place & 0xffff : -1;
+}
+static int moek_ep_goes_(const moek_ep *ep, const int32_t *ids, int p)
+{
+    int k;
+    if (ep->config.kind == MOEK_EP_ALLGATHER) return 1;
+    for (k = 0; k < ep->slots; k++) if (moek_ep_local_id_(ep, ids[k], p) >= 0) return 1;
+    return 0;
+}
+
+static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moek_ep_message_ *m, int t, int p,
+                             size_t row)
+{
+    const int handle = step->args.handle, k_end = ep->slots;
+    const moek_ep_layout l = moek_ep_fields_(ep, m);
+    const size_t slot = (size_t)t * (size_t)k_end;
+    int32_t *ids = (int32_t *)moek_ep_field_(ep, p, handle, l.ids, row);
+    float *weights = (float *)moek_ep_field_(ep, p, handle, l.weights, row);
+    int k;
+    *(int32_t *)moek_ep_field_(ep, p, handle, l.token, row) = t;
+    for (k = 0; k < k_end; k++) {
+        ids[k] = moek_ep_local_id_(ep, step->ids[slot + (size_t)k], p);
+        weights[k] = step->plan->config.router_weight_on_input ? 1 : step->topk_weights[slot + (size_t)k];
+    }
+    memcpy(moek_ep_field_(ep, p, handle, l.x, row), m->x + (size_t)t * m->x_bytes, m->x_bytes);
+    if (m->scale_bytes)
+        memcpy(moek_ep_field_(ep, p, handle, l.scale, row), m->scale + (size_t)t * m->scale_bytes, m->scale_bytes);
+}
+
+/* ---- prepare ----------------------------------------------------------------------------------------------------- */
+
+/* alltoall: everybody's counts to everybody.  first: where my rows begin at each rank; offsets: where each rank's begin
+ * here.  Whether they fit is the same question with the same answer on all ranks. */
+static moek_status moek_ep_exchange_counts_(const moek_ep *ep, moek_step *step, const int32_t *counts, int32_t *first,
+                                            int32_t *offsets)
+{
+    const int handle = step->args.handle, ranks = ep->config.ranks, me = ep->config.rank;
+    const int tag = moek_ep_tag_(step->plan);
+    int32_t unused[MOEK_EP_MAX_RANKS];
+    uint64_t most = 0;
+    int p, s, fullest = 0;
+    moek_status status = moek_ep_grant_(ep, MOEK_EP_COUNTS, handle);
+    for (p = 0; p < ranks && status == MOEK_OK; p++)
+        memcpy(moek_ep_counts_(ep, p, handle, me), counts, 4 * (size_t)ranks);
+    if (status == MOEK_OK) status = moek_ep_publish_(ep, MOEK_EP_COUNTS, handle, tag, counts);
+    if (status == MOEK_OK) status = moek_ep_arrive_(ep, MOEK_EP_COUNTS, handle, tag, unused);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    for (p = 0; p < ranks; p++) {
+        uint64_t rows = 0;
+        for (s = 0; s < ranks; s++) {
+            if (s == me) first[p] = (int32_t)rows;
+            if (p == me) offsets[s] = (int32_t)rows;
+            rows += moek_ep_counts_(ep, me, handle, s)[p];
+        }
+        if (rows > most) { most = rows; fullest = p; }
+    }
+    moek_ep_release_(ep, MOEK_EP_COUNTS, handle);
+    if (most > (uint64_t)ep->config.max_rows)
+        MOEK_REFUSE_(&step->args, MOEK_E_CAPACITY, "rank %d would receive %lu rows, the group was opened with max_rows "
+                     "= %d: nothing was sent.  max_rows = ranks * max_tokens = %d is always enough", fullest,
+                     (unsigned long)most, ep->config.max_rows, ranks * ep->config.max_tokens);
+    return MOEK_OK;
+}
+
+static moek_status moek_ep_prepare_send_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const int handle = step->args.handle, ranks = ep->config.ranks;
+    int32_t counts[MOEK_EP_MAX_RANKS], first[MOEK_EP_MAX_RANKS];
+    moek_ep_message_ m;
+    moek_ep_work_ w;
+    int i, t;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_IDLE_);
+    if (status == MOEK_OK) status = moek_ep_quantize_(ep, step, &m, stream);
+    if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
+    for (i = 0; i < ranks; i++) {
+        first[i] = ep->config.rank * ep->config.max_tokens;
+        w.offsets[i] = i * ep->config.max_tokens;
+        for (counts[i] = 0, t = 0; t < step->tokens; t++)
+            counts[i] += moek_ep_goes_(ep, step->ids + (size_t)t * (size_t)ep->slots, i);
+    }
+    if (ep->config.kind == MOEK_EP_ALLTOALL &&
+        (status = moek_ep_exchange_counts_(ep, step, counts, first, w.offsets)) != MOEK_OK)
+        return status;
+    status = moek_ep_grant_(ep, MOEK_EP_DISPATCH, handle);
+    for (i = 0; i < ranks && status == MOEK_OK; i++) {
+        const int p = moek_ep_turn_(ep, i);
+        size_t row = (size_t)first[p];
+        for (t = 0; t < step->tokens; t++)
+            if (moek_ep_goes_(ep, step->ids + (size_t)t * (size_t)ep->slots, p))
+                moek_ep_put_row_(ep, step, &m, t, p, row++);
+    }
+    if (status == MOEK_OK)
+        status = moek_ep_publish_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), counts);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    ep->stage[handle] = MOEK_EP_SENT_;
+    return MOEK_OK;
+}
+
+/* Received rows to [local experts][rows_per_expert], by rank and token within an expert. */
+static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w, char *to)
+{
+    const moek_plan *plan = step->plan;
+    const moek_ep_message_ m = moek_ep_message_of_(plan);
+    const int me = ep->config.rank, handle = step->args.handle;
+    int s, i, k;
+    memset(w->expert_tokens, 0, 4 * (size_t)plan->local_experts);
+    for (s = 0; s < ep->config.ranks; s++) {
+        for (i = 0; i < w->counts[s]; i++) {
+            const size_t row = (size_t)(w->offsets[s] + i);
+            const int32_t *ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, row);
+            for (k = 0; k < plan->slots; k++) {
+                const int32_t e = ids[k];
+                const int fits = e >= 0 && w->expert_tokens[e] < plan->rows_per_expert;
+                const int at = fits ? e * plan->rows_per_expert + w->expert_tokens[e]++ : -1;
+                w->slot_row[row * (size_t)plan->slots + (size_t)k] = at;
+                if (!fits) continue;
+                memcpy(to + (size_t)at * m.x_bytes, moek_ep_field_(ep, me, handle, ep->layout.x, row), m.x_bytes);
+                if (m.scale_bytes)
+                    memcpy((char *)w->arrived.scale + (size_t)at * m.scale_bytes,
+                           moek_ep_field_(ep, me, handle, ep->layout.scale, row), m.scale_bytes);
+            }
+        }
+    }
+}
+
+static moek_status moek_ep_arrived_low_latency_(const moek_ep *ep, moek_step *step, const moek_ep_work_ *w,
+                                                moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int late = moek_ep_late_(plan);
+    moek_quant_args a;
+    moek_ep_sort_rows_(ep, step, w, late ? (char *)w->unquantized : (char *)w->arrived.q);
+    step->a = w->arrived.q;
+    step->a_scale = !moek_is_fp8_(plan->config.quant) ? NULL
+                  : plan->config.quant == MOEK_FP8T && !late ? plan->weights.x_scale : w->arrived.scale;
+    step->rows = plan->rows_per_expert;
+    step->expert_ids = NULL;
+    step->expert_weights = NULL;
+    step->expert_tokens = w->expert_tokens;
+    if (!late) return MOEK_OK;
+    a = moek_quant_to_(plan, w->unquantized, (size_t)plan->local_experts * (size_t)plan->rows_per_expert,
+                       (size_t)plan->config.hidden, w->arrived);
+    a.counts = w->expert_tokens;
+    a.rows_per_expert = plan->rows_per_expert;
+    return plan->quant->launch(&a, stream);
+}
+
+/* In allgather, ids of -1 where a rank has no tokens. */
+static void moek_ep_nobody_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
+{
+    const size_t bytes = 4 * (size_t)ep->slots;
+    int s, i;
+    for (s = 0; s < ep->config.ranks; s++)
+        for (i = w->counts[s]; i < ep->config.max_tokens; i++)
+            memset(moek_ep_field_(ep, ep->config.rank, step->args.handle, ep->layout.ids,
+                                  (size_t)(w->offsets[s] + i)), 0xff, bytes);
+}
+
+static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, const moek_ep_work_ *w,
+                                         moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int me = ep->config.rank, handle = step->args.handle, gather = ep->config.kind == MOEK_EP_ALLGATHER;
+    const int last = ep->config.ranks - 1;
+    const moek_ep_message_ m = moek_ep_message_of_(plan);
+    moek_quant_args a;
+    step->rows = gather ? (int)moek_ep_rows_(ep) : w->offsets[last] + w->counts[last];
+    step->a = moek_ep_field_(ep, me, handle, ep->layout.x, 0);
+    step->a_scale = m.scale_bytes ? (const float *)moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
+                  : moek_ep_sends_t_(plan) ? NULL : plan->weights.x_scale;
+    step->expert_ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
+    step->expert_weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, 0);
+    step->expert_tokens = NULL;
+    if (gather) moek_ep_nobody_(ep, step, w);
+    if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
+    a = moek_quant_to_(plan, step->a, (size_t)step->rows, (size_t)plan->config.hidden, w->arrived);
+    if (gather) { a.counts = w->counts; a.rows_per_expert = ep->config.max_tokens; }
+    step->a = w->arrived.q;
+    step->a_scale = w->arrived.scale;
+    return plan->quant->launch(&a, stream);
+}
+
+static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const int handle = step->args.handle;
+    moek_ep_work_ w;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
+    if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
+    status = moek_ep_arrive_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), w.counts);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    status = moek_ep_low_latency_(ep) ? moek_ep_arrived_low_latency_(ep, step, &w, stream)
+                                      : moek_ep_arrived_rows_(ep, step, &w, stream);
+    if (status == MOEK_OK) ep->stage[handle] = MOEK_EP_ARRIVED_;
+    return status;
+}
+
+/* ---- finalize ---------------------------------------------------------------------------------------------------- */
+
+/* A received row and what the experts made of it: row k of `out` is at out + at[k] * hidden; at[k] < 0: dropped. */
+typedef struct moek_ep_given_ {
+    int slots, hidden, dtype;
+    const int32_t *ids;
+    const float *weights;
+    const uint16_t *out;
+    ptrdiff_t at[MOEK_MAX_TOPK_];
+    int reduced;                      /* the experts weighted and added up themselves: at[0] is all                   */
+} moek_ep_given_;
+
+/* T or f32: the sum over the row's experts here. */
+static void moek_ep_reduce_row_(const moek_ep_given_ *g, void *to, int f32)
+{
+    enum { STRETCH = 512 };
+    int j0, j, k;
+    for (j0 = 0; j0 < g->hidden; j0 += STRETCH) {
+        const int n = g->hidden - j0 < STRETCH ? g->hidden - j0 : (int)STRETCH;
+        float sum[STRETCH] = {0};
+        for (k = 0; k < (g->reduced ? 1 : g->slots); k++) {
+            const uint16_t *from = g->out + g->at[k] * g->hidden + j0;
+            const float weight = g->reduced ? 1.0f : g->weights[k];
+            if (!g->reduced && (g->ids[k] < 0 || g->at[k] < 0)) continue;
+            for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], g->dtype);
+        }
+        if (f32) memcpy((float *)to + j0, sum, 4 * (size_t)n);
+        else for (j = 0; j < n; j++) ((uint16_t *)to)[j0 + j] = moek_to_t_(sum[j], g->dtype);
+    }
+}
+
+/* To the window of the token's rank: one row, or with EXACT one a slot (zeros for what was dropped).  Returns them. */
+static int moek_ep_return_row_(const moek_ep *ep, const moek_ep_given_ *g, int rank, int handle, int token)
+{
+    const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32;
+    const size_t bytes = (size_t)g->hidden * (f32 ? 4 : 2), first = (size_t)token * (size_t)ep->layout.slots;
+    int k, mine = -1, rows = 0;
+    for (k = 0; k < g->slots; k++) {
+        char *to;
+        if (g->ids[k] < 0) continue;
+        if (mine < 0) mine = k;
+        if (ep->config.combine != MOEK_EP_EXACT) continue;
+        to = moek_ep_partial_(ep, rank, handle, first + (size_t)k, bytes);
+        if (g->at[k] < 0) memset(to, 0, bytes);
+        else memcpy(to, g->out + g->at[k] * g->hidden, bytes);
+        rows++;
+    }
+    if (mine < 0 || rows) return rows;
+    if (ep->config.ranks <= ep->slots) mine = ep->config.rank;
+    moek_ep_reduce_row_(g, moek_ep_partial_(ep, rank, handle, first + (size_t)mine, bytes), f32);
+    return 1;
+}
+
+static int moek_ep_return_rows_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w, int weight_and_reduce,
+                                int rank)
+{
+    const moek_plan *plan = step->plan;
+    const int me = ep->config.rank, handle = step->args.handle;
+    int i, k, rows = 0;
+    for (i = 0; i < w->counts[rank]; i++) {
+        const size_t row = (size_t)(w->offsets[rank] + i), slot = row * (size_t)plan->slots;
+        moek_ep_given_ g;
+        g.slots = plan->slots; g.hidden = plan->config.hidden; g.dtype = plan->config.dtype;
+        g.ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, row);
+        g.weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, row);
+        g.out = (const uint16_t *)step->out;
+        g.reduced = weight_and_reduce == MOEK_NOOP;
+        for (k = 0; k < g.slots; k++)
+            g.at[k] = moek_ep_low_latency_(ep) ? (ptrdiff_t)w->slot_row[slot + (size_t)k]
+                    : (ptrdiff_t)(g.reduced ? row : slot + (size_t)k);
+        rows += moek_ep_return_row_(ep, &g, rank, handle,
+                                    *(const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.token, row));
+    }
+    return rows;
+}
+
+static moek_status moek_ep_finalize_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                          moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const int handle = step->args.handle;
+    int32_t counts[MOEK_EP_MAX_RANKS];
+    moek_ep_work_ w;
+    int i;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
+    (void)stream;
+    if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
+    status = moek_ep_grant_(ep, MOEK_EP_COMBINE, handle);
+    for (i = 0; i < ep->config.ranks && status == MOEK_OK; i++) {
+        const int p = moek_ep_turn_(ep, i);
+        counts[p] = moek_ep_return_rows_(ep, step, &w, weight_and_reduce, p);
+    }
+    if (status == MOEK_OK) status = moek_ep_publish_(ep, MOEK_EP_COMBINE, handle, moek_ep_tag_(step->plan), counts);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    moek_ep_release_(ep, MOEK_EP_DISPATCH, handle);
+    ep->stage[handle] = MOEK_EP_RETURNED_;
+    return MOEK_OK;
+}
+
+/* Rows of `partial` that ranks sent back for a token, ranks ascending.  Returns how many. */
+static int moek_ep_returned_(const moek_ep *ep, const int32_t *ids, int *rows)
+{
+    int first[MOEK_EP_MAX_RANKS], p, k, n = 0;
+    for (p = 0; p < ep->config.ranks; p++) first[p] = -1;
+    for (k = ep->slots - 1; k >= 0; k--)
+        if (ids[k] >= 0 && ids[k] < ep->physical_experts) first[moek_ep_places_(ep)[ids[k]] >> 16] = k;
+    for (p = 0; p < ep->config.ranks; p++)
+        if (first[p] >= 0) rows[n++] = ep->config.ranks <= ep->slots ? p : first[p];
+    return n;
+}
+
+static void moek_ep_add_up_(const moek_ep *ep, const moek_step *step, int t)
+{
+    enum { STRETCH = 512 };
+    const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32, hidden = ep->hidden, dtype = ep->dtype;
+    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), at = (size_t)t * (size_t)hidden;
+    const uint16_t *addend = step->args.shared_y ? (const uint16_t *)step->args.shared_y + at : NULL;
+    uint16_t *y = (uint16_t *)step->args.y + at;
+    int rows[MOEK_EP_MAX_RANKS], i, j0, j;
+    const int n = moek_ep_returned_(ep, step->ids + (size_t)t * (size_t)ep->slots, rows);
+    for (j0 = 0; j0 < hidden; j0 += STRETCH) {
+        const int end = hidden - j0 < STRETCH ? hidden : j0 + (int)STRETCH;
+        float sum[STRETCH] = {0};
+        for (i = 0; i < n; i++) {
+            const char *from = moek_ep_partial_(ep, ep->config.rank, step->args.handle,
+                                                (size_t)t * (size_t)ep->layout.slots + (size_t)rows[i], bytes);
+            for (j = j0; j < end; j++)
+                sum[j - j0] += f32 ? ((const float *)from)[j] : moek_from_t_(((const uint16_t *)from)[j], dtype);
+        }
+        for (j = j0; j < end; j++)
+            y[j] = moek_to_t_(sum[j - j0] + (addend ? moek_from_t_(addend[j], dtype) : 0.0f), dtype);
+    }
+}
+
+/* EXACT: as on one rank. */
+static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    moek_combine_args a;
+    memset(&a, 0, sizeof a);
+    a.tokens = step->tokens; a.topk = plan->slots; a.hidden = plan->config.hidden;
+    a.experts = ep->physical_experts;
+    a.dtype = plan->config.dtype;
+    a.rows = moek_ep_partial_(ep, ep->config.rank, step->args.handle, 0, 0);
+    a.ids = step->ids;
+    a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
+    a.addend = step->args.shared_y;
+    a.y = step->args.y;
+    return plan->combine->launch(&a, stream);
+}
+
+static moek_status moek_ep_finalize_receive_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                             moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const int handle = step->args.handle;
+    int32_t counts[MOEK_EP_MAX_RANKS];
+    int t;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
+    (void)weight_and_reduce;
+    if (status != MOEK_OK) return status;
+    status = moek_ep_arrive_(ep, MOEK_EP_COMBINE, handle, moek_ep_tag_(step->plan), counts);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    if (ep->config.combine == MOEK_EP_EXACT) status = moek_ep_combine_(ep, step, stream);
+    else for (t = 0; t < step->tokens; t++) moek_ep_add_up_(ep, step, t);
+    moek_ep_release_(ep, MOEK_EP_COMBINE, handle);
+    ep->stage[handle] = MOEK_EP_IDLE_;
+    return status;
+}
+#endif

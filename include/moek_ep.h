@@ -1,0 +1,189 @@
+/* moek_ep.h -- expert parallelism: the experts of a layer on several ranks, and still one call a layer.
+ *
+ * Do this, in the ONE file that holds the implementation (instead of moek.h; it has all of moek.h):
+ *
+ *     #define MOEK_IMPLEMENTATION
+ *     #include "moek_ep.h"
+ *
+ * and on every rank, with the same config but for `rank`:
+ *
+ *     moek_ep_config group = {0};
+ *     group.rank = r;  group.ranks = 4;  group.layer = &config;         1. who we are; the layer, as for one rank
+ *     window = memory of moek_ep_window_size(&group) bytes, ZEROED      2. bring a window; tell the others where it is
+ *     moek_ep_open(&ep, &group, base);                                  3. base[p]: the window of rank p.  Collective
+ *     moek_ep_join(&ep, &config);                                       4. from here as on one rank:
+ *     moek_plan_init(&plan, &config);  moek_plan_bind(&plan, &weights);    weights: of this rank's experts only
+ *     moek_run(&plan, &args, stream);                                      args: this rank's tokens.  Collective
+ *
+ * moek_run gives each rank the result of its own tokens, over all experts, wherever they live.
+ *
+ * WHAT IS HERE: ranks on the CPU rows of one host: threads of a process, or processes that share the windows (mmap; a
+ * window holds no pointers, and base[] is each rank's own).
+ * WHAT IS NOT HERE YET: kernels that send and receive on GPUs, and what finds the windows of other GPUs (NCCL, cudaIpc,
+ * peer access).  The layout of a window, its flags and the halves of each exchange are made for them (moek/ep_layout.h,
+ * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group that has ended can not go
+ * on with the ranks that survive.  But all ranks may open it again, in the same moek_ep, on zeroed windows: plans that
+ * have joined it are then good again.
+ *
+ * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
+ * ids) lives on one rank.  P experts on R ranks:
+ *     MOEK_EP_LINEAR        rank r has P / R in a row, the first P % R ranks one more
+ *     MOEK_EP_ROUND_ROBIN   expert e lives on rank e % R, there as number e / R
+ *     owner                 your own table: expert e lives on rank owner[e]; on a rank they are numbered in order of e
+ * A rank may have no experts but then still needs one in its weights (moek_ep_local_experts() returns at least 1).
+ * weights.w_up and the others hold the experts of this rank in that order (moek_ep_expert() tells their physical
+ * number); weights.expert_map stays NULL.  weights.replicas maps logical to physical experts before rows are sent,
+ * weights.expert_load counts physical experts for the tokens of this rank: add the counters of all ranks.
+ *
+ * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it,
+ * by rules that count bytes (nothing is measured on GPUs yet); moek_ep_explain says why.  T: the tokens of a rank and
+ * chunk; R: ranks; K: topk + shared_slots; E: experts of a rank.
+ *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
+ *                  waits for nobody, and receiving is a hook (moek_prepare_receive).  For few tokens
+ *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange
+ *                  their counts first, so that rows are written where they stay; where they would not fit (max_rows),
+ *                  every rank gets MOEK_E_CAPACITY, with the size needed, before any row moves, and can go on
+ *     allgather    standard format [R][T]; every token goes to every rank.  No counts, no capacity; moves little more
+ *                  than alltoall where nearly every token has experts on nearly every rank
+ * A group is of one kind: who wants low_latency for few tokens and another for many opens two, and plans for each.
+ * Rows travel in the layer's format: quantized before they are sent (with their scales), but for fp8t without
+ * weights.x_scale, and for experts that quantize themselves (not low_latency): those travel as T, and fp8t is quantized
+ * where it arrives, with the scale of all rows that arrived (low_latency: and are kept; allgather: of all tokens).
+ * weights.x_scale of fp8t must be the same on all ranks.
+ *
+ * COMBINE.  The rank of an expert sends back, o being what the experts gave, rounded to T:
+ *     MOEK_EP_REDUCED      T(sum over the token's experts here, k ascending, of weight * o), a row a token: the default
+ *     MOEK_EP_REDUCED_F32  the same, not rounded
+ *     MOEK_EP_EXACT        the rows o themselves, one a slot
+ * and the rank of the token adds them up in f32, ranks ascending (EXACT: k ascending, as one rank does), then shared_y,
+ * and rounds to T once.  The same inputs give the same bits in every run, however ranks are timed.  EXACT gives the
+ * bits of one rank that holds all experts, whatever R, where a token's o do not depend on the tokens beside it
+ * (batch_invariant, or rows of arch cpu; fp8t: with x_scale and h_scale).  Before y is rounded, REDUCED is off from it
+ * by at most 2^-8 (bf16; 2^-11 in fp16) of the sum of the partial sums' sizes; REDUCED_F32 by the order of f32 sums.
+ *
+ * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ
+ * (0 tokens are fine; a rank without tokens still calls moek_run).  A run that one rank alone refuses (say, for a
+ * workspace that is too small) leaves the others waiting until their timeout.  args.handle 0 and 1 are two operations
+ * in flight, if the group has handles = 2: each has its own part of the window, its own flags, its own workspace.  They
+ * need no common order but in alltoall, where all ranks must start them in the same order.  A second operation on a
+ * handle before the first has ended is MOEK_E_ARGUMENT.
+ *
+ * ERRORS.  No wait is longer than timeout_ms.  The first failure is kept, told to all ranks, and ends the group: every
+ * run returns it (MOEK_E_TIMEOUT on the rank that waited, MOEK_E_ABORTED on the others) with a sentence in args.why,
+ * and moek_ep_poll says which rank, phase and operation it was.  What was half written is never taken for whole; y is
+ * then not written.  MOEK_E_CAPACITY alone does not end the group: it is the same on all ranks.  If a part of yours
+ * fails between send and receive, call moek_ep_abort: the others then need not wait for their timeout.
+ *
+ * THREADS.  One thread at a time for each handle of a moek_ep; moek_ep_poll and moek_ep_abort from any thread.
+ * MEMORY.  Nothing is allocated.  A window must stay until all ranks have ended their last run (or failed).          */
+#ifndef MOEK_EP_H
+#define MOEK_EP_H
+#include "moek.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MOEK_EP_MAX_RANKS = 64, MOEK_EP_MAX_HANDLES = 2, MOEK_EP_FEW_TOKENS = 256 };
+
+/* X(NAME, name, number), best first. */
+#define MOEK_EACH_EP_KIND(X) X(LOW_LATENCY, low_latency, 1) X(ALLTOALL, alltoall, 2) X(ALLGATHER, allgather, 3)
+#define MOEK_EP_KIND_(NAME, name, number) MOEK_EP_##NAME = number,
+enum { MOEK_EP_AUTO = 0, MOEK_EACH_EP_KIND(MOEK_EP_KIND_) MOEK_EP_KIND_COUNT_ };
+
+enum { MOEK_EP_REDUCED, MOEK_EP_REDUCED_F32, MOEK_EP_EXACT };          /* combine (above) */
+enum { MOEK_EP_LINEAR, MOEK_EP_ROUND_ROBIN };                          /* placement (above) */
+enum { MOEK_EP_HOST };                                 /* transport: memory of the host that all can address */
+enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
+
+/* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
+typedef struct moek_ep_config {
+    int rank, ranks;                  /* required: 0 <= rank < ranks <= MOEK_EP_MAX_RANKS                             */
+    const moek_config *layer;         /* required: the layer, or of several with the same hidden, slots, format and
+                                         experts the one with most tokens.  Read here, not kept                       */
+    int kind;                         /* MOEK_EP_*; AUTO: chosen                                                      */
+    int combine;                      /* MOEK_EP_REDUCED, _REDUCED_F32, _EXACT                                        */
+    int placement;                    /* MOEK_EP_LINEAR, _ROUND_ROBIN                                                 */
+    const int32_t *owner;             /* [physical_experts]: rank of each, or NULL.  Host memory, not kept            */
+    int max_tokens;                   /* the most tokens a rank sends at once; 0: those of a chunk of the layer       */
+    int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough   */
+    int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
+    int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
+    int transport;                    /* MOEK_EP_HOST                                                                 */
+} moek_ep_config;
+
+/* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
+typedef struct moek_ep_field { size_t at, stride; } moek_ep_field;
+typedef struct moek_ep_layout {
+    size_t size;                      /* of a window: a multiple of 4096                                              */
+    size_t hello, abort_word, latch, flags, local, counts, place;
+    size_t rows, rows_size;           /* received rows: of handle 0; of one handle                                    */
+    size_t partial, partial_size;     /* what comes back: of handle 0; of one handle                                  */
+    moek_ep_field x, scale, token, ids, weights;      /* of a received row, from the start of its handle's rows       */
+    int slots;                        /* rows of `partial` a token                                                    */
+} moek_ep_layout;
+
+/* A rank's end of a group.  Yours: it must stay where it is while plans use it.  Read it; only the functions below and
+ * runs write it.                                                                                                     */
+typedef struct moek_ep {
+    moek_ep_config config;            /* with the defaults filled in; layer and owner NULL                            */
+    moek_prepare_finalize part;       /* what moek_ep_join puts in a config                                           */
+    moek_ep_layout layout;
+    int hidden, slots, physical_experts, local_experts, quant, dtype;      /* of the layer; local: at least 1         */
+    int row_bytes, scale_bytes;       /* the most that a row of x, and its scales, take on the wire                   */
+    char *base[MOEK_EP_MAX_RANKS];
+    int open;
+    int stage[MOEK_EP_MAX_HANDLES];   /* of the operation on a handle: 0, or the halves that have been done           */
+    char why[MOEK_WHY];               /* the reason, when moek_ep_open said no; else empty                            */
+} moek_ep;
+
+/* What ended a group. */
+typedef struct moek_ep_error {
+    moek_status status;               /* MOEK_OK: nothing                                                             */
+    moek_status cause;                /* ABORTED: what the rank that aborted had; else the same as status             */
+    int reporter;                     /* the rank that failed first, as far as this one knows                         */
+    int peer;                         /* the rank that it waited for, or its own number                               */
+    int phase, handle;                /* MOEK_EP_OPENING, ...                                                         */
+    unsigned operation;               /* number of the operation on that handle and phase, from 1 (24 bits)           */
+} moek_ep_error;
+
+/* Bytes of this rank's window; 0 for a config that can not be opened (moek_ep_explain says why).  Align it to 256
+ * bytes, and zero it before any other rank learns its address.                                                       */
+size_t      moek_ep_window_size(const moek_ep_config *config);
+
+/* Opens this rank's end: base[p] is the window of rank p, as this rank addresses it (copied).  Waits for all ranks, at
+ * most timeout_ms, and compares their configs.  OK, E_ARGUMENT, E_BACKEND, E_TIMEOUT, E_ABORTED, E_MISMATCH, with a
+ * sentence in ep->why.  There is no close: when all ranks are done, let go of the windows.                           */
+moek_status moek_ep_open(moek_ep *ep, const moek_ep_config *config, void *const *base);
+
+/* The layer of `config` runs on the group: sets prepare_finalize, format, local_experts and physical_experts, and
+ * excludes GPUs for a group in host memory.  What does not fit the group is refused by moek_plan_init, with a sentence.
+ * OK, E_ARGUMENT (a NULL, or a group that is not open).                                                              */
+moek_status moek_ep_join(const moek_ep *ep, moek_config *config);
+
+/* Experts of a rank, at least 1; and the physical number of its expert `local`, or -1 where it has none.  Of an open
+ * group.                                                                                                             */
+int         moek_ep_local_experts(const moek_ep *ep, int rank);
+int         moek_ep_expert(const moek_ep *ep, int rank, int local);
+
+/* What ended the group, if anything did: MOEK_OK or the status that runs return.  Any thread, no waiting.            */
+moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error);
+/* Ends the group for all ranks; runs that wait return MOEK_E_ABORTED.  Any thread.                                   */
+void        moek_ep_abort(moek_ep *ep);
+
+/* Every kind: taken, or why not; window and transport.  Describe: an open group.  Both return the length needed.     */
+size_t      moek_ep_explain(const moek_ep_config *config, char *text, size_t size);
+size_t      moek_ep_describe(const moek_ep *ep, char *text, size_t size);
+const char *moek_ep_kind_name(int kind);                                         /* "alltoall"; NULL if there is none */
+
+#ifdef __cplusplus
+}
+#endif
+
+#ifdef MOEK_IMPLEMENTATION
+#include "moek/ep_layout.h"
+#include "moek/ep_wire.h"
+#include "moek/ep_parts.h"
+#include "moek/ep_group.h"
+#endif
+#endif
