@@ -22,8 +22,9 @@
  * WHAT IS NOT HERE YET: kernels that send and receive on GPUs, and what finds the windows of other GPUs (NCCL, cudaIpc,
  * peer access).  The layout of a window, its flags and the halves of each exchange are made for them (moek/ep_layout.h,
  * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group that has ended can not go
- * on with the ranks that survive.  But all ranks may open it again, in the same moek_ep, on zeroed windows: plans that
- * have joined it are then good again.
+ * on with the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them
+ * have returned, each zeroes its window; after a barrier of yours they open.  Plans that have joined are then good
+ * again.
  *
  * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
  * ids) lives on one rank.  P experts on R ranks:
@@ -70,9 +71,10 @@
  *
  * ERRORS.  No wait is longer than timeout_ms.  The first failure is kept, told to all ranks, and ends the group: every
  * run returns it (MOEK_E_TIMEOUT on the rank that waited, MOEK_E_ABORTED on the others) with a sentence in args.why,
- * and moek_ep_poll says which rank, phase and operation it was.  What was half written is never taken for whole; y is
- * then not written.  MOEK_E_CAPACITY alone does not end the group: it is the same on all ranks.  If a part of yours
- * fails between send and receive, call moek_ep_abort: the others then need not wait for their timeout.
+ * and moek_ep_poll says which rank, phase and operation it was.  What was half written is never taken for whole; y of
+ * that chunk and later ones is then not written.  MOEK_E_CAPACITY alone does not end the group: it is the same on all
+ * ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then need not wait for
+ * their timeout.
  *
  * THREADS.  One thread at a time for each handle of a moek_ep; moek_ep_poll and moek_ep_abort from any thread.
  * MEMORY.  Nothing is allocated.  A window must stay until all ranks have ended their last run (or failed).          */
@@ -93,7 +95,7 @@ enum { MOEK_EP_AUTO = 0, MOEK_EACH_EP_KIND(MOEK_EP_KIND_) MOEK_EP_KIND_COUNT_ };
 
 enum { MOEK_EP_REDUCED, MOEK_EP_REDUCED_F32, MOEK_EP_EXACT };          /* combine (above) */
 enum { MOEK_EP_LINEAR, MOEK_EP_ROUND_ROBIN };                          /* placement (above) */
-enum { MOEK_EP_HOST };                                 /* transport: memory of the host that all can address */
+enum { MOEK_EP_HOST = 1 };                             /* transport: memory of the host that all can address */
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
@@ -109,7 +111,7 @@ typedef struct moek_ep_config {
     int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough   */
     int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
     int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
-    int transport;                    /* MOEK_EP_HOST                                                                 */
+    int transport;                    /* MOEK_EP_HOST; 0: chosen (so far, that)                                       */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
@@ -149,12 +151,16 @@ typedef struct moek_ep_error {
 
 /* Bytes of this rank's window; 0 for a config that can not be opened (moek_ep_explain says why).  Align it to 256
  * bytes, and zero it before any other rank learns its address.                                                       */
-size_t      moek_ep_window_size(const moek_ep_config *config);
+#define moek_ep_window_size(config) moek_ep_window_size_((config), sizeof(moek_ep_config), MOEK_VERSION)
+size_t      moek_ep_window_size_(const moek_ep_config *config, size_t config_size, int version);
 
 /* Opens this rank's end: base[p] is the window of rank p, as this rank addresses it (copied).  Waits for all ranks, at
  * most timeout_ms, and compares their configs.  OK, E_ARGUMENT, E_BACKEND, E_TIMEOUT, E_ABORTED, E_MISMATCH, with a
- * sentence in ep->why.  There is no close: when all ranks are done, let go of the windows.                           */
-moek_status moek_ep_open(moek_ep *ep, const moek_ep_config *config, void *const *base);
+ * sentence in ep->why; E_VERSION.  There is no close: when all ranks are done, let go of the windows.                */
+#define moek_ep_open(ep, config, base) \
+    moek_ep_open_((ep), (config), (base), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
+moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const *base, size_t ep_size,
+                          size_t config_size, int version);
 
 /* The layer of `config` runs on the group: sets prepare_finalize, format, local_experts and physical_experts, and
  * excludes GPUs for a group in host memory.  What does not fit the group is refused by moek_plan_init, with a sentence.
@@ -168,7 +174,7 @@ int         moek_ep_expert(const moek_ep *ep, int rank, int local);
 
 /* What ended the group, if anything did: MOEK_OK or the status that runs return.  Any thread, no waiting.            */
 moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error);
-/* Ends the group for all ranks; runs that wait return MOEK_E_ABORTED.  Any thread.                                   */
+/* Ends an open group for all ranks; runs that wait return MOEK_E_ABORTED.  Any thread.                               */
 void        moek_ep_abort(moek_ep *ep);
 
 /* Every kind: taken, or why not; window and transport.  Describe: an open group.  Both return the length needed.     */

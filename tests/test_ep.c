@@ -1104,7 +1104,7 @@ static void test_selection(void)
     EXPLAINS(g_.placement = 9, "placement is 9");
     EXPLAINS(g_.handles = 3, "handles is 3; 1 or 2");
     EXPLAINS(g_.timeout_ms = -1, "timeout_ms -1");
-    EXPLAINS(g_.transport = 1, "there is only MOEK_EP_HOST yet");
+    EXPLAINS(g_.transport = 2, "there is only MOEK_EP_HOST yet");
     EXPLAINS(layer_.hidden = 0, "config.hidden is 0");
     EXPLAINS(layer_.quant = 77, "config.quant is 77");
     EXPLAINS(layer_.max_tokens = 100000000, "overflow 31 bits");
@@ -1197,6 +1197,7 @@ static void test_refused(void)
 #define NO_PLAN(change, words) \
     c = s->config; moek_ep_join(&k->ep, &c); change; \
     CHECK(moek_plan_init(&plan, &c) != MOEK_OK && strstr(plan.why, words), "%s: %s", #change, plan.why)
+    NO_PLAN((c.backend = 0, c.exclude = 0), "the group is in host memory");
     NO_PLAN(c.hidden = 256, "hidden 256 (the group was opened with 128)");
     NO_PLAN(c.topk = 2, "topk + shared_slots 2");
     NO_PLAN(c.quant = MOEK_FP16, "dtype");

@@ -755,19 +755,33 @@ static void gemm_one(int up, int act, int layout, int turn)
     if (now.row->hidden && !up) c.n = now.row->hidden;
     gemm_case(quant, &c);
 }
-/* Large enough for every tile, stage and warp to be in use: a hot expert among empty and small ones. */
-static void gemm_large(int up, int batched)
+static void gemm_sized(int up, int kind, int experts, int slots, int batched, int order)
 {
     gemm_case_t c;
     memset(&c, 0, sizeof c);
-    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = 1, c.experts = 7, c.topk = 2, c.batched = batched;
+    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = 1, c.experts = experts, c.topk = 2;
+    c.batched = batched, c.slots = slots, c.kind = kind, c.order = order;
     c.dtype = now.row->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    c.slots = 2 * (now.row->m > 64 ? now.row->m : 64) + 13;
-    c.kind = IDS_SKEWED, c.order = up ? ORDER_IN : ORDER_OUT;
     c.n = round_up(SMALL ? 72 : 328, now.row->granule), c.k = round_up(SMALL ? 136 : 648, now.row->granule);
     if (now.row->hidden && up) c.k = now.row->hidden;
     if (now.row->hidden && !up) c.n = now.row->hidden;
     gemm_case(now.row->quant, &c);
+}
+/* Large enough for every tile, stage and warp to be in use: a hot expert among empty and small ones. */
+static void gemm_large(int up, int batched)
+{
+    gemm_sized(up, IDS_SKEWED, 7, 2 * (now.row->m > 64 ? now.row->m : 64) + 13, batched, up ? ORDER_IN : ORDER_OUT);
+}
+/* One expert with two full row blocks and a third that is not: blocks that go in pairs, and an odd one. */
+static void gemm_odd(int up)
+{
+    const int m = now.row->m ? now.row->m : 16;
+    int order;
+    if (SMALL || !now.row->arch) return;
+    for (order = 0; order < 4; order++) {
+        gemm_sized(up, IDS_ONE, 1, 2 * m + m / 2 + 1, 0, order);
+        gemm_sized(up, IDS_ONE, 1, 2 * m + m / 2, 0, order);
+    }
 }
 /* 4096 tokens (or 4096 of top-2), but few columns: a hot expert beside smaller ones, and one that gets them all.  More
  * tiles than a GPU has multiprocessors, so that persistent blocks take several. */
@@ -846,6 +860,7 @@ static void test_up(void)
                 gemm_one(1, acts[i][0], layout, turn++);
     gemm_large(1, 0);
     gemm_large(1, 1);
+    gemm_odd(1);
     gemm_many_tokens(1);
 }
 static void test_down(void)
@@ -854,6 +869,7 @@ static void test_down(void)
     for (turn = 0; turn < (SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
+    gemm_odd(0);
     gemm_many_tokens(0);
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS);
 }

@@ -352,7 +352,7 @@ MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
  * y = x * high + x * low, where high is a little less than 1 / s (so that low > 0, and -0 stays -0) and low the rest.
  * That is x / s but for about 2^-42 of it, and e4m3 of both is the same: of all T x and top with |x| <= top, both T, s
  * of fp8b128 with and without ue8m0 and of fp8c, and each `high` that moek_about_one_over_ may lead to, all were tried.
- */
+ * (With s above 2^104 low is a denormal: compiled to flush those, an exact tie may go the other way.) */
 typedef struct moek_inverse_ { float high, low; } moek_inverse_;
 MOEK_DEVICE uint32_t moek_most_t8_(moek_words_ x, int dtype)
 {

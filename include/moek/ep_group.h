@@ -36,7 +36,7 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
                  c->max_tokens, c->max_rows, c->timeout_ms);
     if (c->handles < 0 || c->handles > MOEK_EP_MAX_HANDLES)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
-    if (c->transport != MOEK_EP_HOST)
+    if (c->transport && c->transport != MOEK_EP_HOST)
         MOEK_NO_(why, MOEK_E_BACKEND, "transport is %d; there is only MOEK_EP_HOST yet", c->transport);
     return MOEK_OK;
 }
@@ -50,6 +50,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     int e, raw;
     *c = *config;
     if (status != MOEK_OK) return status;
+    if (!c->transport) c->transport = MOEK_EP_HOST;
     layer = *config->layer;
     if ((status = moek_check_sizes_(&layer, why)) != MOEK_OK || (status = moek_check_kinds_(&layer, why)) != MOEK_OK)
         return status;
@@ -141,11 +142,12 @@ static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, mo
     return MOEK_OK;
 }
 
-size_t moek_ep_window_size(const moek_ep_config *config)
+size_t moek_ep_window_size_(const moek_ep_config *config, size_t config_size, int version)
 {
     moek_text_ none = moek_text_in_(NULL, 0);
     moek_ep ep;
     memset(&ep, 0, sizeof ep);
+    if (version != MOEK_VERSION || config_size != sizeof *config) return 0;
     return config && moek_ep_choose_(&ep, config, &none, &none) == MOEK_OK ? ep.layout.size : 0;
 }
 
@@ -165,6 +167,10 @@ static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_confi
     MOEK_SAME_(c->physical_experts, physical_experts, "physical_experts");
     MOEK_SAME_(c->local_experts, local_experts, "local_experts");
 #undef MOEK_SAME_
+    if (!t.length && ep->config.transport == MOEK_EP_HOST &&
+        (c->backend ? MOEK_BACKENDS_GPU >> c->backend & 1 : ~c->exclude & MOEK_BACKENDS_GPU))
+        moek_say_(&t, "rows of a GPU: the group is in host memory (backend must be 0 or MOEK_BACKEND_CPU, "
+                  "and exclude hold MOEK_BACKENDS_GPU, as moek_ep_join left it)");
     if (!t.length) moek_ep_kind_refuses_(ep, c, ep->config.kind, 1, &t);
     if (!t.length && c->experts_impl && c->experts_impl->expects_unquantized && ep->row_bytes < 2 * ep->hidden)
         moek_say_(&t, "experts %s, which expect unquantized rows: the group was opened without them in its layer",
@@ -288,12 +294,15 @@ static moek_status moek_ep_check_windows_(const moek_ep *ep, void *const *base, 
     return MOEK_OK;
 }
 
-moek_status moek_ep_open(moek_ep *ep, const moek_ep_config *config, void *const *base)
+moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const *base, size_t ep_size,
+                          size_t config_size, int version)
 {
     moek_text_ why, log = moek_text_in_(NULL, 0);
     moek_status status;
     int p;
     if (!ep) return MOEK_E_ARGUMENT;
+    if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *config)
+        return MOEK_E_VERSION;                        /* its why may lie elsewhere: do not write */
     memset(ep, 0, sizeof *ep);
     why = moek_text_in_(ep->why, sizeof ep->why);
     if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");

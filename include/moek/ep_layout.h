@@ -138,7 +138,7 @@ static int moek_ep_count_(const moek_ep_config *c, int physical, int rank)
 int moek_ep_local_experts(const moek_ep *ep, int rank)
 {
     int e, n = 0;
-    if (!ep || !ep->open) return 0;
+    if (!ep || !ep->open || rank < 0 || rank >= ep->config.ranks) return 0;
     for (e = 0; e < ep->physical_experts; e++) n += moek_ep_places_(ep)[e] >> 16 == rank;
     return n ? n : 1;
 }
@@ -146,7 +146,7 @@ int moek_ep_local_experts(const moek_ep *ep, int rank)
 int moek_ep_expert(const moek_ep *ep, int rank, int local)
 {
     int e;
-    if (!ep || !ep->open || rank < 0 || local < 0) return -1;
+    if (!ep || !ep->open || rank < 0 || rank >= ep->config.ranks || local < 0 || local > 0xffff) return -1;
     for (e = 0; e < ep->physical_experts; e++)
         if (moek_ep_places_(ep)[e] == (int32_t)(rank << 16 | local)) return e;
     return -1;

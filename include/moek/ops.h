@@ -94,7 +94,7 @@ typedef struct moek_sort_args {
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
- *   an Inf counts in those of fp8c and fp8b128 (s = Inf, 2^127 with ue8m0), where its row or group becomes NaN and 0.
+ *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   ue8m0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
  *   scale of fp8b128, G = ceil(cols / 128) groups, is f32 unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]

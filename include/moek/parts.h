@@ -250,10 +250,12 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
 }
 
 /* The mean rows an expert up to which a tile is taken.  On sm90 a second block of an expert costs more than a tile that
- * is partly empty: some room is left, as measured (bench/tuned/). */
-static int moek_tile_mean_(const moek_kernel *up)
+ * is partly empty: some room is left.  Of narrow experts each tile of w brings x again, and wide tiles win earlier.
+ * Both as measured (bench/tuned/). */
+static int moek_tile_mean_(const moek_plan *plan, const moek_kernel *up)
 {
-    return up->arch != 90 ? up->m : up->m < 32 ? 2 * up->m / 3 : 7 * up->m / 16;
+    if (up->arch != 90) return up->m;
+    return up->m == 32 && plan->config.inter < 512 ? 14 : 2 * up->m / 3;
 }
 
 /* The pair measured as the fastest for so many rows, or MOEK_CHOICE_*. */
@@ -271,7 +273,7 @@ int moek_plan_tile(const moek_plan *plan, int rows)
     int i = moek_measured_(plan, rows);
     if (i >= 0) return i;
     for (i = 0; i < plan->tiles - 1; i++)
-        if (mean <= moek_tile_mean_(plan->up[i])) break;
+        if (mean <= moek_tile_mean_(plan, plan->up[i])) break;
     return i;
 }
 
@@ -382,7 +384,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     return plan->down[tile]->launch(&g, stream);
 }
 
-/* Measured: these rows win where down has tiles enough for all multiprocessors, while experts hold few rows. */
+/* Measured: these rows win where down has tiles enough for all multiprocessors, or short ones, while experts hold few
+ * rows. */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     const long long slots = (long long)tokens * plan->slots, experts = plan->config.physical_experts;
@@ -392,9 +395,9 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
-        measured != MOEK_CHOICE_LAYER && !plan->layers_demanded) return NULL;
+        plan->config.inter > 1024 && measured != MOEK_CHOICE_LAYER && !plan->layers_demanded) return NULL;
     for (i = 0; i < plan->layers; i++)
-        if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan->layer[i]))
+        if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan, plan->layer[i]))
             return plan->layer[i];
     return NULL;
 }
@@ -446,7 +449,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if ((quant == MOEK_BF16 && args->dtype != MOEK_DTYPE_BF16) ||
         (quant == MOEK_FP16 && args->dtype != MOEK_DTYPE_FP16))
         return MOEK_E_ARGUMENT;
-    if (args->counts && args->rows_per_expert < 1) return MOEK_E_ARGUMENT;
+    if (args->counts && (args->rows_per_expert < 1 || args->rows % args->rows_per_expert)) return MOEK_E_ARGUMENT;
     if (args->scale_layout < MOEK_SCALE_ROW || args->scale_layout > MOEK_SCALE_PACKED) return MOEK_E_ARGUMENT;
     if (args->scale_layout != MOEK_SCALE_ROW && (quant != MOEK_FP8B128 || args->scale_stride < args->rows))
         return MOEK_E_ARGUMENT;

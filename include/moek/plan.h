@@ -632,7 +632,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
                   i >= plan->tiles ? "only where measured:" : last && i ? "otherwise:" :
                   last ? "any number of rows:" : "up to");
-        if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_mean_(plan->up[i]));
+        if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_mean_(plan, plan->up[i]));
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_is_fp8_(c->quant)) moek_say_(&t, "  quant   %s\n", plan->quant->name);
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
@@ -640,7 +640,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
     for (i = 0; i < plan->layers; i++)
         moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "in one    ", plan->layer[i]->name,
-                  moek_tile_mean_(plan->layer[i]));
+                  moek_tile_mean_(plan, plan->layer[i]));
     if (plan->layers)
         moek_say_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",
                   MOEK_SELF_SORT / plan->slots);
