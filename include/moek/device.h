@@ -78,15 +78,10 @@ MOEK_DEVICE void moek_cp_async_commit_(void) { asm volatile("cp.async.commit_gro
 /* At most `n` (a constant) groups of this thread are still on their way. */
 #define moek_cp_async_wait_(n) asm volatile("cp.async.wait_group %0;\n" :: "n"(n) : "memory")
 
-/* Copy 4 or 8 bytes likewise, through L1. */
+/* Copy 4 bytes likewise, through L1. */
 MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
-}
-MOEK_DEVICE void moek_cp_async8_(void *shared, const void *global)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n"
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
 }
 

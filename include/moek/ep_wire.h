@@ -114,23 +114,26 @@ static moek_status moek_ep_ended_(const moek_ep *ep)
     return moek_ep_keep_(ep, &e);
 }
 
-/* Ends the group: keeps the error here and tells it to all. */
+/* Ends the group: keeps the error here and tells it to all; of two handles that fail at once, the first one's. */
 static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phase, int handle, int peer,
                                  uint64_t operation)
 {
     const moek_status before = moek_ep_ended_(ep);
     moek_ep_error e;
     moek_status kept;
+    uint64_t first;
     int p;
     if (before != MOEK_OK) return before;
     e.status = e.cause = status;
     e.phase = phase; e.handle = handle; e.peer = peer; e.reporter = ep->config.rank;
     e.operation = (unsigned)(operation & 0xffffff);
     kept = moek_ep_keep_(ep, &e);
+    first = moek_ep_load_(moek_ep_word_(ep, ep->config.rank, ep->layout.latch));
+    if (moek_ep_unpack_(first).reporter != ep->config.rank) return kept;         /* who did has told all */
     for (p = 0; p < ep->config.ranks; p++) {
         uint64_t none = 0, *word = moek_ep_word_(ep, p, ep->layout.abort_word);
         if (p != ep->config.rank)
-            __atomic_compare_exchange_n(word, &none, moek_ep_pack_(&e), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(word, &none, first, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     }
     return kept;
 }

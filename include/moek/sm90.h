@@ -396,12 +396,6 @@ MOEK_DEVICE void moek_named_wait_(int id, int threads)
     asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
 }
 
-/* Only come by at one: those who wait for it may go on when all have. */
-MOEK_DEVICE void moek_named_arrive_(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
-}
-
 /* Counts between blocks of a launch, all of which are resident: what it is; one more, after all that this thread knows
  * of was written; wait until there are n. */
 MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
