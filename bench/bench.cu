@@ -31,6 +31,7 @@
 #include <time.h>
 #include "../tests/mem.h"
 #include "../tests/ref.h"
+#include "clock.h"
 #include "fill.h"
 #include "ceiling.h"
 
@@ -64,11 +65,8 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 static __global__ void fill_k(void *array, size_t n, int element, uint32_t seed, float scale)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        if (element == 1) ((uint8_t *)array)[i] = fill_e4m3(i, seed);
-        else if (element == 2) ((uint16_t *)array)[i] = fill_t(i, seed, scale, MOEK_DTYPE_BF16);
-        else ((float *)array)[i] = fill_scale(i, seed, scale);
-    }
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        fill_element(array, i, element, seed, scale);
 }
 static void *filled(size_t n, int element, uint32_t seed, float scale)
 {
@@ -238,25 +236,18 @@ static double mean_mhz(const stamp *stamps, int n)
     return ns > 0 ? 1e3 * clocks / ns : NAN;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void rest(int ms)
 {
-    for (const double until = now() + 1e-3 * ms; now() < until;) continue;
+    for (const double until = seconds() + 1e-3 * ms; seconds() < until;) continue;
 }
 
 /* What the host takes for a layer outside of a graph, in microseconds. */
 static double time_host(const cell *c, const timer *t)
 {
     CUDA(cudaStreamSynchronize(t->stream));
-    const double start = now();
+    const double start = seconds();
     for (int i = 0; i < 32; i++) run_layer(c, i % c->layers, t->stream);
-    const double us = (now() - start) * 1e6 / 32;
+    const double us = (seconds() - start) * 1e6 / 32;
     CUDA(cudaStreamSynchronize(t->stream));
     return us;
 }

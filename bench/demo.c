@@ -13,19 +13,12 @@
 #endif
 #include "moek.h"
 #include <stdio.h>
-#include <time.h>
 #include "../tests/mem.h"
 #include "../tests/ref.h"
+#include "clock.h"
 #include "fill.h"
 
 enum { TOKENS = 16, RUNS = 7 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void must(moek_status status, const char *what, const char *why)
 {
@@ -35,19 +28,6 @@ static void must(moek_status status, const char *what, const char *why)
 }
 
 typedef struct layer { fill_sizes n; void *up, *down; float *up_scale, *down_scale, *logits; uint16_t *x; } layer;
-
-static void fill(void *array, size_t n, int element, uint32_t seed, float scale)
-{
-    long i;
-#ifdef _OPENMP
-    #pragma omp parallel for
-#endif
-    for (i = 0; i < (long)n; i++) {
-        if (element == 1) ((uint8_t *)array)[i] = fill_e4m3((uint64_t)i, seed);
-        else if (element == 2) ((uint16_t *)array)[i] = fill_t((uint64_t)i, seed, scale, MOEK_DTYPE_BF16);
-        else ((float *)array)[i] = fill_scale((uint64_t)i, seed, scale);
-    }
-}
 
 static layer make_layer(const moek_config *c)
 {
@@ -61,11 +41,11 @@ static layer make_layer(const moek_config *c)
     l.down_scale = (float *)mem_alloc(0, 4 * l.n.down_scale);
     l.x = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * c->hidden));
     l.logits = (float *)mem_alloc(0, 4 * (size_t)(TOKENS * c->experts));
-    fill(l.up, l.n.up, l.n.element, 1, up);
-    fill(l.down, l.n.down, l.n.element, 2, down);
-    fill(l.up_scale, l.n.up_scale, 4, 3, up);
-    fill(l.down_scale, l.n.down_scale, 4, 4, down);
-    fill(l.x, (size_t)(TOKENS * c->hidden), 2, 5, 1);
+    fill_array(l.up, l.n.up, l.n.element, 1, up);
+    fill_array(l.down, l.n.down, l.n.element, 2, down);
+    fill_array(l.up_scale, l.n.up_scale, 4, 3, up);
+    fill_array(l.down_scale, l.n.down_scale, 4, 4, down);
+    fill_array(l.x, (size_t)(TOKENS * c->hidden), 2, 5, 1);
     for (i = 0; i < TOKENS * c->experts; i++) l.logits[i] = 2 * fill_normal((uint64_t)i, 6);
     return l;
 }

@@ -16,22 +16,16 @@
 #include "moek_ep.h"
 #include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #include "../tests/mem.h"
 #include "../tests/ref.h"
+#include "clock.h"
 #include "fill.h"
 
 enum { TOKENS = 16, RUNS = 3, RANKS = 16 };
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 static void must(moek_status status, const char *what, const char *why)
 {
     if (status == MOEK_OK) return;
@@ -52,22 +46,10 @@ typedef struct whole {                                 /* the layer, and what on
 } whole;
 typedef struct rank { whole *all; int number; double seconds; } rank;
 
-static void fill(void *array, size_t n, int element, uint32_t seed, float scale)
-{
-    long i;
-#ifdef _OPENMP
-    #pragma omp parallel for
-#endif
-    for (i = 0; i < (long)n; i++) {
-        if (element == 1) ((uint8_t *)array)[i] = fill_e4m3((uint64_t)i, seed);
-        else if (element == 2) ((uint16_t *)array)[i] = fill_t((uint64_t)i, seed, scale, MOEK_DTYPE_BF16);
-        else ((float *)array)[i] = fill_scale((uint64_t)i, seed, scale);
-    }
-}
 static void *filled(size_t n, int element, uint32_t seed, float scale)
 {
     void *p = mem_alloc(0, n * (size_t)element);
-    fill(p, n, element, seed, scale);
+    fill_array(p, n, element, seed, scale);
     return p;
 }
 

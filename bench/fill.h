@@ -29,6 +29,22 @@ MOEK_FN float fill_scale(uint64_t i, uint32_t seed, float scale)
     return scale * (1.0f / 64.0f) * (0.75f + (float)(fill_hash(i, seed) >> 8) * (0.5f / 16777216.0f));
 }
 
+/* Element i of an array: e4m3 (of 1 byte), bf16 (2) or a scale (4). */
+MOEK_FN void fill_element(void *array, size_t i, int element, uint32_t seed, float scale)
+{
+    if (element == 1) ((uint8_t *)array)[i] = fill_e4m3(i, seed);
+    else if (element == 2) ((uint16_t *)array)[i] = fill_t(i, seed, scale, MOEK_DTYPE_BF16);
+    else ((float *)array)[i] = fill_scale(i, seed, scale);
+}
+MOEK_UNUSED static void fill_array(void *array, size_t n, int element, uint32_t seed, float scale)
+{
+    long i;
+#ifdef _OPENMP
+    #pragma omp parallel for
+#endif
+    for (i = 0; i < (long)n; i++) fill_element(array, (size_t)i, element, seed, scale);
+}
+
 /* Sizes of the weight arrays of a gated layer, in elements. */
 typedef struct fill_sizes { size_t up, down, up_scale, down_scale; int element; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)

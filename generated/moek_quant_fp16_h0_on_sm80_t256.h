@@ -36,13 +36,12 @@ MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_fetch(moek_quant_fp16_h0_on_sm8
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
     const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
-    const moek_words_ zeros = {{0, 0, 0, 0}};
     int h;
     it->row = r >= end ? -1 : a->target ? a->target[r] : r;
     #pragma unroll
     for (h = 0; h < 4; h++) {
         const int n = (int)cols - column - h * 32;
-        it->x[h] = it->row < 0 || n <= 0 ? zeros : whole ? moek_load_once_(from + h * 32)
+        it->x[h] = it->row < 0 || n <= 0 ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
                                                          : moek_load8_(from + h * 32, n, 0);
     }
 }

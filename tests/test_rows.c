@@ -739,6 +739,13 @@ static int gemm_size(int turn, int largest)
     const int n = size < 8 ? g * size : round_up(size, g);
     return n <= round_up(largest, g) ? n : round_up(72, g);
 }
+/* With the hidden size of a row that has one baked in. */
+static void gemm_run(gemm_case_t *c)
+{
+    if (now.row->hidden && c->up) c->k = now.row->hidden;
+    if (now.row->hidden && !c->up) c->n = now.row->hidden;
+    gemm_case(now.row->quant, c);
+}
 static void gemm_one(int up, int act, int layout, int turn)
 {
     static const int slots[] = { 40, 1, 17, 64, 9, 33 };
@@ -751,52 +758,47 @@ static void gemm_one(int up, int act, int layout, int turn)
     c.slots = slots[turn % COUNT(slots)] * (SMALL ? 1 : 1 + rng_below(2));
     c.kind = rng_below(IDS_KINDS), c.order = rng_below(4), c.bad = rng_below(5) ? 0 : 1 + rng_below(2);
     c.n = gemm_size(rng_below(8), SMALL ? 136 : 264), c.k = gemm_size(rng_below(8), SMALL ? 264 : 520);
-    if (now.row->hidden && up) c.k = now.row->hidden;
-    if (now.row->hidden && !up) c.n = now.row->hidden;
-    gemm_case(quant, &c);
+    gemm_run(&c);
 }
-static void gemm_sized(int up, int kind, int experts, int slots, int batched, int order)
+/* A gated layer of at least n x k, rows in the order that a layer has. */
+static gemm_case_t gemm_plain(int up, int kind, int experts, int slots, int n, int k)
 {
     gemm_case_t c;
     memset(&c, 0, sizeof c);
     c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = 1, c.experts = experts, c.topk = 2;
-    c.batched = batched, c.slots = slots, c.kind = kind, c.order = order;
+    c.slots = slots, c.kind = kind, c.order = up ? ORDER_IN : ORDER_OUT;
     c.dtype = now.row->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    c.n = round_up(SMALL ? 72 : 328, now.row->granule), c.k = round_up(SMALL ? 136 : 648, now.row->granule);
-    if (now.row->hidden && up) c.k = now.row->hidden;
-    if (now.row->hidden && !up) c.n = now.row->hidden;
-    gemm_case(now.row->quant, &c);
+    c.n = round_up(n, now.row->granule), c.k = round_up(k, now.row->granule);
+    return c;
 }
 /* Large enough for every tile, stage and warp to be in use: a hot expert among empty and small ones. */
 static void gemm_large(int up, int batched)
 {
-    gemm_sized(up, IDS_SKEWED, 7, 2 * (now.row->m > 64 ? now.row->m : 64) + 13, batched, up ? ORDER_IN : ORDER_OUT);
+    gemm_case_t c = gemm_plain(up, IDS_SKEWED, 7, 2 * (now.row->m > 64 ? now.row->m : 64) + 13, SMALL ? 72 : 328,
+                               SMALL ? 136 : 648);
+    c.batched = batched;
+    gemm_run(&c);
 }
 /* One expert with two full row blocks and a third that is not: blocks that go in pairs, and an odd one. */
 static void gemm_odd(int up)
 {
     const int m = now.row->m ? now.row->m : 16;
-    int order;
+    int i;
     if (SMALL || !now.row->arch) return;
-    for (order = 0; order < 4; order++) {
-        gemm_sized(up, IDS_ONE, 1, 2 * m + m / 2 + 1, 0, order);
-        gemm_sized(up, IDS_ONE, 1, 2 * m + m / 2, 0, order);
+    for (i = 0; i < 8; i++) {
+        gemm_case_t c = gemm_plain(up, IDS_ONE, 1, 2 * m + m / 2 + 1 - i % 2, 328, 648);
+        c.order = i / 2;
+        gemm_run(&c);
     }
 }
 /* 4096 tokens (or 4096 of top-2), but few columns: a hot expert beside smaller ones, and one that gets them all.  More
  * tiles than a GPU has multiprocessors, so that persistent blocks take several. */
 static void gemm_many(int up, int kind, int topk, int batched, int turn)
 {
-    gemm_case_t c;
+    gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, now.row->m < 128 ? 136 : 264, 72);
     if (SMALL || !now.row->arch) return;
-    memset(&c, 0, sizeof c);
-    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = turn, c.experts = 5, c.topk = topk;
-    c.batched = batched, c.slots = 4096 * topk, c.kind = kind, c.order = up ? ORDER_IN : ORDER_OUT;
-    c.dtype = now.row->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    c.n = round_up(now.row->m < 128 ? 136 : 264, now.row->granule), c.k = round_up(72, now.row->granule);
-    if (now.row->hidden && up) c.k = now.row->hidden;
-    if (now.row->hidden && !up) c.n = now.row->hidden;
-    gemm_case(now.row->quant, &c);
+    c.topk = topk, c.batched = batched, c.turn = turn;
+    gemm_run(&c);
 }
 static void gemm_many_tokens(int up)
 {

@@ -21,22 +21,29 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
 /* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch),
  * and then calls moek_grid_wait_ before it reads what that kernel wrote, or writes what that reads. */
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
-    ((early) ? moek_launch_early_((const void *)(kernel), (grid), (threads), (shared), (stream), &(args)) \
+    ((early) ? moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, &(args)) \
              : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
-static MOEK_UNUSED moek_status moek_launch_early_(const void *kernel, dim3 grid, int threads, int shared,
-                                                  moek_stream stream, const void *args)
+static MOEK_UNUSED moek_status moek_launch_with_(const void *kernel, dim3 grid, int threads, int shared,
+                                                 moek_stream stream, int early, unsigned cluster, const void *args)
 {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute = {};
+    cudaLaunchAttribute attribute[2] = {};
     void *list[1] = { (void *)args };
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    if (early) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {                                 /* blocks side by side, on multiprocessors side by side */
+        attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attribute[config.numAttrs].val.clusterDim.x = cluster;
+        attribute[config.numAttrs].val.clusterDim.y = attribute[config.numAttrs].val.clusterDim.z = 1;
+        config.numAttrs++;
+    }
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.attrs = attribute;
     return cudaLaunchKernelExC(&config, kernel, list) == cudaSuccess ? MOEK_OK : MOEK_E_CUDA;
 }
 /* Until the kernels ahead are done and what they wrote is there.  Nothing to wait for unless launched early. */
@@ -273,10 +280,16 @@ MOEK_FN float moek_about_one_over_(float s) { return 1.0f / s; }
 
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
 
+MOEK_DEVICE moek_words_ moek_zero_words_(void)
+{
+    const moek_words_ v = {{0, 0, 0, 0}};
+    return v;
+}
+
 /* Eight T from memory, by one load if `whole` (all are there, and aligned to 16 bytes), else the first n and zeros. */
 MOEK_DEVICE moek_words_ moek_load8_(const uint16_t *from, int n, int whole)
 {
-    moek_words_ r = {{0, 0, 0, 0}};
+    moek_words_ r = moek_zero_words_();
     int i;
     if (whole) return moek_load_words_(from);
     #pragma unroll

@@ -196,23 +196,22 @@ static int moek_ep_goes_(const moek_ep *ep, const int32_t *ids, int p)
     return 0;
 }
 
-static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moek_ep_message_ *m, int t, int p,
-                             size_t row)
+static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moek_ep_message_ *m,
+                             const moek_ep_layout *l, int t, int p, size_t row)
 {
     const int handle = step->args.handle, k_end = ep->slots;
-    const moek_ep_layout l = moek_ep_fields_(ep, m);
     const size_t slot = (size_t)t * (size_t)k_end;
-    int32_t *ids = (int32_t *)moek_ep_field_(ep, p, handle, l.ids, row);
-    float *weights = (float *)moek_ep_field_(ep, p, handle, l.weights, row);
+    int32_t *ids = (int32_t *)moek_ep_field_(ep, p, handle, l->ids, row);
+    float *weights = (float *)moek_ep_field_(ep, p, handle, l->weights, row);
     int k;
-    *(int32_t *)moek_ep_field_(ep, p, handle, l.token, row) = t;
+    *(int32_t *)moek_ep_field_(ep, p, handle, l->token, row) = t;
     for (k = 0; k < k_end; k++) {
         ids[k] = moek_ep_local_id_(ep, step->ids[slot + (size_t)k], p);
         weights[k] = step->plan->config.router_weight_on_input ? 1 : step->topk_weights[slot + (size_t)k];
     }
-    memcpy(moek_ep_field_(ep, p, handle, l.x, row), m->x + (size_t)t * m->x_bytes, m->x_bytes);
+    memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_bytes, m->x_bytes);
     if (m->scale_bytes)
-        memcpy(moek_ep_field_(ep, p, handle, l.scale, row), m->scale + (size_t)t * m->scale_bytes, m->scale_bytes);
+        memcpy(moek_ep_field_(ep, p, handle, l->scale, row), m->scale + (size_t)t * m->scale_bytes, m->scale_bytes);
 }
 
 /* ---- prepare ----------------------------------------------------------------------------------------------------- */
@@ -256,11 +255,13 @@ static moek_status moek_ep_prepare_send_(const moek_prepare_finalize *self, moek
     const int handle = step->args.handle, ranks = ep->config.ranks;
     int32_t counts[MOEK_EP_MAX_RANKS], first[MOEK_EP_MAX_RANKS];
     moek_ep_message_ m;
+    moek_ep_layout l;
     moek_ep_work_ w;
     int i, t;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_IDLE_);
     if (status == MOEK_OK) status = moek_ep_quantize_(ep, step, &m, stream);
     if (status != MOEK_OK) return status;
+    l = moek_ep_fields_(ep, &m);
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     for (i = 0; i < ranks; i++) {
         first[i] = ep->config.rank * ep->config.max_tokens;
@@ -277,7 +278,7 @@ static moek_status moek_ep_prepare_send_(const moek_prepare_finalize *self, moek
         size_t row = (size_t)first[p];
         for (t = 0; t < step->tokens; t++)
             if (moek_ep_goes_(ep, step->ids + (size_t)t * (size_t)ep->slots, p))
-                moek_ep_put_row_(ep, step, &m, t, p, row++);
+                moek_ep_put_row_(ep, step, &m, &l, t, p, row++);
     }
     if (status == MOEK_OK)
         status = moek_ep_publish_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), counts);

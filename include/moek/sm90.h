@@ -93,27 +93,6 @@ static MOEK_UNUSED unsigned moek_blocks_sm90_(void)
     return n < MOEK_SPLITS ? n : MOEK_SPLITS;
 }
 
-/* Clusters of two blocks, one block a multiprocessor. */
-static MOEK_UNUSED moek_status moek_launch_pairs_(const void *kernel, int threads, int shared, moek_stream stream,
-                                                  int early, const void *args)
-{
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute[2] = {};
-    void *list[1] = { (void *)args };
-    attribute[0].id = cudaLaunchAttributeClusterDimension;
-    attribute[0].val.clusterDim.x = 2;
-    attribute[0].val.clusterDim.y = attribute[0].val.clusterDim.z = 1;
-    attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[1].val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((moek_blocks_sm90_() + 1) / 2 * 2);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = attribute;
-    config.numAttrs = early ? 2 : 1;
-    return cudaLaunchKernelExC(&config, kernel, list) == cudaSuccess ? MOEK_OK : MOEK_E_CUDA;
-}
-
 enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
 
 #ifdef MOEK_SM90_CODE_
@@ -247,11 +226,6 @@ MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
     moek_words_ v;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
                  : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
-    return v;
-}
-MOEK_DEVICE moek_words_ moek_zero_words_(void)
-{
-    const moek_words_ v = {{0, 0, 0, 0}};
     return v;
 }
 
