@@ -5,6 +5,34 @@
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
 #ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_bf16_h0_on_sm90_m4n8s3w16.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_fp16_h0_on_sm90_m4n8s3w16.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_fp8t_h0_on_sm90_m4n8s3w16.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_fp8b128_h0_on_sm90_m4n8s3w16.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+#ifdef MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream);
 #else
 #include "moek_layer_bf16_h0_on_sm90_m8n256s6w12.h"

@@ -183,7 +183,9 @@ typedef struct moek_combine_args {
  *   combine, as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
  *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
  *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, and what up and
- *   down say about the order of rows, is not read.                                                                   */
+ *   down say about the order of rows, is not read.
+ *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, write none of
+ *   these arrays but `h`, and do not round rows of down to T before they are weighted and added.                     */
 typedef struct moek_layer_args {
     int tokens, topk;
     const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */
@@ -192,14 +194,38 @@ typedef struct moek_layer_args {
     int ue8m0;
     const moek_gemm_args *up, *down;/* in host memory                                                                */
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
-    void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine           */
-    float *split;                   /* scratch: 2 * blocks * m * 256 floats, blocks: one a multiprocessor            */
+    void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine (m > 4)   */
+    float *split;                   /* scratch: 2 * blocks * m * 256 floats, blocks: one a multiprocessor (m > 4)    */
+    void *h;                        /* scratch: [tokens * topk][inter] T (m = 4)                                     */
     int32_t *state;                 /* [MOEK_LAYER_STATE], aligned to 8: zeros before the first launch, left for the
                                        next as it wants it.  Blocks wait for each other: all of them must be resident
                                        at once, one a multiprocessor                                                 */
     int equal;                      /* never by demand: for tests                                                    */
 } moek_layer_args;
 enum { MOEK_LAYER_STATE = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
+
+/* What a layer row with m = 4 keeps in shared memory, in bytes, one part behind the other: rows of x or h, factors,
+ * sums; behind that 96 KB of weights on their way.  fits: it serves this many tokens of this shape.  element: bytes of
+ * a weight; blocks: one a multiprocessor. */
+typedef struct moek_few { int fits, act, factors, pages; } moek_few;
+enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024, MOEK_FEW_RING = 96 * 1024 };
+static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int element,
+                                   int blocks)
+{
+    const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
+    const long long x_steps = ((long long)hidden * element + 255) / 256;
+    const long long h_steps = ((long long)inter * element + 255) / 256;
+    const long long step = 512 / element;                      /* in two bytes an element */
+    const long long x = tokens * (x_steps * step + 64), h = slots * (h_steps * step + 64);
+    const long long up = (used * ((inter + 7) / 8) + blocks - 1) / blocks * (gated ? 2 : 1);
+    const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
+    const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
+    const long long pages = 128 * ((up > down ? up : down) + 32);
+    moek_few few = {0, 0, 0, 0};
+    if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
+    few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;
+    return few;
+}
 
 #define moek_max_blocks(slots, experts, block_m) \
     (((slots) < (experts) ? (slots) : (experts)) + (slots) / (block_m))

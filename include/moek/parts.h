@@ -384,8 +384,19 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     return plan->down[tile]->launch(&g, stream);
 }
 
-/* Measured: these rows win where down has tiles enough for all multiprocessors, or short ones, while experts hold few
- * rows. */
+/* The most tokens of a layer row with m = 4: what it can, but no more than it was measured to win at. */
+static int moek_few_tokens_(const moek_plan *plan)
+{
+    const moek_config *c = &plan->config;
+    int tokens = plan->layers_demanded ? 4 : c->inter > 1024 ? 1 : 3;
+    while (tokens && !moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
+                                  moek_act_gated_(c->act), moek_is_fp8_(c->quant) ? 1 : 2,
+                                  plan->multiprocessors).fits) tokens--;
+    return tokens;
+}
+
+/* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
+ * hold few rows. */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     const long long slots = (long long)tokens * plan->slots, experts = plan->config.physical_experts;
@@ -394,9 +405,11 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     int i;
     if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    for (i = 0; i < plan->layers && plan->layer[i]->m == 4; i++)
+        if (tokens <= moek_few_tokens_(plan)) return plan->layer[i];
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
         plan->config.inter > 1024 && measured != MOEK_CHOICE_LAYER && !plan->layers_demanded) return NULL;
-    for (i = 0; i < plan->layers; i++)
+    for (; i < plan->layers; i++)
         if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan, plan->layer[i]))
             return plan->layer[i];
     return NULL;
@@ -428,7 +441,7 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     a.x = step->args.x; a.ue8m0 = plan->config.ue8m0;
     a.up = &up; a.down = &down;
     a.addend = step->args.shared_y; a.y = step->args.y;
-    a.split = w.split;
+    a.split = w.split; a.h = w.h;
     a.state = (int32_t *)step->args.state;
     return layer->launch(&a, stream);
 }

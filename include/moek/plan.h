@@ -638,9 +638,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
     }
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
-    for (i = 0; i < plan->layers; i++)
-        moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "in one    ", plan->layer[i]->name,
-                  moek_tile_mean_(plan, plan->layer[i]));
+    for (i = 0; i < plan->layers; i++) {
+        const int few = plan->layer[i]->m == 4;
+        moek_say_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", plan->layer[i]->name,
+                  few ? moek_few_tokens_(plan) : moek_tile_mean_(plan, plan->layer[i]),
+                  few ? "tokens" : "rows an expert");
+    }
     if (plan->layers)
         moek_say_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",
                   MOEK_SELF_SORT / plan->slots);
