@@ -280,6 +280,6 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m32n128s10w12(const void *args, moek_str
     p.a = *a;
     status = moek_weight_map_(&p.w, a, 2, 128, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_down_bf16_h0_on_sm90_m32n128s10w12_k, moek_blocks_sm90_(), 384, 221728, stream, a->early, p);
+    return MOEK_CHAIN_(moek_down_bf16_h0_on_sm90_m32n128s10w12_k, moek_multiprocessors_(), 384, 221728, stream, a->early, p);
 }
 #endif

@@ -373,7 +373,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
     status = moek_weight_map_(&p.w, a, 1, 128, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
-    return moek_launch_with_((const void *)moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_blocks_sm90_() + 1) / 2 * 2, 384, 230976,
-                             stream, a->early, 2, &p);
+    return moek_launch_with_((const void *)moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
+                             230976, stream, a->early, 2, &p);
 }
 #endif

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_LAYER_FP16_H0_ON_SM90_M4N8S3W16_H
 #define MOEK_LAYER_FP16_H0_ON_SM90_M4N8S3W16_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/device.h"
 
 typedef struct moek_layer_fp16_h0_on_sm90_m4n8s3w16_params {
     moek_layer_args a;
@@ -17,7 +17,6 @@ typedef struct moek_layer_fp16_h0_on_sm90_m4n8s3w16_params {
     moek_over over_blocks, over_units, over_steps[2];
 } moek_layer_fp16_h0_on_sm90_m4n8s3w16_params;
 
-#ifdef MOEK_SM90_CODE_
 /* A block's share of the units, the items of a unit and of all of them, and a warp's share of these. */
 typedef struct moek_layer_fp16_h0_on_sm90_m4n8s3w16_share { int unit0, units, each, all, begin, n; } moek_layer_fp16_h0_on_sm90_m4n8s3w16_share;
 MOEK_DEVICE moek_layer_fp16_h0_on_sm90_m4n8s3w16_share moek_layer_fp16_h0_on_sm90_m4n8s3w16_share_(const moek_layer_fp16_h0_on_sm90_m4n8s3w16_params *p, unsigned units, int each)
@@ -167,12 +166,10 @@ MOEK_DEVICE moek_words_ moek_layer_fp16_h0_on_sm90_m4n8s3w16_h_(const moek_layer
     if (row >= slots || column >= p->down.k || pair_of[row] < 0) return moek_zero_words_();
     return moek_load_l2_((const uint16_t *)p->a.h + (size_t)row * p->down.k + column);
 }
-#endif
 
-static __global__ void MOEK_SM90_BOUNDS_(512)
+static __global__ void __launch_bounds__(512, 1)
 moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h0_on_sm90_m4n8s3w16_params p)
 {
-#ifdef MOEK_SM90_CODE_
     enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
            FIRST = 4, ITEM = 2048 };
     MOEK_SHARED_(unsigned char, act);                  /* rows of x, by token; then of h, by slot: 16 bits */
@@ -249,20 +246,19 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
     down = moek_layer_fp16_h0_on_sm90_m4n8s3w16_share_(&p, p.units[1], used * p.steps[1]);
     moek_layer_fp16_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 0, up.unit0 * p.parts, up.begin);
     at = ask;
-    moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+    if (up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
     #pragma unroll 1
     for (i = 0; i < STAGES - 1; i++) {
-        if (asked == up.n) {                                   /* on to down */
+        if (asked == up.n && down.n) {                         /* on to down */
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
         }
         if (asked < up.n + down.n) {
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
             if (++put == STAGES) put = 0;
-            if (++asked != up.n && moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&ask)) {
-                if (asked < up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-                else moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-            }
+            asked++;
+            if (moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&ask) && asked < up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+            else if (ask.g == 0 && asked > up.n && asked < up.n + down.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
         }
         moek_cp_async_commit_();
     }
@@ -279,17 +275,16 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
         moek_cp_async_wait_(1);
         moek_layer_fp16_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor);
         if (++slot == STAGES) slot = 0;
-        if (asked == up.n) {                                   /* on to down */
+        if (asked == up.n && down.n) {                         /* on to down */
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
         }
         if (asked < up.n + down.n) {
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
             if (++put == STAGES) put = 0;
-            if (++asked != up.n && moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&ask)) {
-                if (asked < up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-                else moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-            }
+            asked++;
+            if (moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&ask) && asked < up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+            else if (ask.g == 0 && asked > up.n && asked < up.n + down.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
         }
         moek_cp_async_commit_();
         row = at.v - up.unit0 * p.parts;
@@ -345,17 +340,16 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
         moek_cp_async_wait_(1);
         moek_layer_fp16_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor);
         if (++slot == STAGES) slot = 0;
-        if (asked == up.n) {                                   /* on to down */
+        if (asked == up.n && down.n) {                         /* on to down */
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
         }
         if (asked < up.n + down.n) {
             moek_layer_fp16_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
             if (++put == STAGES) put = 0;
-            if (++asked != up.n && moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&ask)) {
-                if (asked < up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-                else moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-            }
+            asked++;
+            if (moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&ask) && asked < up.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+            else if (ask.g == 0 && asked > up.n && asked < up.n + down.n) moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
         }
         moek_cp_async_commit_();
         if (moek_layer_fp16_h0_on_sm90_m4n8s3w16_next_(&at)) {
@@ -385,7 +379,6 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
             ((uint16_t *)a->y)[to] = moek_to_t_(y, dtype);
         }
     }
-#endif
 }
 
 MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
@@ -394,9 +387,9 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     moek_layer_fp16_h0_on_sm90_m4n8s3w16_params p;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_fp16_h0_on_sm90_m4n8s3w16_k, 512, MOEK_FEW_BYTES);
+    if (!a) return MOEK_READY_(moek_layer_fp16_h0_on_sm90_m4n8s3w16_k, MOEK_FEW_BYTES);
     if (a->tokens < 1) return MOEK_OK;
-    blocks = moek_blocks_sm90_();
+    blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
                         2, (int)blocks);
     if (!p.fit.fits || !a->state || !a->h || !a->y) return MOEK_E_ARGUMENT;

@@ -794,7 +794,7 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m8n256s6w12(const void *args, moek_stre
         z->steps = (g->k * 1 + 127) / 128;
         z->over_tiles = moek_over_of_(z->tiles); z->over_steps = moek_over_of_(z->steps);
     }
-    blocks = moek_blocks_sm90_();
+    blocks = moek_multiprocessors_();
     p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
     status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1);

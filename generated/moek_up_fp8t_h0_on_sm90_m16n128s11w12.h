@@ -369,6 +369,6 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m16n128s11w12(const void *args, moek_strea
     p.a = *a;
     status = moek_weight_map_(&p.w, a, 1, 128, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_up_fp8t_h0_on_sm90_m16n128s11w12_k, moek_blocks_sm90_(), 384, 219120, stream, a->early, p);
+    return MOEK_CHAIN_(moek_up_fp8t_h0_on_sm90_m16n128s11w12_k, moek_multiprocessors_(), 384, 219120, stream, a->early, p);
 }
 #endif

@@ -29,6 +29,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("moek_emu_shared")))      /* a section: so that it can be filled */
 #define MOEK_DEVICE static __attribute__((unused)) inline
@@ -330,7 +331,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
 
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
     (emu_launch(#kernel, dim3(grid), dim3(threads), (size_t)(shared), [&] { kernel(args); }), (void)(stream), MOEK_OK)
-#define MOEK_READY_(kernel, shared) ((void)(kernel), (shared) <= EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
+#define MOEK_READY_(kernel, shared) ((void)(kernel), (int)(shared) <= (int)EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
 #define MOEK_SHARED_(type, name) type *const name = (type *)emu_shared
 
 /* ---- Barriers and meetings of lanes. ---- */

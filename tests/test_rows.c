@@ -25,6 +25,22 @@ enum { SMALL = 0 };
 #define SAY(...) snprintf(now.what, sizeof now.what, __VA_ARGS__)
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
+#ifdef MOEK_EMU
+/* Rows for Hopper that need nothing of it but room. */
+#include "../generated/moek_layer_bf16_h0_on_sm90_m4n8s3w16.h"
+#include "../generated/moek_layer_fp16_h0_on_sm90_m4n8s3w16.h"
+#include "../generated/moek_layer_fp8t_h0_on_sm90_m4n8s3w16.h"
+#include "../generated/moek_layer_fp8b128_h0_on_sm90_m4n8s3w16.h"
+#define LAYER_FEW(quant, name, granule) \
+    { #name, MOEK_OP_LAYER, quant, 0, granule, 4, 90, 512, 0, name, "" }
+static const moek_kernel more_rows[] = {
+    LAYER_FEW(MOEK_BF16, moek_layer_bf16_h0_on_sm90_m4n8s3w16, 8),
+    LAYER_FEW(MOEK_FP16, moek_layer_fp16_h0_on_sm90_m4n8s3w16, 8),
+    LAYER_FEW(MOEK_FP8T, moek_layer_fp8t_h0_on_sm90_m4n8s3w16, 16),
+    LAYER_FEW(MOEK_FP8B128, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16, 64)
+};
+#endif
+
 static void worse(double error) { if (error > now.worst || isnan(error)) now.worst = error; }
 
 /* ---- route ------------------------------------------------------------------------------------------------------- */
@@ -1051,14 +1067,17 @@ static void test_layer_few(void)
         for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
             layer_case(turn, acts[i][0], layout, 1 + turn % 4, 1 + rng_below(8), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
-    for (i = 0; i < 8; i++)                            /* (IDS_ONE: a token names one expert more than once) */
+    for (i = 0; i < (SMALL ? 2 : 8); i++)              /* (IDS_ONE: a token names one expert more than once) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
             layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % 4, 1 + turn % 8,
                        2 + turn % 20, gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
-    /* Many experts; fewer items than warps; a k of many items; more than a block's threads in a row of x. */
+    /* Fewer items than warps. */
+    layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, round_up(520, now.row->granule), now.row->granule, IDS_RANDOM);
+    layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, now.row->granule, now.row->granule, IDS_RANDOM);
+    if (SMALL) return;
+    /* Many experts; a k of many items; more than a block's threads in a row of x. */
     layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 4, 8, 1000, round_up(64, now.row->granule), round_up(64, now.row->granule),
                IDS_RANDOM);
-    layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, now.row->granule, now.row->granule, IDS_RANDOM);
     layer_case(2, MOEK_SILU, MOEK_UP_HALVES, 1, 2, 4, round_up(1024, now.row->granule),
                round_up(6200, now.row->granule), IDS_RANDOM);
     layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 3, 4, 9, round_up(7168, now.row->granule), round_up(200, now.row->granule),
@@ -1121,11 +1140,9 @@ static void test_row(const moek_kernel *row)
            check_failed == failed ? "ok" : "FAILED");
     fflush(stdout);
 }
-int main(int argc, char **argv)
+static void test_rows(const moek_kernel *rows, int count, int argc, char **argv)
 {
-    int i, count;
-    const moek_kernel *rows = moek_kernels(&count);
-    if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
+    int i;
     for (i = 0; i < count; i++) {
         if (!wanted(rows[i].name, argc - 1, argv + 1)) continue;
         if (mem_can_run(rows[i].arch) && rows[i].launch(NULL, NULL) == MOEK_OK) test_row(&rows[i]);
@@ -1134,5 +1151,15 @@ int main(int argc, char **argv)
             printf("%-44s skipped: not for this machine\n", rows[i].name);
         }
     }
+}
+int main(int argc, char **argv)
+{
+    int count;
+    const moek_kernel *const rows = moek_kernels(&count);
+    if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
+    test_rows(rows, count, argc, argv);
+#ifdef MOEK_EMU
+    test_rows(more_rows, COUNT(more_rows), argc, argv);
+#endif
     return check_end();
 }

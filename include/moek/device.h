@@ -75,6 +75,25 @@ static MOEK_UNUSED moek_status moek_ready_(const void *kernel, int shared)
     return MOEK_OK;
 }
 
+/* Blocks of a launch that has one a multiprocessor. */
+static MOEK_UNUSED unsigned moek_multiprocessors_(void)
+{
+    int device = 0, n = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+    return n < MOEK_SPLITS ? n : MOEK_SPLITS;
+}
+
+/* By a thread of each block: until all have come.  The count goes on from launch to launch. */
+MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
+{
+    unsigned long long have, all;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;\n" : "=l"(have) : "l"(count) : "memory");
+    all = (have / blocks + 1) * blocks;
+    for (have++; have < all;)
+        asm volatile("ld.acquire.gpu.global.b64 %0, [%1];\n" : "=l"(have) : "l"(count) : "memory");
+}
+
 /* Copy 16 bytes to shared memory, asynchronously; only the first `bytes` are read, the rest are zero. */
 MOEK_DEVICE void moek_cp_async16_(void *shared, const void *global, int bytes)
 {
@@ -116,6 +135,15 @@ MOEK_DEVICE moek_words_ moek_load_once_(const void *global)
     asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3]) : "l"(global));
     return r;
+}
+
+/* 16 bytes that another block may have written. */
+MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
+{
+    moek_words_ v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+    return v;
 }
 
 /* Four 8 x 8 matrices of 2-byte elements: lane 8 i + r points to row r of matrix i; r[i] of lane 4 g + q is elements 2q
@@ -236,6 +264,8 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
     ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
 MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
+MOEK_FN unsigned moek_multiprocessors_(void) { return 1; }            /* blocks run one after another: none may wait */
+MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks) { *count += blocks; }
 MOEK_FN moek_words_ moek_load_words_(const void *shared) { moek_words_ r; memcpy(&r, shared, 16); return r; }
 MOEK_FN void moek_ldmatrix4_(uint32_t r[4], const void *shared)
 {
@@ -265,6 +295,7 @@ MOEK_FN void moek_from_t2_(float f[2], uint32_t two, int dtype)
 MOEK_FN uint32_t moek_to_e4m3x2_(float lo, float hi) { return moek_to_e4m3_(lo) | (uint32_t)moek_to_e4m3_(hi) << 8; }
 MOEK_FN void moek_store_words_(void *to, moek_words_ v) { memcpy(to, &v, 16); }
 MOEK_FN moek_words_ moek_load_once_(const void *global) { return moek_load_words_(global); }
+MOEK_FN moek_words_ moek_load_l2_(const void *global) { return moek_load_words_(global); }
 MOEK_FN uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
 {
     return moek_to_e4m3x2_(a, b) | moek_to_e4m3x2_(c, d) << 16;
@@ -416,6 +447,14 @@ static MOEK_UNUSED moek_over moek_over_of_(unsigned d)
     return o;
 }
 MOEK_DEVICE unsigned moek_over_(unsigned n, moek_over d) { return (unsigned)((uint64_t)n * d.m >> (31 + d.s)); }
+
+/* n / d for n < 2^23 and d > 0, as long as nobody can know d before: a division takes three times as long. */
+MOEK_DEVICE int moek_quotient_(int n, int d)
+{
+    int q = (int)((float)n * __frcp_rn((float)d));
+    q += (q + 1) * d <= n;
+    return q - (q * d > n);
+}
 
 /* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */
 MOEK_DEVICE float moek_warp_sum_(float f)

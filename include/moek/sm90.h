@@ -84,15 +84,6 @@ static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
 
-/* One block a multiprocessor. */
-static MOEK_UNUSED unsigned moek_blocks_sm90_(void)
-{
-    int device = 0, n = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
-    return n < MOEK_SPLITS ? n : MOEK_SPLITS;
-}
-
 enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
 
 #ifdef MOEK_SM90_CODE_
@@ -219,22 +210,6 @@ MOEK_DEVICE void moek_mbar_arrive_copied_(uint64_t *bar)
 /* Shared memory that this thread wrote is from here on there for wgmma and the copy engine, too.  (With it comes a
  * MEMBAR: ask for what is next after it, not before.) */
 MOEK_DEVICE void moek_proxy_fence_(void) { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
-
-/* n / d for n < 2^23 and d > 0, as long as nobody can know d before: a division takes three times as long. */
-MOEK_DEVICE int moek_quotient_(int n, int d)
-{
-    int q = (int)((float)n * __frcp_rn((float)d));
-    q += (q + 1) * d <= n;
-    return q - (q * d > n);
-}
-/* 16 bytes that another block may have written. */
-MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
-{
-    moek_words_ v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
-    return v;
-}
 
 /* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
@@ -393,16 +368,6 @@ MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
 {
     while (moek_flag_read_(flag) < n) continue;
 }
-/* By a thread of each block: until all have come.  The count goes on from launch to launch. */
-MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
-{
-    unsigned long long have, all;
-    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;\n" : "=l"(have) : "l"(count) : "memory");
-    all = (have / blocks + 1) * blocks;
-    for (have++; have < all;)
-        asm volatile("ld.acquire.gpu.global.b64 %0, [%1];\n" : "=l"(have) : "l"(count) : "memory");
-}
-
 /* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
 MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
