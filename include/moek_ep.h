@@ -95,7 +95,8 @@ enum { MOEK_EP_AUTO = 0, MOEK_EACH_EP_KIND(MOEK_EP_KIND_) MOEK_EP_KIND_COUNT_ };
 
 enum { MOEK_EP_REDUCED, MOEK_EP_REDUCED_F32, MOEK_EP_EXACT };          /* combine (above) */
 enum { MOEK_EP_LINEAR, MOEK_EP_ROUND_ROBIN };                          /* placement (above) */
-enum { MOEK_EP_HOST = 1 };                             /* transport: memory of the host that all can address */
+enum { MOEK_EP_HOST = 1, MOEK_EP_GPU };                 /* transport (above) */
+enum { MOEK_EP_REPORT = 128 };                         /* bytes of config.report */
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
@@ -111,7 +112,9 @@ typedef struct moek_ep_config {
     int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough   */
     int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
     int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
-    int transport;                    /* MOEK_EP_HOST; 0: chosen (so far, that)                                       */
+    int transport;                    /* MOEK_EP_HOST, _GPU; 0: _GPU where the layer may run on one, else _HOST       */
+    void *report;                     /* _GPU: MOEK_EP_REPORT bytes of pinned host memory (cudaHostAlloc), zeroed, of
+                                         this rank alone: what ended the group, for moek_ep_poll                      */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
@@ -123,6 +126,7 @@ typedef struct moek_ep_layout {
     size_t partial, partial_size;     /* what comes back: of handle 0; of one handle                                  */
     moek_ep_field x, scale, token, ids, weights;      /* of a received row, from the start of its handle's rows       */
     int slots;                        /* rows of `partial` a token                                                    */
+    size_t done;
 } moek_ep_layout;
 
 /* A rank's end of a group.  Yours: it must stay where it is while plans use it.  Read it; only the functions below and
@@ -137,6 +141,8 @@ typedef struct moek_ep {
     int open;
     int stage[MOEK_EP_MAX_HANDLES];   /* of the operation on a handle: 0, or the halves that have been done           */
     char why[MOEK_WHY];               /* the reason, when moek_ep_open said no; else empty                            */
+    int device, multiprocessors;      /* GPU: the one that was current at moek_ep_open; device -1: the CPU            */
+    int sharing;                      /* GPU: ranks with a window on it                                               */
 } moek_ep;
 
 /* What ended a group. */
@@ -190,6 +196,7 @@ const char *moek_ep_kind_name(int kind);                                        
 #include "moek/ep_layout.h"
 #include "moek/ep_wire.h"
 #include "moek/ep_parts.h"
+#include "moek/ep_gpu.h"
 #include "moek/ep_group.h"
 #endif
 #endif

@@ -1,0 +1,187 @@
+/* moek/ep_gpu.h -- low_latency on GPUs: what the host does to launch the kernels of ep_device.h, and to open a group
+ * whose windows are in GPU memory. */
+#ifndef MOEK_EP_GPU_H
+#define MOEK_EP_GPU_H
+#if MOEK_EP_HAVE_GPU_
+#include "ep_device.h"
+
+static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
+{
+    const moek_ep_config *c = &ep->config;
+    moek_ep_gpu_ g;
+    memset(&g, 0, sizeof g);
+    g.layout = ep->layout;
+    g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
+    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
+    g.tag = tag;
+    g.combine = c->combine;
+    g.timeout_ns = (uint64_t)c->timeout_ms * 1000000;
+    g.report = (uint64_t *)c->report;
+    memcpy(g.base, ep->base, sizeof g.base);
+    return g;
+}
+
+/* Ends the group by a kernel, from whatever thread; the host knows on return. */
+static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
+{
+    const moek_ep_gpu_ g = moek_ep_on_gpu_(ep, 0, 0);
+    int current = ep->device;
+    cudaGetDevice(&current);
+    if (current != ep->device) cudaSetDevice(ep->device);
+    moek_ep_end_k_<<<1, 1, 0, cudaStreamPerThread>>>(g, moek_ep_pack_(e));
+    if (cudaStreamSynchronize(cudaStreamPerThread) != cudaSuccess) (void)cudaGetLastError();
+    if (current != ep->device) cudaSetDevice(current);
+    return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* Kernels are loaded now: not while others wait in theirs. */
+static moek_status moek_ep_load_kernels_(moek_text_ *why)
+{
+    if (MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
+        return MOEK_OK;
+    MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
+}
+
+/* Whose memory base[p] is, and can kernels of this device reach it?  Counts the ranks that share the device. */
+static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
+{
+    const moek_device_ device = moek_device_query_();
+    int p;
+    ep->device = device.ordinal; ep->multiprocessors = device.multiprocessors;
+    ep->sharing = 0;
+    for (p = 0; p < ep->config.ranks; p++) {
+        struct cudaPointerAttributes at;
+        cudaError_t error = cudaPointerGetAttributes(&at, base[p]);
+        if (error != cudaSuccess || at.type != cudaMemoryTypeDevice) {
+            (void)cudaGetLastError();
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is not memory of a GPU: take cudaMalloc, or for rows of the CPU "
+                     "transport = MOEK_EP_HOST", p);
+        }
+        ep->sharing += at.device == ep->device;
+        if (p == ep->config.rank && at.device != ep->device)
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "the window of this rank, %d, is on device %d, current is %d", p, at.device,
+                     ep->device);
+        if (at.device == ep->device) continue;
+        error = cudaDeviceEnablePeerAccess(at.device, 0);
+        if (error == cudaSuccess) continue;
+        (void)cudaGetLastError();
+        if (error != cudaErrorPeerAccessAlreadyEnabled)
+            MOEK_NO_(why, MOEK_E_BACKEND, "device %d can not reach device %d, where the window of rank %d is: %s",
+                     ep->device, at.device, p, cudaGetErrorString(error));
+    }
+    return moek_ep_load_kernels_(why);
+}
+
+/* ---- the four halves --------------------------------------------------------------------------------------------- */
+
+/* The most blocks of a kernel.  Where GEMMs of another operation or rank may have to run beside one that waits, half of
+ * the multiprocessors stay free for them: each could be what the other waits for. */
+static int moek_ep_blocks_(const moek_ep *ep)
+{
+    const int alone = ep->sharing <= 1 && ep->config.handles == 1;
+    const int n = alone ? 2 * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
+    return n > 1 ? n : 1;
+}
+
+static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const moek_plan *plan = step->plan;
+    const int weighted = plan->config.router_weight_on_input, most = moek_ep_blocks_(ep), tokens = step->tokens;
+    const int fused = plan->config.quant == MOEK_FP8B128 && !moek_ep_sends_t_(plan) && !weighted;
+    moek_ep_message_ m = moek_ep_message_of_(plan);
+    moek_ep_send_ a;
+    int blocks;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_IDLE_);
+    if (status == MOEK_OK && !fused) status = moek_ep_quantize_(ep, step, &m, stream);
+    if (status != MOEK_OK) return status;
+    memset(&a, 0, sizeof a);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.tokens = tokens;
+    a.block_tokens = tokens > most ? (tokens + most - 1) / most : 1;
+    a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
+    a.hidden = plan->config.hidden; a.dtype = plan->config.dtype; a.ue8m0 = plan->config.ue8m0;
+    a.ids = step->ids;
+    a.weights = weighted ? NULL : step->topk_weights;
+    a.x = fused ? (const char *)step->args.x : m.x;
+    a.scale = (const uint32_t *)m.scale;
+    blocks = tokens ? (tokens + a.block_tokens - 1) / a.block_tokens : 1;
+    status = fused ? MOEK_LAUNCH_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, a)
+                   : MOEK_LAUNCH_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, a);
+    if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
+    return status;
+}
+
+static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const moek_plan *plan = step->plan;
+    const moek_ep_message_ m = moek_ep_message_of_(plan);
+    const int most = moek_ep_blocks_(ep), experts = plan->local_experts < most ? plan->local_experts : most;
+    moek_ep_receive_ a;
+    moek_ep_work_ w;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
+    if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
+    memset(&a, 0, sizeof a);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
+    a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
+    a.counts = w.counts; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
+    a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
+    a.scale = (uint32_t *)w.arrived.scale;
+    status = MOEK_LAUNCH_(moek_ep_receive_k_, dim3(experts, most / experts), MOEK_EP_THREADS_, 0, stream, a);
+    if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
+    if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_ARRIVED_;
+    return status;
+}
+
+static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                              moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    moek_ep_giveback_ a;
+    moek_ep_work_ w;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
+    (void)weight_and_reduce;
+    if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
+    memset(&a, 0, sizeof a);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
+    a.hidden = ep->hidden; a.dtype = ep->dtype;
+    a.counts = w.counts; a.slot_row = w.slot_row;
+    a.out = (const uint16_t *)step->out;
+    status = MOEK_LAUNCH_(moek_ep_giveback_k_, moek_ep_blocks_(ep), MOEK_EP_THREADS_, 0, stream, a);
+    if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
+    return status;
+}
+
+static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *self, moek_step *step,
+                                                 int weight_and_reduce, moek_stream stream)
+{
+    moek_ep *ep = (moek_ep *)self->context;
+    const int most = moek_ep_blocks_(ep);
+    const int stretches = (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
+    const long long items = (long long)step->tokens * stretches;
+    moek_ep_collect_ a;
+    moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
+    (void)weight_and_reduce;
+    if (status != MOEK_OK) return status;
+    memset(&a, 0, sizeof a);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
+    a.tokens = step->tokens; a.hidden = ep->hidden; a.dtype = ep->dtype;
+    a.ids = step->ids;
+    a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
+    a.addend = (const uint16_t *)step->args.shared_y;
+    a.y = (uint16_t *)step->args.y;
+    status = MOEK_LAUNCH_(moek_ep_collect_k_, items < 1 ? 1 : items < most ? (int)items : most, MOEK_EP_THREADS_, 0,
+                          stream, a);
+    if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
+    return status;
+}
+#endif
+#endif
