@@ -17,14 +17,17 @@
  *
  * moek_run gives each rank the result of its own tokens, over all experts, wherever they live.
  *
- * WHAT IS HERE: ranks on the CPU rows of one host: threads of a process, or processes that share the windows (mmap; a
- * window holds no pointers, and base[] is each rank's own).
- * WHAT IS NOT HERE YET: kernels that send and receive on GPUs, and what finds the windows of other GPUs (NCCL, cudaIpc,
- * peer access).  The layout of a window, its flags and the halves of each exchange are made for them (moek/ep_layout.h,
- * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group that has ended can not go
- * on with the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them
- * have returned, each zeroes its window; after a barrier of yours they open.  Plans that have joined are then good
- * again.
+ * WHERE RANKS ARE (transport):
+ *     MOEK_EP_HOST   on the CPU rows of one host: threads of a process, or processes that share the windows (mmap; a
+ *                    window holds no pointers, and base[] is each rank's own)
+ *     MOEK_EP_GPU    on GPUs that reach each other's memory (NVLink, PCIe peer access), or several on one of them.  A
+ *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
+ *                    pointers, and moek_ep_open turns peer access on.  A rank opens and runs with its GPU as the current
+ *                    device.  Only low_latency so far, and hidden a multiple of 16
+ * WHAT IS NOT HERE YET: alltoall and allgather on GPUs; more than one host.  A group that has ended can not go on with
+ * the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them have
+ * returned (on GPUs: and their streams are idle), each zeroes its window (and report); after a barrier of yours they
+ * open.  Plans that have joined are then good again.
  *
  * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
  * ids) lives on one rank.  P experts on R ranks:
@@ -75,6 +78,14 @@
  * that chunk and later ones is then not written.  MOEK_E_CAPACITY alone does not end the group: it is the same on all
  * ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then need not wait for
  * their timeout.
+ *
+ *
+ * ON GPUs a run returns when its kernels are enqueued; what goes wrong later is found by moek_ep_poll (which reads
+ * config.report in host memory and calls nothing of CUDA) once the stream has been waited for, and by the next run.
+ * Replays of a captured run are found out by moek_ep_poll alone.  Any number of runs may be captured in a graph and
+ * replayed, on all ranks the same.  Kernels of a rank wait for other ranks: ranks that share a GPU, or a process with
+ * one thread for several GPUs, must be able to get all their sends started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS
+ * at least the streams of a GPU), and nothing may synchronize a device that another rank of the same thread waits for.
  *
  * THREADS.  One thread at a time for each handle of a moek_ep; moek_ep_poll and moek_ep_abort from any thread.
  * MEMORY.  Nothing is allocated.  A window must stay until all ranks have ended their last run (or failed).          */

@@ -78,12 +78,12 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
 
-/* The most blocks of a kernel.  Where GEMMs of another operation or rank may have to run beside one that waits, half of
- * the multiprocessors stay free for them: each could be what the other waits for. */
-static int moek_ep_blocks_(const moek_ep *ep)
+/* The most blocks of a kernel, `each` on a multiprocessor.  Where GEMMs of another operation or rank may have to run
+ * beside one that waits, half of the multiprocessors stay free for them: each could be what the other waits for. */
+static int moek_ep_blocks_(const moek_ep *ep, int each)
 {
     const int alone = ep->sharing <= 1 && ep->config.handles == 1;
-    const int n = alone ? 2 * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
+    const int n = alone ? each * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
     return n > 1 ? n : 1;
 }
 
@@ -91,10 +91,11 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
 {
     moek_ep *ep = (moek_ep *)self->context;
     const moek_plan *plan = step->plan;
-    const int weighted = plan->config.router_weight_on_input, most = moek_ep_blocks_(ep), tokens = step->tokens;
+    const int weighted = plan->config.router_weight_on_input, most = moek_ep_blocks_(ep, 4), tokens = step->tokens;
     const int fused = plan->config.quant == MOEK_FP8B128 && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
+    const int early = plan->arch >= 90;
     int blocks;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_IDLE_);
     if (status == MOEK_OK && !fused) status = moek_ep_quantize_(ep, step, &m, stream);
@@ -110,8 +111,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.x = fused ? (const char *)step->args.x : m.x;
     a.scale = (const uint32_t *)m.scale;
     blocks = tokens ? (tokens + a.block_tokens - 1) / a.block_tokens : 1;
-    status = fused ? MOEK_LAUNCH_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, a)
-                   : MOEK_LAUNCH_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, a);
+    status = fused ? MOEK_CHAIN_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
+                   : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
     return status;
 }
@@ -121,7 +122,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     moek_ep *ep = (moek_ep *)self->context;
     const moek_plan *plan = step->plan;
     const moek_ep_message_ m = moek_ep_message_of_(plan);
-    const int most = moek_ep_blocks_(ep), experts = plan->local_experts < most ? plan->local_experts : most;
+    const int most = moek_ep_blocks_(ep, 3), experts = plan->local_experts < most ? plan->local_experts : most;
     moek_ep_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
@@ -129,12 +130,14 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.go = ep->sharing <= 1 && ep->config.handles == 1;
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
     a.counts = w.counts; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)w.arrived.scale;
-    status = MOEK_LAUNCH_(moek_ep_receive_k_, dim3(experts, most / experts), MOEK_EP_THREADS_, 0, stream, a);
+    status = MOEK_CHAIN_(moek_ep_receive_k_, dim3(experts, most / experts), MOEK_EP_THREADS_, 0, stream,
+                         plan->arch >= 90, a);
     if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_ARRIVED_;
     return status;
@@ -155,7 +158,8 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.counts = w.counts; a.slot_row = w.slot_row;
     a.out = (const uint16_t *)step->out;
-    status = MOEK_LAUNCH_(moek_ep_giveback_k_, moek_ep_blocks_(ep), MOEK_EP_THREADS_, 0, stream, a);
+    status = MOEK_CHAIN_(moek_ep_giveback_k_, moek_ep_blocks_(ep, 4), MOEK_EP_THREADS_, 0, stream,
+                         step->plan->arch >= 90, a);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
     return status;
 }
@@ -164,7 +168,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
                                                  int weight_and_reduce, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
-    const int most = moek_ep_blocks_(ep);
+    const int most = moek_ep_blocks_(ep, 4);
     const int stretches = (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
     const long long items = (long long)step->tokens * stretches;
     moek_ep_collect_ a;
@@ -178,8 +182,8 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = (const uint16_t *)step->args.shared_y;
     a.y = (uint16_t *)step->args.y;
-    status = MOEK_LAUNCH_(moek_ep_collect_k_, items < 1 ? 1 : items < most ? (int)items : most, MOEK_EP_THREADS_, 0,
-                          stream, a);
+    status = MOEK_CHAIN_(moek_ep_collect_k_, items < 1 ? 1 : items < most ? (int)items : most, MOEK_EP_THREADS_, 0,
+                         stream, step->plan->arch >= 90, a);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
 }

@@ -8,7 +8,7 @@
  *     flags    ready  [3 phases][S][R]  a line each: running total of what rank p has sent here  rank p writes
  *              credit [3 phases][S][R]  a line each: operations whose rows rank p has done with  rank p writes
  *     local    [3 phases][S][2R + 1]    totals sent, totals seen, operations sent                owner
- *     done     [4 halves][S] a line each: GPU: blocks of the half's kernel that are through      owner
+ *     done     [3 phases][S] a line each: GPU: blocks of a kernel that sends that are through   owner
  *     counts   [S][R][R]     alltoall: row p is how many rows rank p sends to each rank          rank p writes
  *     place    [P]           rank << 16 | local expert, of each physical expert                  owner, when it opens
  *     rows     [S]           received rows, below                                                rank of the token
@@ -81,8 +81,8 @@ static void moek_ep_messages_(moek_ep_layout *l, const moek_ep *ep)
     const size_t k = (size_t)ep->slots;
     size_t used = 0, stride;
     l->token.at = moek_ep_place_(&used, 4, 16);
-    l->ids.at = moek_ep_place_(&used, 4 * k, 4);
-    l->weights.at = moek_ep_place_(&used, 4 * k, 4);
+    l->ids.at = moek_ep_place_(&used, 4 * k, 16);
+    l->weights.at = moek_ep_place_(&used, 4 * k, 16);
     l->x.at = moek_ep_place_(&used, (size_t)ep->row_bytes, 16);
     l->scale.at = moek_ep_place_(&used, (size_t)ep->scale_bytes, 16);
     stride = moek_ep_up_(used, MOEK_EP_LINE_);
@@ -121,7 +121,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     l->latch = moek_ep_place_(&used, line, line);
     l->flags = moek_ep_place_(&used, 2 * MOEK_EP_PHASES_ * handles * ranks * line, line);
     l->local = moek_ep_place_(&used, 8 * MOEK_EP_PHASES_ * handles * (2 * ranks + 1), line);
-    l->done = moek_ep_place_(&used, 4 * handles * line, line);
+    l->done = moek_ep_place_(&used, MOEK_EP_PHASES_ * handles * line, line);
     l->counts = moek_ep_place_(&used, 4 * handles * ranks * ranks, line);
     l->place = moek_ep_place_(&used, 4 * (size_t)ep->physical_experts, line);
     if (c->kind == MOEK_EP_LOW_LATENCY) moek_ep_messages_(l, ep);
