@@ -22,8 +22,8 @@
  *                    window holds no pointers, and base[] is each rank's own)
  *     MOEK_EP_GPU    on GPUs that reach each other's memory (NVLink, PCIe peer access), or several on one of them.  A
  *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
- *                    pointers, and moek_ep_open turns peer access on.  A rank opens and runs with its GPU as the current
- *                    device.  Only low_latency so far, and hidden a multiple of 16
+ *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
+ *                    and runs with its GPU as the current device.  Only low_latency so far, and hidden a multiple of 16
  * WHAT IS NOT HERE YET: alltoall and allgather on GPUs; more than one host.  A group that has ended can not go on with
  * the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them have
  * returned (on GPUs: and their streams are idle), each zeroes its window (and report); after a barrier of yours they
@@ -153,7 +153,8 @@ typedef struct moek_ep {
     int stage[MOEK_EP_MAX_HANDLES];   /* of the operation on a handle: 0, or the halves that have been done           */
     char why[MOEK_WHY];               /* the reason, when moek_ep_open said no; else empty                            */
     int device, multiprocessors;      /* GPU: the one that was current at moek_ep_open; device -1: the CPU            */
-    int sharing;                      /* GPU: ranks with a window on it                                               */
+    int sharing;                      /* ranks on the same device as this one, itself included                        */
+    uint64_t mark;                    /* the device, as ranks know it of each other                                   */
 } moek_ep;
 
 /* What ended a group. */
@@ -178,6 +179,16 @@ size_t      moek_ep_window_size_(const moek_ep_config *config, size_t config_siz
     moek_ep_open_((ep), (config), (base), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
 moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const *base, size_t ep_size,
                           size_t config_size, int version);
+
+/* MOEK_EP_GPU, with ranks in several processes of a host (cudaIpc): fills base[0 .. ranks - 1] for moek_ep_open, on
+ * every rank.  window: this rank's own, the start of what cudaMalloc gave.  gather(context, mine, all, bytes) brings
+ * `bytes` of each rank to all ranks, those of rank p to all + p * bytes, and returns 0 if that went well: by
+ * MPI_Allgather, ncclAllGather or files.  It is called twice; all ranks get OK or none.  OK, E_ARGUMENT, E_BACKEND,
+ * E_CUDA, with a sentence in why.  Close when all ranks are done, before anybody frees a window.                     */
+typedef int (*moek_ep_gather)(void *context, const void *mine, void *all, size_t bytes);
+moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
+                             char *why, size_t why_size);
+void        moek_ep_ipc_close(int ranks, void *window, void **base);
 
 /* The layer of `config` runs on the group: sets prepare_finalize, format, local_experts and physical_experts, and
  * excludes GPUs for a group in host memory.  What does not fit the group is refused by moek_plan_init, with a sentence.

@@ -1,6 +1,6 @@
 /* test_ep_gpu.c -- low_latency on GPUs: N ranks on one of them (loopback) and, where there are two, by peer access,
  * against the same group in host memory, half by half: what arrives to the bit, y to its rounding.  And graphs, runs in
- * threads, what a rank that is silent does to the others, and what is refused.
+ * threads, ranks in processes, what a rank that is silent or killed does to the others, and what is refused.
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu
  *
@@ -12,8 +12,14 @@
 #endif
 #include "moek_ep.h"
 #include "layer.h"
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { RANKS = 8, EXPERTS = 19, TOPK = 4, MOST = 9, HIDDEN = 384, INTER = 128, GUARD = 256 };
 
@@ -385,7 +391,7 @@ static void compare_y(scene *s, double tolerance)
     const size_t n = (size_t)s->total * (size_t)s->config.hidden;
     const int dtype = s->host[0].plan.config.dtype;
     uint16_t *want = y_of(s, s->host);
-    double *w = (double *)malloc(8 * n + 8);
+    double *w = (double *)calloc(n + 1, 8);
     ref_distance d;
     size_t i;
     free(s->y);
@@ -441,6 +447,7 @@ static void alive(scene *s)
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static int gpus;
+static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) + 2e-3; }      /* sums are rounded */
 
 static void spoil_inputs(scene *s)                     /* Inf and NaN, in some group of every third token */
 {
@@ -682,6 +689,138 @@ static void test_two_in_flight(void)
     forget(s);
 }
 
+/* ---- ranks in processes ------------------------------------------------------------------------------------------ */
+
+typedef struct board { int turn[RANKS]; char slot[RANKS][256]; } board;           /* a file that all have mapped */
+typedef struct seat { board *b; int rank, ranks, turn; } seat;
+static int all_at(const seat *s, int turn)
+{
+    const double start = now_s();
+    int p;
+    for (p = 0; p < s->ranks; p++)
+        while (__atomic_load_n(&s->b->turn[p], __ATOMIC_ACQUIRE) < turn) {
+            if (now_s() - start > 20) return 0;
+            sched_yield();
+        }
+    return 1;
+}
+static int gather(void *context, const void *mine, void *all, size_t bytes)
+{
+    seat *s = (seat *)context;
+    int p;
+    if (bytes > sizeof s->b->slot[0] || !all_at(s, s->turn)) return 1;            /* the last gather has been read */
+    memcpy(s->b->slot[s->rank], mine, bytes);
+    __atomic_store_n(&s->b->turn[s->rank], ++s->turn, __ATOMIC_RELEASE);
+    if (!all_at(s, s->turn)) return 1;
+    for (p = 0; p < s->ranks; p++) memcpy((char *)all + (size_t)p * bytes, s->b->slot[p], bytes);
+    __atomic_store_n(&s->b->turn[s->rank], ++s->turn, __ATOMIC_RELEASE);
+    return 0;
+}
+
+/* A rank that is a process: runs its part of a layer, and compares with one rank on the CPU.  `dies`: rank 1 kills
+ * itself, and the others must hear of it. */
+static int be_rank(int rank, int ranks, const char *path, int dies)
+{
+    scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
+    const int file = open(path, O_RDWR);
+    side *k = &s->gpu[rank];
+    seat me;
+    double start;
+    int r, i, first = 0;
+    me.b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    me.rank = rank; me.ranks = ranks; me.turn = 0;
+    mem_must(cudaGetDeviceCount(&i));
+    if (dies) s->group.timeout_ms = 700;
+    s->config.max_tokens = ranks * MOST;
+    s->config.backend = MOEK_BACKEND_CPU;
+    for (r = 0; r < ranks; r++) s->total += s->tokens[r];
+    for (r = 0; r < rank; r++) first += s->tokens[r];
+    layer_new(&s->whole, &s->config, 0, s->total);
+    if (!layer_plan(&s->whole)) return 1;
+    s->y = layer_y(&s->whole, moek_run);
+    s->config.max_tokens = MOST; s->config.backend = 0;
+
+    k->gpu = 1; k->device = rank % i;
+    k->group = s->group;
+    k->group.rank = rank; k->group.transport = MOEK_EP_GPU; k->group.layer = &s->config;
+    k->window_size = moek_ep_window_size(&k->group);
+    on(k);
+    k->window = (unsigned char *)mem_alloc(1, k->window_size);
+    mem_must(cudaMemset(k->window, 0, k->window_size));
+    mem_must(cudaHostAlloc(&k->report, MOEK_EP_REPORT, cudaHostAllocPortable));
+    memset(k->report, 0, MOEK_EP_REPORT);
+    k->group.report = k->report;
+    mem_must(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking));
+    mem_must(cudaDeviceSynchronize());
+    if (!CHECK(moek_ep_ipc_open(rank, ranks, k->window, gather, &me, s->gpu_base, k->why, sizeof k->why) == MOEK_OK,
+               "%s: %s", s->what, k->why) ||
+        !CHECK(moek_ep_open(&k->ep, &k->group, s->gpu_base) == MOEK_OK, "%s: %s", s->what, k->ep.why) ||
+        !planned(s, k, first))
+        return 1;
+    CHECK(k->ep.sharing == (ranks + i - 1 - rank % i) / i || i > ranks, "%s: %d ranks here", s->what, k->ep.sharing);
+    for (i = 0; i < 5; i++)
+        CHECK(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_OK, "%s: %s", s->what, k->why);
+    mem_must(cudaStreamSynchronize(k->stream));
+    if (dies && rank == 1) raise(SIGKILL);
+    start = now_s();
+    for (; dies && now_s() - start < 8 && moek_ep_poll(&k->ep, NULL) == MOEK_OK;) {
+        moek_run(&k->plan, &k->args, (moek_stream)k->stream);
+        mem_must(cudaStreamSynchronize(k->stream));
+    }
+    if (dies) {
+        const moek_status status = moek_ep_poll(&k->ep, NULL);
+        CHECK(status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "%s: %s", s->what, moek_status_name(status));
+        CHECK(now_s() - start < 5, "%s: %.1f s", s->what, now_s() - start);
+    } else {
+        const size_t h = (size_t)s->config.hidden, n = h * (size_t)s->tokens[rank];
+        uint16_t *y = (uint16_t *)malloc(2 * n);
+        double *want = (double *)malloc(8 * n);
+        ref_distance d;
+        size_t j;
+        get(k, y, k->args.y, 2 * n);
+        for (j = 0; j < n; j++) want[j] = ref_get_t(s->y, (size_t)first * h + j, s->whole.plan.config.dtype);
+        d = ref_compare_t(y, want, n, s->whole.plan.config.dtype);
+        CHECK(d.rel_l2 < 2 * tolerance_of(s), "%s: rank %d: off by %.2e", s->what, rank, d.rel_l2);
+        CHECK(moek_ep_poll(&k->ep, NULL) == MOEK_OK, "%s: the group has ended", s->what);
+        gather(&me, &rank, s->host_base, sizeof rank);                        /* nobody closes before all are done */
+        free(y); free(want);
+    }
+    moek_ep_ipc_close(ranks, k->window, s->gpu_base);
+    return check_failed != 0;
+}
+
+static void processes(const char *self, int ranks, int dies)
+{
+    char path[] = "/tmp/moek_ep_XXXXXX", number[2][16];
+    const int file = mkstemp(path);
+    pid_t child[RANKS];
+    int r, status;
+    if (file < 0 || ftruncate(file, sizeof(board))) abort();
+    for (r = 0; r < ranks; r++) {
+        snprintf(number[0], sizeof number[0], "%d", r);
+        snprintf(number[1], sizeof number[1], "%d", ranks);
+        fflush(stdout);
+        child[r] = fork();
+        if (child[r]) continue;
+        execl(self, self, dies ? "dying" : "rank", number[0], number[1], path, (char *)NULL);
+        _exit(127);
+    }
+    for (r = 0; r < ranks; r++) {
+        waitpid(child[r], &status, 0);
+        if (dies && r == 1) CHECK(WIFSIGNALED(status), "rank 1 did not die");
+        else CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes, %s: rank %d: status %x", ranks,
+                   dies ? "one killed" : "all well", r, status);
+    }
+    close(file);
+    unlink(path);
+}
+static const char *program;
+static void test_processes(void)
+{
+    processes(program, 2, 0);
+    processes(program, 2, 1);
+}
+
 /* What is refused, and what it says. */
 static void test_refused(void)
 {
@@ -737,6 +876,8 @@ static void test_refused(void)
 int main(int argc, char **argv)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* a queue for each rank's stream: kernels in them wait */
+    if (argc == 5) return be_rank(atoi(argv[2]), atoi(argv[3]), argv[4], !strcmp(argv[1], "dying"));
+    program = argv[0];
     if (!mem_can_run(80)) {
         printf("no GPU\n");
         check_skipped++;
@@ -751,5 +892,6 @@ int main(int argc, char **argv)
     RUN(test_graphs);
     RUN(test_two_in_flight);
     RUN(test_silence);
+    RUN(test_processes);
     return check_end();
 }

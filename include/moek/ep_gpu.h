@@ -3,6 +3,8 @@
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
 #if MOEK_EP_HAVE_GPU_
+#include <sys/auxv.h>
+#include <unistd.h>
 #include "ep_device.h"
 
 static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
@@ -46,13 +48,27 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
     MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
 }
 
-/* Whose memory base[p] is, and can kernels of this device reach it?  Counts the ranks that share the device. */
+/* What ranks greet with: odd, and the same for all ranks of a device, however processes number it. */
+static uint64_t moek_ep_device_mark_(int ordinal)
+{
+    struct cudaDeviceProp p;
+    uint64_t hash = 14695981039346656037u;
+    size_t i;
+    if (cudaGetDeviceProperties(&p, ordinal) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 1;
+    }
+    for (i = 0; i < sizeof p.uuid.bytes; i++) hash = (hash ^ (unsigned char)p.uuid.bytes[i]) * 1099511628211u;
+    return hash >> 1 | 1;
+}
+
+/* Whose memory base[p] is, and can kernels of this device reach it? */
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {
     const moek_device_ device = moek_device_query_();
     int p;
     ep->device = device.ordinal; ep->multiprocessors = device.multiprocessors;
-    ep->sharing = 0;
+    ep->mark = moek_ep_device_mark_(device.ordinal);
     for (p = 0; p < ep->config.ranks; p++) {
         struct cudaPointerAttributes at;
         cudaError_t error = cudaPointerGetAttributes(&at, base[p]);
@@ -61,7 +77,6 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
             MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is not memory of a GPU: take cudaMalloc, or for rows of the CPU "
                      "transport = MOEK_EP_HOST", p);
         }
-        ep->sharing += at.device == ep->device;
         if (p == ep->config.rank && at.device != ep->device)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "the window of this rank, %d, is on device %d, current is %d", p, at.device,
                      ep->device);
@@ -74,6 +89,73 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
                      ep->device, at.device, p, cudaGetErrorString(error));
     }
     return moek_ep_load_kernels_(why);
+}
+
+/* ---- windows of other processes ---------------------------------------------------------------------------------- */
+
+typedef struct moek_ep_ipc_ {
+    cudaIpcMemHandle_t handle;
+    void *window;
+    uint64_t process[2];                               /* no two processes have the same */
+    int64_t status;
+} moek_ep_ipc_;
+
+static moek_ep_ipc_ moek_ep_ipc_of_(void *window)
+{
+    const void *random = (const void *)getauxval(AT_RANDOM);          /* 16 bytes, anew in each exec */
+    moek_ep_ipc_ m;
+    memset(&m, 0, sizeof m);
+    m.window = window;
+    if (random) memcpy(m.process, random, sizeof m.process);
+    m.process[0] += (uint64_t)getpid();
+    m.status = cudaIpcGetMemHandle(&m.handle, window);
+    return m;
+}
+
+static moek_status moek_ep_ipc_map_(const moek_ep_ipc_ *mine, const moek_ep_ipc_ *theirs, int p, void **base,
+                                    moek_text_ *why)
+{
+    cudaError_t error = (cudaError_t)theirs->status;
+    *base = theirs->window;
+    if (error == cudaSuccess && !memcmp(mine->process, theirs->process, sizeof mine->process)) return MOEK_OK;
+    *base = NULL;
+    if (error == cudaSuccess) error = cudaIpcOpenMemHandle(base, theirs->handle, cudaIpcMemLazyEnablePeerAccess);
+    if (error == cudaSuccess) return MOEK_OK;
+    (void)cudaGetLastError();
+    MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d: %s", p, cudaGetErrorString(error));
+}
+
+moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
+                             char *text, size_t size)
+{
+    moek_ep_ipc_ mine = moek_ep_ipc_of_(window), all[MOEK_EP_MAX_RANKS];
+    int64_t own = MOEK_OK, each[MOEK_EP_MAX_RANKS];
+    moek_text_ why = moek_text_in_(text, size);
+    int p;
+    (void)cudaGetLastError();
+    if (!window || !gather || !base || ranks < 1 || ranks > MOEK_EP_MAX_RANKS || rank < 0 || rank >= ranks)
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "window, gather or base is NULL, or rank is %d of %d ranks", rank, ranks);
+    memset(base, 0, sizeof *base * (size_t)ranks);
+    if (gather(context, &mine, all, sizeof mine)) MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
+    for (p = 0; p < ranks && own == MOEK_OK; p++) own = moek_ep_ipc_map_(&mine, &all[p], p, &base[p], &why);
+    if (gather(context, &own, each, sizeof own)) MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
+    for (p = 0; p < ranks; p++) {
+        if (each[p] == MOEK_OK) continue;
+        moek_ep_ipc_close(ranks, window, base);
+        if (own == MOEK_OK) moek_say_(&why, "rank %d could not map all windows", p);
+        return MOEK_E_CUDA;
+    }
+    return MOEK_OK;
+}
+
+void moek_ep_ipc_close(int ranks, void *window, void **base)
+{
+    int p;
+    for (p = 0; p < ranks; p++) {
+        if (base[p] && base[p] != window && cudaIpcCloseMemHandle(base[p]) != cudaSuccess)
+            (void)cudaGetLastError();                  /* of this process: it was not mapped */
+        base[p] = NULL;
+    }
 }
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
@@ -187,5 +269,14 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
 }
+#else
+moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
+                             char *text, size_t size)
+{
+    moek_text_ why = moek_text_in_(text, size);
+    (void)rank; (void)ranks; (void)window; (void)gather; (void)context; (void)base;
+    MOEK_NO_(&why, MOEK_E_BACKEND, "this was compiled without nvcc: there is no memory of GPUs to map");
+}
+void moek_ep_ipc_close(int ranks, void *window, void **base) { (void)ranks; (void)window; (void)base; }
 #endif
 #endif

@@ -268,11 +268,12 @@ static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, mo
         MOEK_EACH_EP_HELLO_(MOEK_NAME_)
 #undef MOEK_NAME_
     };
-    uint64_t theirs[1 + MOEK_EP_HELLO_];
+    uint64_t theirs[1 + MOEK_EP_HELLO_];             /* its mark, its configuration */
     int i;
     if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_),
                       sizeof theirs) != MOEK_OK)
         MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
+    ep->sharing += theirs[0] == ep->mark;
     for (i = 0; i < MOEK_EP_HELLO_; i++) {
         if (theirs[i + 1] == mine[i]) continue;
         moek_ep_fail_(ep, MOEK_E_MISMATCH, MOEK_EP_OPENING, 0, p, 0);
@@ -296,7 +297,8 @@ static moek_status moek_ep_greet_(moek_ep *ep, moek_text_ *why)
     for (i = 0; i < c->ranks; i++) {
         const int p = moek_ep_turn_(ep, i);
         uint64_t *line = moek_ep_word_(ep, p, at);
-        if (moek_ep_copy_(ep, line + 1, mine, sizeof mine) != MOEK_OK || moek_ep_poke_(ep, line, 1) != MOEK_OK)
+        if (moek_ep_copy_(ep, line + 1, mine, sizeof mine) != MOEK_OK ||
+            moek_ep_poke_(ep, line, ep->mark) != MOEK_OK)
             MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
     }
     for (i = 0; i < c->ranks && status == MOEK_OK; i++) {
@@ -349,6 +351,7 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
         return MOEK_E_VERSION;                        /* its why may lie elsewhere: do not write */
     memset(ep, 0, sizeof *ep);
     ep->device = -1;
+    ep->mark = 1;
     why = moek_text_in_(ep->why, sizeof ep->why);
     if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
     if ((status = moek_ep_choose_(ep, config, &why, &log)) != MOEK_OK ||
@@ -388,7 +391,8 @@ static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
     const moek_ep_config *c = &ep->config;
     moek_say_(t, "group     %d ranks, in %s memory, %d experts (%d here)\n", c->ranks,
               c->transport == MOEK_EP_GPU ? "GPU" : "host", ep->physical_experts, ep->local_experts);
-    if (ep->sharing > 1) moek_say_(t, "          %d of them share this GPU\n", ep->sharing);
+    if (c->transport == MOEK_EP_GPU && ep->sharing > 1)
+        moek_say_(t, "          %d of them share this GPU\n", ep->sharing);
     moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
     if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);

@@ -1,0 +1,174 @@
+/* ep_layer.c -- one MoE layer on several ranks, a process and a GPU each; in C99.
+ *
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -Iinclude examples/ep_layer.c examples/ep_moek.cu \
+ *        -o ep_layer
+ *   ./ep_layer [RANKS]
+ *
+ * The program starts its own ranks, by fork, before any of them touches CUDA; with more ranks than GPUs some share one.
+ * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it, or
+ * NCCL.  The kernels are in examples/ep_moek.cu, two lines long; example.h has memory and a plain loop. */
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE                                /* fork, MAP_ANONYMOUS */
+#endif
+#include "moek_ep.h"
+#include "example.h"
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { HIDDEN = 512, INTER = 256, EXPERTS = 16, TOPK = 4, MAX_TOKENS = 24, MAX_RANKS = 8 };
+
+static void must(moek_status status, const char *what, const char *why)
+{
+    example_must(status == MOEK_OK, what, why[0] ? why : moek_status_text(status));
+}
+static void must_cuda(cudaError_t error, const char *what)
+{
+    example_must(error == cudaSuccess, what, cudaGetErrorString(error));
+}
+
+/* ---- an all-gather in shared memory ------------------------------------------------------------------------------ */
+
+typedef struct table { int here[MAX_RANKS]; char slot[MAX_RANKS][256]; } table;
+typedef struct gatherer { table *t; int rank, ranks, turn; } gatherer;
+
+static void meet(gatherer *g)
+{
+    int p;
+    __atomic_store_n(&g->t->here[g->rank], ++g->turn, __ATOMIC_RELEASE);
+    for (p = 0; p < g->ranks; p++)
+        while (__atomic_load_n(&g->t->here[p], __ATOMIC_ACQUIRE) < g->turn) sched_yield();
+}
+static int gather(void *context, const void *mine, void *all, size_t bytes)
+{
+    gatherer *g = (gatherer *)context;
+    int p;
+    if (bytes > sizeof g->t->slot[0]) return 1;
+    memcpy(g->t->slot[g->rank], mine, bytes);
+    meet(g);
+    for (p = 0; p < g->ranks; p++) memcpy((char *)all + (size_t)p * bytes, g->t->slot[p], bytes);
+    meet(g);
+    return 0;
+}
+
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
+
+/* The rank's experts, in the group's order, on its GPU. */
+static void *own(const moek_ep *ep, const uint16_t *all, size_t expert)
+{
+    uint16_t *mine = (uint16_t *)example_new(-1, NULL, 2 * expert * (size_t)ep->local_experts);
+    void *there;
+    int i;
+    for (i = 0; i < ep->local_experts; i++) {
+        const int e = moek_ep_expert(ep, ep->config.rank, i);
+        if (e >= 0) memcpy(mine + (size_t)i * expert, all + (size_t)e * expert, 2 * expert);
+    }
+    there = example_new(0, mine, 2 * expert * (size_t)ep->local_experts);
+    example_free(-1, mine);
+    return there;
+}
+
+/* The worst token against a plain loop over all experts. */
+static double error_of(const moek_args *a, const uint16_t *x, const uint16_t *up, const uint16_t *down)
+{
+    int32_t ids[MAX_TOKENS * TOPK];
+    float weights[MAX_TOKENS * TOPK];
+    uint16_t y[MAX_TOKENS * HIDDEN];
+    double worst = 0;
+    int t, k;
+    example_get(0, ids, a->topk_ids, sizeof ids);
+    example_get(0, weights, a->topk_weights, sizeof weights);
+    example_get(0, y, a->y, sizeof y);
+    for (t = 0; t < a->tokens; t++) {
+        double want[HIDDEN] = { 0 }, error;
+        for (k = t * TOPK; k < (t + 1) * TOPK; k++)
+            example_expert(want, x + t * HIDDEN, up + (size_t)ids[k] * 2 * INTER * HIDDEN,
+                           down + (size_t)ids[k] * HIDDEN * INTER, HIDDEN, INTER, weights[k]);
+        error = example_error(y + t * HIDDEN, want, HIDDEN);
+        if (!(error <= worst)) worst = error;
+    }
+    return worst;
+}
+
+static int run_rank(int rank, int ranks, table *t)
+{
+    gatherer g = { t, rank, ranks, 0 };
+    moek_config config = { 0 };
+    moek_ep_config group = { 0 };
+    moek_ep ep;
+    moek_plan plan;
+    moek_weights weights = { 0 };
+    moek_args args = { 0 };
+    uint16_t *up = example_random((size_t)EXPERTS * 2 * INTER * HIDDEN, 0.08f, 1);          /* of all experts; a real */
+    uint16_t *down = example_random((size_t)EXPERTS * HIDDEN * INTER, 0.1f, 2);             /* rank loads its own     */
+    uint16_t *x = example_random((size_t)MAX_TOKENS * HIDDEN, 1, 10 + (uint32_t)rank);
+    float logits[MAX_TOKENS * EXPERTS];
+    void *window, *base[MAX_RANKS];
+    char why[512] = "";
+    double error;
+    int i, gpus = 0;
+    must_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
+    must_cuda(cudaSetDevice(rank % gpus), "cudaSetDevice");
+    for (i = 0; i < MAX_TOKENS * EXPERTS; i++) logits[i] = (float)((i + 31 * rank) * 7919 % 1009) / 250.0f;
+
+    /* 1. The layer, the group, a window on this GPU; the other ranks' windows by way of `gather`. */
+    config.hidden = HIDDEN; config.inter = INTER; config.experts = EXPERTS; config.topk = TOPK;
+    config.quant = MOEK_BF16; config.act = MOEK_SILU; config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
+    config.max_tokens = MAX_TOKENS;
+    group.rank = rank; group.ranks = ranks; group.layer = &config;
+    group.transport = MOEK_EP_GPU;
+    window = example_new(0, NULL, moek_ep_window_size(&group));
+    must_cuda(cudaHostAlloc(&group.report, MOEK_EP_REPORT, cudaHostAllocPortable), "cudaHostAlloc");
+    memset(group.report, 0, MOEK_EP_REPORT);
+    must_cuda(cudaDeviceSynchronize(), "zeros");
+    must(moek_ep_ipc_open(rank, ranks, window, gather, &g, base, why, sizeof why), "moek_ep_ipc_open", why);
+    must(moek_ep_open(&ep, &group, base), "moek_ep_open", ep.why);
+
+    /* 2. From here on as ever; join says which experts are here, and that rows have to travel. */
+    must(moek_ep_join(&ep, &config), "moek_ep_join", "");
+    must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
+    weights.w_up = own(&ep, up, (size_t)2 * INTER * HIDDEN);
+    weights.w_down = own(&ep, down, (size_t)HIDDEN * INTER);
+    must(moek_plan_bind(&plan, &weights), "moek_plan_bind", plan.why);
+
+    /* 3. Run: this rank's tokens in, its results out.  Every rank must call it, also one without tokens. */
+    args.tokens = rank == 1 ? 3 : MAX_TOKENS - rank;
+    args.x = example_new(0, x, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
+    args.router_logits = example_new(0, logits, sizeof logits);
+    args.topk_ids = (int32_t *)example_new(0, NULL, sizeof(int32_t) * MAX_TOKENS * TOPK);
+    args.topk_weights = (float *)example_new(0, NULL, sizeof(float) * MAX_TOKENS * TOPK);
+    args.y = example_new(0, NULL, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
+    args.workspace_size = moek_workspace_size(&plan);
+    args.workspace = example_new(0, NULL, args.workspace_size);
+    args.why = why; args.why_size = sizeof why;
+    for (i = 0; i < 3; i++) must(moek_run(&plan, &args, NULL), "moek_run", why);
+    must_cuda(cudaDeviceSynchronize(), "the layer");
+    must(moek_ep_poll(&ep, NULL), "moek_ep_poll", "");
+
+    error = error_of(&args, x, up, down);
+    printf("rank %d on GPU %d: %d tokens by %s, off by %.2e of a plain loop: %s\n", rank, rank % gpus, args.tokens,
+           moek_ep_kind_name(ep.config.kind), error, error < 0.01 ? "ok" : "WRONG");
+    fflush(stdout);
+    meet(&g);                                          /* all are done: windows may go */
+    moek_ep_ipc_close(ranks, window, base);
+    meet(&g);
+    example_free(0, window);
+    return !(error < 0.01);
+}
+
+int main(int argc, char **argv)
+{
+    const int ranks = argc > 1 ? atoi(argv[1]) : 2;
+    table *t = (table *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int r, status, wrong = 0;
+    example_must(ranks >= 1 && ranks <= MAX_RANKS, "RANKS", "1 to 8");
+    example_must(t != MAP_FAILED, "mmap", "failed");
+    for (r = 0; r < ranks; r++)
+        if (fork() == 0) exit(run_rank(r, ranks, t));
+    for (r = 0; r < ranks; r++) {
+        wait(&status);
+        wrong |= status != 0;
+    }
+    return wrong;
+}
