@@ -1,10 +1,11 @@
 /* bench_ep.cu -- what the exchange of expert parallelism costs on GPUs, a thread and a rank a GPU.
  *
- *   ./moek bench-ep [TOKENS ...]                               builds and runs it; tokens of a rank, by default 1 128
+ *   ./moek bench-ep [TOKENS ...]                       builds and runs it; tokens of a rank, by default 1 128 4096
  *   nvcc -std=c++17 -O2 -arch=sm_90a -Iinclude bench/bench_ep.cu -o bench_ep && ./bench_ep
  *
  * DeepSeek-V3's sizes: hidden 7168, 256 experts, top-8, each token to 8 experts at random; windows by peer access, on
- * all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.
+ * all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  Up to 256 tokens by
+ * low_latency, more by allgather.
  *
  * Each rank replays a CUDA graph of OPERATIONS operations, experts left out.  dispatch: prepare_send and
  * prepare_receive; combine: finalize_send and finalize_receive; between clock stamps, which are kernels of one thread:
@@ -24,7 +25,7 @@ enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, OPERATIONS = 21, RE
 static const double WIRE = 370e9;                      /* bytes a second that plain stores reach on an H200's NVLink */
 
 typedef struct setup {
-    int ranks, gpus, tokens, quant;
+    int ranks, gpus, tokens, quant, kind;
     moek_config config;
     void *base[RANKS];
     pthread_barrier_t barrier;
@@ -73,18 +74,19 @@ static void route(setup *s, const moek_ep *ep, int me, int32_t *ids, float *weig
     const int owns = EXPERTS / s->ranks;
     int32_t *id = (int32_t *)malloc(sizeof(int32_t) * TOPK * (size_t)s->tokens);
     float *w = (float *)malloc(sizeof(float) * TOPK * (size_t)s->tokens);
-    double rows = 0;
+    double rows = 0, there = 0;
     int t, k, p;
     for (t = 0; t < s->tokens; t++) {
         choose(id + t * TOPK, me, t);
         for (p = 0; p < s->ranks; p++) {
             for (k = 0; k < TOPK && id[t * TOPK + k] / owns != p; k++) { }
-            rows += p != me && k < TOPK;
+            there += p != me && k < TOPK;
+            rows += p != me && (k < TOPK || s->kind == MOEK_EP_ALLGATHER);
         }
         for (k = 0; k < TOPK; k++) w[t * TOPK + k] = 1.0f / TOPK;
     }
     s->sent[me] = rows * (ep->row_bytes + ep->scale_bytes + 4 + 8 * TOPK);
-    s->back[me] = rows * 2 * HIDDEN;
+    s->back[me] = there * 2 * HIDDEN;
     mem_put(1, ids, id, sizeof(int32_t) * TOPK * (size_t)s->tokens);
     mem_put(1, weights, w, sizeof(float) * TOPK * (size_t)s->tokens);
     free(id); free(w);
@@ -136,7 +138,7 @@ static void *run_rank(void *p)
     mem_must(cudaEventCreate(&begin)); mem_must(cudaEventCreate(&end));
     memset(&group, 0, sizeof group);
     group.rank = me; group.ranks = s->ranks; group.layer = &s->config;
-    group.kind = MOEK_EP_LOW_LATENCY; group.transport = MOEK_EP_GPU;
+    group.kind = s->kind; group.transport = MOEK_EP_GPU;
     group.timeout_ms = 5000;
     size = moek_ep_window_size(&group);
     s->base[me] = mem_alloc(1, size);
@@ -231,8 +233,8 @@ static void line(const setup *s, const char *what, double median, double p90, co
     int r;
     for (r = 0; r < s->ranks; r++) if (bytes[r] > most) most = bytes[r];
     floor_us = 1e6 * most / WIRE;
-    printf("%6d  %-8s  %-8s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%\n", s->tokens, moek_quant_name(s->quant), what,
-           median, p90, most, floor_us, 100 * floor_us / median);
+    printf("%6d  %-8s  %-11s  %-8s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%\n", s->tokens, moek_quant_name(s->quant),
+           moek_ep_kind_name(s->kind), what, median, p90, most, floor_us, 100 * floor_us / median);
     fflush(stdout);
 }
 
@@ -245,6 +247,7 @@ static void measure(int ranks, int gpus, int tokens, int quant)
     int i, k;
     memset(&s, 0, sizeof s);
     s.ranks = ranks; s.gpus = gpus; s.tokens = tokens; s.quant = quant;
+    s.kind = tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLGATHER : MOEK_EP_LOW_LATENCY;
     s.config.hidden = HIDDEN; s.config.inter = INTER; s.config.experts = EXPERTS; s.config.topk = TOPK;
     s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = tokens;
     pthread_barrier_init(&s.barrier, NULL, (unsigned)ranks);
@@ -269,7 +272,7 @@ static void measure(int ranks, int gpus, int tokens, int quant)
 
 int main(int argc, char **argv)
 {
-    static const int quants[] = { MOEK_FP8B128, MOEK_BF16 };
+    static const int quants[] = { MOEK_FP8B128, MOEK_BF16 }, usual[] = { 1, 128, 4096 };
     struct cudaDeviceProp p;
     int gpus = 0, ranks, i, q;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
@@ -277,13 +280,13 @@ int main(int argc, char **argv)
     if (gpus > RANKS) gpus = RANKS;
     ranks = gpus > 1 ? gpus : 2;
     mem_must(cudaGetDeviceProperties(&p, 0));
-    printf("# %s, %d ranks on %d GPU%s, %s, low_latency, hidden %d, %d experts, top-%d\n", p.name, ranks, gpus,
+    printf("# %s, %d ranks on %d GPU%s, %s, hidden %d, %d experts, top-%d\n", p.name, ranks, gpus,
            gpus > 1 ? "s" : "", gpus > 1 ? "peer access" : "loopback: no wire", HIDDEN, EXPERTS, TOPK);
     printf("# medians of %d operations of the slowest rank, in CUDA graphs; floor at %.0f GB/s\n",
            REPLAYS * (OPERATIONS - 1), WIRE / 1e9);
-    printf("tokens  format    what            us       p90       bytes     floor  share\n");
+    printf("tokens  format    kind         what            us       p90       bytes     floor  share\n");
     for (q = 0; q < 2; q++) {
-        if (argc < 2) { measure(ranks, gpus, 1, quants[q]); measure(ranks, gpus, 128, quants[q]); }
+        for (i = 0; i < 3 && argc < 2; i++) measure(ranks, gpus, usual[i], quants[q]);
         for (i = 1; i < argc; i++) measure(ranks, gpus, atoi(argv[i]), quants[q]);
     }
     return 0;

@@ -5,8 +5,8 @@
  *   ./ep_layer [RANKS]
  *
  * The program starts its own ranks, by fork, before any of them touches CUDA; with more ranks than GPUs some share one.
- * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it, or
- * NCCL.  The kernels are in examples/ep_moek.cu, two lines long; example.h has memory and a plain loop. */
+ * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it,
+ * or NCCL.  The kernels are in examples/ep_moek.cu, two lines long; example.h has memory and a plain loop. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE                                /* fork, MAP_ANONYMOUS */
 #endif

@@ -23,8 +23,8 @@
  *     MOEK_EP_GPU    on GPUs that reach each other's memory (NVLink, PCIe peer access), or several on one of them.  A
  *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
  *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
- *                    and runs with its GPU as the current device.  Only low_latency so far, and hidden a multiple of 16
- * WHAT IS NOT HERE YET: alltoall and allgather on GPUs; more than one host.  A group that has ended can not go on with
+ *                    and runs with its GPU as the current device.  Not for alltoall yet; hidden a multiple of 16
+ * WHAT IS NOT HERE YET: alltoall on GPUs; more than one host.  A group that has ended can not go on with
  * the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them have
  * returned (on GPUs: and their streams are idle), each zeroes its window (and report); after a barrier of yours they
  * open.  Plans that have joined are then good again.

@@ -1,12 +1,13 @@
-/* test_ep_gpu.c -- low_latency on GPUs: N ranks on one of them (loopback) and, where there are two, by peer access,
- * against the same group in host memory, half by half: what arrives to the bit, y to its rounding.  And graphs, runs in
- * threads, ranks in processes, what a rank that is silent or killed does to the others, and what is refused.
+/* test_ep_gpu.c -- low_latency and allgather on GPUs: N ranks on one of them (loopback) and, where there are two, by
+ * peer access, against the same group in host memory, half by half: what arrives to the bit, y to its rounding.  And
+ * graphs, runs in threads, ranks in processes, what a rank that is silent or killed does to the others, and what is
+ * refused.
  *
- *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu
+ *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu [loopback]
  *
- * With MOEK_SPLIT the implementation is linked from elsewhere.  A pair is a rank in host memory and its twin on a GPU.
- * One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they may be,
- * y and workspaces always; y and windows lie between guards. */
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
+ * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they may
+ * be, y and workspaces always; y and windows lie between guards. */
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -115,18 +116,19 @@ static const void *gift(side *k, const void *host, size_t bytes)
 
 /* ---- a scene ----------------------------------------------------------------------------------------------------- */
 
+static int kind = MOEK_EP_LOW_LATENCY;                 /* of the scenes to come */
 static scene *scene_new(int peers, int combine, int ranks, int quant, const char *what)
 {
     scene *s = (scene *)calloc(1, sizeof *s);
     int r;
     s->peers = peers;
-    s->group.kind = MOEK_EP_LOW_LATENCY; s->group.combine = combine; s->group.ranks = ranks;
+    s->group.kind = kind; s->group.combine = combine; s->group.ranks = ranks;
     s->group.timeout_ms = 10000;
     s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     for (r = 0; r < RANKS; r++) s->tokens[r] = MOST;
-    snprintf(s->what, sizeof s->what, "%s, combine %d, %d ranks, %s, %s", peers > 1 ? "peers" : "loopback", combine,
-             ranks, moek_quant_name(quant), what);
+    snprintf(s->what, sizeof s->what, "%s, %s, combine %d, %d ranks, %s, %s", moek_ep_kind_name(kind),
+             peers > 1 ? "peers" : "loopback", combine, ranks, moek_quant_name(quant), what);
     return s;
 }
 
@@ -356,11 +358,42 @@ static void compare_arrived(scene *s, int r)
     free(counts); free(a); free(scales);
 }
 
+/* The same in standard format: rows of all tokens, ids of -1 behind those of each rank. */
+static void compare_gathered(scene *s, int r)
+{
+    const side *h = &s->host[r], *g = &s->gpu[r];
+    const int k = s->config.topk, rows = h->step.rows, q = s->config.quant;
+    const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
+    const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
+    const size_t slots = (size_t)rows * (size_t)k;
+    int32_t *ids = (int32_t *)malloc(4 * slots);
+    float *weights = (float *)malloc(4 * slots);
+    char *a = (char *)malloc((size_t)rows * row), *scales = (char *)malloc((size_t)rows * scale + 4);
+    int i, j, wrong = 0;
+    CHECK(g->step.rows == rows, "%s: rank %d: %d rows", s->what, r, g->step.rows);
+    get(g, ids, g->step.expert_ids, 4 * slots);
+    get(g, weights, g->step.expert_weights, 4 * slots);
+    get(g, a, g->step.a, (size_t)rows * row);
+    if (g->step.a_scale) get(g, scales, g->step.a_scale, scale ? (size_t)rows * scale : 4);
+    CHECK(!memcmp(ids, h->step.expert_ids, 4 * slots), "%s: rank %d: ids", s->what, r);
+    for (i = 0; i < rows; i++) {
+        if (i % MOST >= s->tokens[i / MOST]) continue;
+        for (j = 0; j < k; j++) wrong += weights[i * k + j] != h->step.expert_weights[i * k + j];
+        wrong += !same_row(a + (size_t)i * row, (const char *)h->step.a + (size_t)i * row, row, scale > 0);
+        wrong += scale && memcmp(scales + (size_t)i * scale, (const char *)h->step.a_scale + (size_t)i * scale, scale);
+    }
+    if (q == MOEK_FP8T) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
+    CHECK(!wrong, "%s: rank %d: %d rows, scales or weights are not those of the CPU", s->what, r, wrong);
+    free(ids); free(weights); free(a); free(scales);
+}
+
 /* The same random rows in the place of what experts give. */
 static void give_out(scene *s, int r)
 {
     side *h = &s->host[r], *g = &s->gpu[r];
-    const size_t n = (size_t)h->plan.local_experts * (size_t)h->plan.rows_per_expert * (size_t)s->config.hidden;
+    const size_t rows = h->plan.rows_per_expert ? (size_t)h->plan.local_experts * (size_t)h->plan.rows_per_expert
+                      : (size_t)h->step.rows * (size_t)s->config.topk;
+    const size_t n = rows * (size_t)s->config.hidden;
     layer_fill_t(h->step.out, n, 1, h->plan.config.dtype);
     on(g);
     mem_put(1, g->step.out, h->step.out, 2 * n);
@@ -416,7 +449,9 @@ static int exchanged(scene *s)
     int r;
     if (!prepared(s)) return 0;
     sync_all(s);
-    for (r = 0; r < s->group.ranks; r++) compare_arrived(s, r);
+    for (r = 0; r < s->group.ranks; r++)
+        if (kind == MOEK_EP_LOW_LATENCY) compare_arrived(s, r);
+        else compare_gathered(s, r);
     for (r = 0; r < s->group.ranks; r++) give_out(s, r);
     if (!finalized(s)) return 0;
     sync_all(s);
@@ -583,6 +618,16 @@ static void test_graphs(void)
     graphs(1, 2);
     graphs(1, 4);
     if (gpus > 1) graphs(2, 2);
+}
+
+/* The same in standard format. */
+static void test_allgather(void)
+{
+    kind = MOEK_EP_ALLGATHER;
+    test_exchange();
+    test_layers();
+    test_graphs();
+    kind = MOEK_EP_LOW_LATENCY;
 }
 
 /* Is y what it was before?  Nothing was written after the end. */
@@ -839,7 +884,7 @@ static void test_refused(void)
     CHECK(strstr(text, "in GPU memory") != NULL, "auto: %s", text);
     g.kind = MOEK_EP_ALLTOALL;
     moek_ep_explain(&g, text, sizeof text);
-    CHECK(strstr(text, "there are no GPU kernels for it yet: take MOEK_EP_LOW_LATENCY") != NULL, "alltoall: %s", text);
+    CHECK(strstr(text, "there are no GPU kernels for it yet: take MOEK_EP_ALLGATHER") != NULL, "alltoall: %s", text);
     g.kind = 0;
     c.hidden = 7176;
     moek_ep_explain(&g, text, sizeof text);
@@ -890,6 +935,7 @@ int main(int argc, char **argv)
     RUN(test_exchange);
     RUN(test_layers);
     RUN(test_graphs);
+    RUN(test_allgather);
     RUN(test_two_in_flight);
     RUN(test_silence);
     RUN(test_processes);

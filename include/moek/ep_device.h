@@ -1,7 +1,8 @@
-/* moek/ep_device.h -- the protocol of ep_wire.h as kernels speak it, and the four kernels of low_latency.
+/* moek/ep_device.h -- the protocol of ep_wire.h as kernels speak it, and the kernels of low_latency and allgather.
  *
  *     send      quantize (fp8b128) or copy rows into the windows of their ranks; publish
- *     receive   arrive; rows to [local experts][rows_per_expert], by rank and token within an expert
+ *     receive   arrive; low_latency: rows to [local experts][rows_per_expert], by rank and token within an expert;
+ *               allgather (receive_rows): rows lie where the experts read them
  *     giveback  what the experts gave, reduced by token, into the windows of the tokens' ranks; publish, release
  *     collect   arrive; add up, ranks ascending
  *
@@ -61,6 +62,7 @@ enum { MOEK_EP_THREADS_ = 256 };
 typedef struct moek_ep_gpu_ {
     moek_ep_layout layout;
     int rank, ranks, handle, handles, slots, physical_experts, max_tokens, tag, combine;
+    int gather;                       /* allgather: each token goes to all ranks                                      */
     uint64_t timeout_ns, *report;
     char *base[MOEK_EP_MAX_RANKS];
 } moek_ep_gpu_;
@@ -242,6 +244,7 @@ MOEK_DEVICE uint64_t moek_ep_gpu_ranks_(const moek_ep_send_ *a, int token)
     const int32_t *ids = a->ids + (size_t)token * a->g.slots;
     uint64_t ranks = 0;
     int k;
+    if (a->g.gather) return ~(uint64_t)0 >> (64 - a->g.ranks);
     for (k = 0; k < a->g.slots; k++) {
         const int place = moek_ep_gpu_place_(&a->g, ids[k]);
         if (place >= 0) ranks |= (uint64_t)1 << (place >> 16);
@@ -532,12 +535,29 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3) moek_ep_receive_k_
     if (one && threadIdx.x < a.g.ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
 }
 
+/* allgather: ids of -1 where a rank has no tokens. */
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
+{
+    __shared__ int counts[MOEK_EP_MAX_RANKS];
+    const moek_ep_gpu_ *const g = &a.g;
+    const int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), rows = g->ranks * g->max_tokens;
+    int row, k;
+    moek_grid_wait_();
+    for (row = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; row < rows; row += gridDim.x * MOEK_EP_THREADS_) {
+        int32_t *const ids = (int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
+        if (!ended && row % g->max_tokens < counts[row / g->max_tokens]) continue;
+        for (k = 0; k < g->slots; k++) ids[k] = -1;
+    }
+    if (blockIdx.x == 0 && threadIdx.x < g->ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
+}
+
 /* ---- finalize_send ----------------------------------------------------------------------------------------------- */
 
 typedef struct moek_ep_giveback_ {
     moek_ep_gpu_ g;
     int hidden, dtype;
-    const int32_t *counts, *slot_row;
+    int reduced;                      /* the experts weighted and added up themselves: a row of out for each received */
+    const int32_t *counts, *slot_row; /* slot_row NULL: row k of received row r is r * slots + k                      */
     const uint16_t *out;
 } moek_ep_giveback_;
 
@@ -560,9 +580,11 @@ MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, int i, in
     const int f32 = g->combine == MOEK_EP_REDUCED_F32, lane = threadIdx.x % 32, slots = g->slots;
     const size_t row = (size_t)to * g->max_tokens + i, bytes = (size_t)a->hidden * (f32 ? 4 : 2);
     const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
-    const int id = lane < slots ? ids[lane] : -1, at = id >= 0 ? a->slot_row[row * slots + lane] : -1;
+    const int id = lane < slots ? ids[lane] : -1;
+    const int at = a->reduced ? (lane ? -1 : (int)row) : id < 0 ? -1
+                 : a->slot_row ? a->slot_row[row * slots + lane] : (int)(row * slots) + lane;
     const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, row);
-    const float weight = lane < slots ? weights[lane] : 0;
+    const float weight = a->reduced ? 1.0f : lane < slots ? weights[lane] : 0;
     const size_t token = *(const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, row);
     const uint32_t mine = __ballot_sync(0xffffffff, id >= 0);
     uint32_t left = __ballot_sync(0xffffffff, at >= 0);

@@ -1,4 +1,4 @@
-/* moek/ep_gpu.h -- low_latency on GPUs: what the host does to launch the kernels of ep_device.h, and to open a group
+/* moek/ep_gpu.h -- low_latency and allgather on GPUs: what the host does to launch the kernels of ep_device.h, and to open a group
  * whose windows are in GPU memory. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
@@ -7,12 +7,14 @@
 #include <unistd.h>
 #include "ep_device.h"
 
-static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
+/* m: what travels; NULL where that is not looked at. */
+static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, const moek_ep_message_ *m)
 {
     const moek_ep_config *c = &ep->config;
     moek_ep_gpu_ g;
     memset(&g, 0, sizeof g);
-    g.layout = ep->layout;
+    g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
+    g.gather = c->kind == MOEK_EP_ALLGATHER;
     g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
     g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
     g.tag = tag;
@@ -26,7 +28,7 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
 /* Ends the group by a kernel, from whatever thread; the host knows on return. */
 static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
 {
-    const moek_ep_gpu_ g = moek_ep_on_gpu_(ep, 0, 0);
+    const moek_ep_gpu_ g = moek_ep_on_gpu_(ep, 0, 0, NULL);
     int current = ep->device;
     cudaGetDevice(&current);
     if (current != ep->device) cudaSetDevice(ep->device);
@@ -42,7 +44,8 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 static moek_status moek_ep_load_kernels_(moek_text_ *why)
 {
     if (MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
         return MOEK_OK;
     MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
@@ -183,7 +186,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     if (status == MOEK_OK && !fused) status = moek_ep_quantize_(ep, step, &m, stream);
     if (status != MOEK_OK) return status;
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.tokens = tokens;
     a.block_tokens = tokens > most ? (tokens + most - 1) / most : 1;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
@@ -205,22 +208,27 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     const moek_plan *plan = step->plan;
     const moek_ep_message_ m = moek_ep_message_of_(plan);
     const int most = moek_ep_blocks_(ep, 3), experts = plan->local_experts < most ? plan->local_experts : most;
+    const int rows = (int)(moek_ep_rows_(ep) / MOEK_EP_THREADS_) + 1, early = plan->arch >= 90;
     moek_ep_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.go = ep->sharing <= 1 && ep->config.handles == 1;
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
     a.counts = w.counts; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)w.arrived.scale;
-    status = MOEK_CHAIN_(moek_ep_receive_k_, dim3(experts, most / experts), MOEK_EP_THREADS_, 0, stream,
-                         plan->arch >= 90, a);
-    if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
+    if (moek_ep_low_latency_(ep)) {
+        status = MOEK_CHAIN_(moek_ep_receive_k_, dim3(experts, most / experts), MOEK_EP_THREADS_, 0, stream, early, a);
+        if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
+    } else {
+        status = MOEK_CHAIN_(moek_ep_receive_rows_k_, rows < most ? rows : most, MOEK_EP_THREADS_, 0, stream, early, a);
+        if (status == MOEK_OK) status = moek_ep_arrived_rows_(ep, step, &w, stream);
+    }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_ARRIVED_;
     return status;
 }
@@ -229,16 +237,18 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
                                               moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
+    const moek_ep_message_ m = moek_ep_message_of_(step->plan);
     moek_ep_giveback_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
-    (void)weight_and_reduce;
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), &m);
     a.hidden = ep->hidden; a.dtype = ep->dtype;
-    a.counts = w.counts; a.slot_row = w.slot_row;
+    a.reduced = weight_and_reduce == MOEK_NOOP;
+    a.counts = w.counts;
+    a.slot_row = moek_ep_low_latency_(ep) ? w.slot_row : NULL;
     a.out = (const uint16_t *)step->out;
     status = MOEK_CHAIN_(moek_ep_giveback_k_, moek_ep_blocks_(ep, 4), MOEK_EP_THREADS_, 0, stream,
                          step->plan->arch >= 90, a);
@@ -258,7 +268,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     (void)weight_and_reduce;
     if (status != MOEK_OK) return status;
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), NULL);
     a.tokens = step->tokens; a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.ids = step->ids;
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;

@@ -113,9 +113,9 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
         moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
-    else if (ep->config.transport == MOEK_EP_GPU && kind != MOEK_EP_LOW_LATENCY)
-        moek_say_(t, "there are no GPU kernels for it yet: take MOEK_EP_LOW_LATENCY (and chunk_tokens, up to %d)",
-                  (int)MOEK_EP_FEW_TOKENS);
+    else if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_ALLTOALL)
+        moek_say_(t, "there are no GPU kernels for it yet: take MOEK_EP_ALLGATHER, or MOEK_EP_LOW_LATENCY for up to %d "
+                  "tokens", (int)MOEK_EP_FEW_TOKENS);
     else if (demanded) return;
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
         moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",

@@ -369,7 +369,6 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     step->expert_ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
     step->expert_weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, 0);
     step->expert_tokens = NULL;
-    if (gather) moek_ep_nobody_(ep, step, w);
     if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
     a = moek_quant_to_(plan, step->a, (size_t)step->rows, (size_t)plan->config.hidden, w->arrived);
     if (gather) { a.counts = w->counts; a.rows_per_expert = ep->config.max_tokens; }
@@ -389,6 +388,7 @@ static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, m
     status = moek_ep_arrive_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), w.counts);
     if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
     if (moek_ep_low_latency_(ep)) moek_ep_sort_rows_(ep, step, &w);
+    if (ep->config.kind == MOEK_EP_ALLGATHER) moek_ep_nobody_(ep, step, &w);
     status = moek_ep_low_latency_(ep) ? moek_ep_arrived_low_latency_(step, &w, stream)
                                       : moek_ep_arrived_rows_(ep, step, &w, stream);
     if (status == MOEK_OK) ep->stage[handle] = MOEK_EP_ARRIVED_;
