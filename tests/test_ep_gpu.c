@@ -6,8 +6,8 @@
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu [loopback]
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
- * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they may
- * be, y and workspaces always; y and windows lie between guards. */
+ * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they
+ * may be, y and workspaces always; y and windows lie between guards. */
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif

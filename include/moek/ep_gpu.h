@@ -1,5 +1,5 @@
-/* moek/ep_gpu.h -- low_latency and allgather on GPUs: what the host does to launch the kernels of ep_device.h, and to open a group
- * whose windows are in GPU memory. */
+/* moek/ep_gpu.h -- low_latency and allgather on GPUs: what the host does to launch the kernels of ep_device.h, and to
+ * open a group whose windows are in GPU memory. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
 #if MOEK_EP_HAVE_GPU_
