@@ -4,10 +4,16 @@
  * refused.
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu [loopback]
+ *   c++ -std=c++17 -O2 -DMOEK_EMU '-DMOEK_WANT_ARCH(a)=((a)<90)' -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
+ *
+ * The second runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups.
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
  * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they
  * may be, y and workspaces always; y and windows lie between guards. */
+#ifdef MOEK_EMU
+#include "emu.h"
+#endif
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -21,6 +27,21 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#if !MEM_CUDA                                          /* the emulator: a kernel is done when it has been launched */
+typedef moek_stream cudaStream_t;
+enum { cudaHostAllocPortable, cudaStreamNonBlocking };
+static void mem_must(int status) { (void)status; }
+static int cudaSetDevice(int device) { return device; }
+static int cudaGetDeviceCount(int *n) { return *n = 1; }
+static int cudaDeviceSynchronize(void) { return 0; }
+static int cudaMemset(void *p, int value, size_t n) { memset(p, value, n); return 0; }
+static int cudaHostAlloc(void **p, size_t n, int flags) { *p = malloc(n); return flags; }
+static int cudaFreeHost(void *p) { free(p); return 0; }
+static int cudaStreamCreateWithFlags(cudaStream_t *s, int flags) { *s = NULL; return flags; }
+static int cudaStreamSynchronize(cudaStream_t s) { return s != NULL; }
+static int cudaStreamDestroy(cudaStream_t s) { return s != NULL; }
+#endif
 
 enum { RANKS = 8, EXPERTS = 19, TOPK = 4, MOST = 9, HIDDEN = 384, INTER = 128, GUARD = 256 };
 
@@ -411,6 +432,7 @@ static uint16_t *y_of(scene *s, const side *sides)
     }
     return (uint16_t *)y;
 }
+#if MEM_CUDA
 static void poison_y(scene *s)
 {
     int r;
@@ -418,6 +440,7 @@ static void poison_y(scene *s)
         refill(&s->gpu[r], s->gpu[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], LAYER_POISON);
     for (r = 0; r < s->group.ranks; r++) { on(&s->gpu[r]); mem_must(cudaDeviceSynchronize()); }
 }
+#endif
 static double worst;
 static void compare_y(scene *s, double tolerance)
 {
@@ -482,7 +505,6 @@ static void alive(scene *s)
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static int gpus;
-static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) + 2e-3; }      /* sums are rounded */
 
 static void spoil_inputs(scene *s)                     /* Inf and NaN, in some group of every third token */
 {
@@ -541,6 +563,7 @@ static void test_exchange(void)
     exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP16, UNIFORM, 8400, 0);
 }
 
+#if MEM_CUDA
 typedef struct call { side *k; int runs; } call;
 static void *run_side(void *p)
 {
@@ -620,13 +643,17 @@ static void test_graphs(void)
     if (gpus > 1) graphs(2, 2);
 }
 
+#endif
+
 /* The same in standard format. */
 static void test_allgather(void)
 {
     kind = MOEK_EP_ALLGATHER;
     test_exchange();
+#if MEM_CUDA
     test_layers();
     test_graphs();
+#endif
     kind = MOEK_EP_LOW_LATENCY;
 }
 
@@ -690,7 +717,7 @@ static void test_silence(void)
     silence(1, 2, 1, 0, 0);
     silence(1, 4, 2, 0, 0);
     silence(1, 8, 0, 2, 0);
-    silence(1, 3, 0, 0, 1);
+    if (MEM_CUDA) silence(1, 3, 0, 0, 1);              /* (where kernels wait while the host goes on) */
     if (gpus > 1) silence(2, 2, 0, 0, 0);
     if (gpus > 1) silence(2, 2, 1, 2, 0);
     if (gpus > 1) silence(2, 2, 1, 0, 1);
@@ -736,6 +763,7 @@ static void test_two_in_flight(void)
 
 /* ---- ranks in processes ------------------------------------------------------------------------------------------ */
 
+#if MEM_CUDA
 typedef struct board { int turn[RANKS]; char slot[RANKS][256]; } board;           /* a file that all have mapped */
 typedef struct seat { board *b; int rank, ranks, turn; } seat;
 static int all_at(const seat *s, int turn)
@@ -761,6 +789,8 @@ static int gather(void *context, const void *mine, void *all, size_t bytes)
     __atomic_store_n(&s->b->turn[s->rank], ++s->turn, __ATOMIC_RELEASE);
     return 0;
 }
+
+static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) + 2e-3; }      /* sums are rounded */
 
 /* A rank that is a process: runs its part of a layer, and compares with one rank on the CPU.  `dies`: rank 1 kills
  * itself, and the others must hear of it. */
@@ -866,6 +896,8 @@ static void test_processes(void)
     processes(program, 2, 1);
 }
 
+#endif
+
 /* What is refused, and what it says. */
 static void test_refused(void)
 {
@@ -893,13 +925,15 @@ static void test_refused(void)
     size = moek_ep_window_size(&g);
     mem_must(cudaSetDevice(0));
     base[0] = mem_alloc(0, size);
-    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not memory of a GPU"), "host: %s", ep.why);
+    if (MEM_CUDA)
+        CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not memory of a GPU"), "host: %s",
+              ep.why);
     mem_free(0, base[0]);
     base[0] = mem_alloc(1, size);
     mem_must(cudaMemset(base[0], 0, size));
     mem_must(cudaDeviceSynchronize());
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is NULL"), "report: %s", ep.why);
-    mem_must(cudaHostAlloc(&g.report, MOEK_EP_REPORT, 0));
+    mem_must(cudaHostAlloc(&g.report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(g.report, 0, MOEK_EP_REPORT);
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "open: %s", ep.why);
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not zeroed"), "twice: %s", ep.why);
@@ -921,8 +955,10 @@ static void test_refused(void)
 int main(int argc, char **argv)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* a queue for each rank's stream: kernels in them wait */
+#if MEM_CUDA
     if (argc == 5) return be_rank(atoi(argv[2]), atoi(argv[3]), argv[4], !strcmp(argv[1], "dying"));
     program = argv[0];
+#endif
     if (!mem_can_run(80)) {
         printf("no GPU\n");
         check_skipped++;
@@ -933,11 +969,20 @@ int main(int argc, char **argv)
     printf("%d GPU%s\n", gpus, gpus > 1 ? "s" : "");
     RUN(test_refused);
     RUN(test_exchange);
+#ifdef MOEK_EMU
+    moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
+    RUN(test_exchange);
+    moek_emu_backwards = 0;
+#endif
+#if MEM_CUDA
     RUN(test_layers);
     RUN(test_graphs);
+#endif
     RUN(test_allgather);
     RUN(test_two_in_flight);
     RUN(test_silence);
+#if MEM_CUDA
     RUN(test_processes);
+#endif
     return check_end();
 }

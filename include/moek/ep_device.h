@@ -24,6 +24,7 @@
 
 /* ---- one function an instruction --------------------------------------------------------------------------------- */
 
+#ifndef MOEK_EMU
 MOEK_DEVICE uint64_t moek_load_relaxed_sys_(const uint64_t *p)
 {
     uint64_t v;
@@ -54,6 +55,27 @@ MOEK_DEVICE uint64_t moek_clock_ns_(void)
     asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
     return t;
 }
+/* 4 bytes past L1. */
+MOEK_DEVICE int32_t moek_load_l2_(const void *p)
+{
+    int32_t v;
+    asm volatile("ld.global.cg.s32 %0, [%1];\n" : "=r"(v) : "l"(p));
+    return v;
+}
+#else
+MOEK_FN uint64_t moek_load_relaxed_sys_(const uint64_t *p) { return *(const volatile uint64_t *)p; }
+MOEK_FN uint64_t moek_load_acquire_sys_(const uint64_t *p) { return moek_load_relaxed_sys_(p); }
+MOEK_FN void moek_store_relaxed_sys_(uint64_t *p, uint64_t v) { *(volatile uint64_t *)p = v; }
+MOEK_FN void moek_fence_sys_(void) {}
+MOEK_FN uint32_t moek_count_to_(uint32_t *counter, uint32_t last)
+{
+    const uint32_t before = *counter;
+    *counter = before >= last ? 0 : before + 1;
+    return before;
+}
+MOEK_FN uint64_t moek_clock_ns_(void) { return 1000000 * MOEK_EP_MS(); }
+MOEK_FN int32_t moek_load_l2_(const void *p) { return *(const int32_t *)p; }
+#endif
 
 /* ---- the group, as kernels know it ------------------------------------------------------------------------------- */
 
@@ -130,7 +152,8 @@ MOEK_DEVICE int moek_ep_gpu_fail_(const moek_ep_gpu_ *g, int status, int phase, 
     e.operation = (unsigned)(operation & 0xffffff);
     return moek_ep_gpu_end_(g, moek_ep_pack_(&e));
 }
-static __global__ void moek_ep_end_k_(const moek_ep_gpu_ g, uint64_t error) { moek_ep_gpu_end_(&g, error); }
+typedef struct moek_ep_end_ { moek_ep_gpu_ g; uint64_t error; } moek_ep_end_;
+static __global__ void moek_ep_end_k_(const moek_ep_end_ a) { moek_ep_gpu_end_(&a.g, a.error); }
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
@@ -155,17 +178,28 @@ MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, u
     return 0;
 }
 
-/* By all threads of a block; not 0 in one of them: the group has ended.  The last warps ask, since the first ones have
- * something else to do.  (What an earlier kernel wrote of `local` is read past L1: this one may start early.) */
-MOEK_DEVICE int moek_ep_gpu_grant_(const moek_ep_gpu_ *g, int phase)
+/* By all threads of a block: a thread of the last warps for each peer, since the first ones have something else to do.
+ * ask looks, and waits for nothing.  grant, only in blocks that publish counts (before the last of them is done,
+ * `operations` stays what it is), waits where that was too early; not 0 in one of them: the group has ended.  (What an
+ * earlier kernel wrote of `local` is read past L1: this one may start early.) */
+typedef struct moek_ep_ask_ { uint64_t operations; int late, ended; } moek_ep_ask_;
+MOEK_DEVICE moek_ep_ask_ moek_ep_gpu_ask_(const moek_ep_gpu_ *g, int phase)
 {
-    const int i = MOEK_EP_THREADS_ - 1 - threadIdx.x, p = moek_ep_gpu_turn_(g, i);
-    uint64_t operations;
-    int ended = 0;
-    if (i >= g->ranks) return 0;
-    operations = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).operations);
-    ended = moek_ep_gpu_wait_(g, moek_ep_gpu_flag_(g, g->rank, 1, phase, p), 0, operations, phase, p, 1);
-    return i == 0 && !ended ? moek_ep_gpu_ended_(g) : ended;
+    const int i = MOEK_EP_THREADS_ - 1 - (int)threadIdx.x;
+    moek_ep_ask_ a = { 0, 0, 0 };
+    uint64_t credit;
+    if (i >= g->ranks) return a;
+    credit = moek_load_acquire_sys_(moek_ep_gpu_flag_(g, g->rank, 1, phase, moek_ep_gpu_turn_(g, i)));
+    a.operations = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).operations);
+    a.late = (int)((credit - a.operations) >> 63);
+    if (i == 0) a.ended = moek_ep_gpu_ended_(g);
+    return a;
+}
+MOEK_DEVICE int moek_ep_gpu_grant_(const moek_ep_gpu_ *g, int phase, moek_ep_ask_ a)
+{
+    const int p = moek_ep_gpu_turn_(g, MOEK_EP_THREADS_ - 1 - (int)threadIdx.x);
+    if (!a.late || a.ended) return a.ended;
+    return moek_ep_gpu_wait_(g, moek_ep_gpu_flag_(g, g->rank, 1, phase, p), 0, a.operations, phase, p, 1);
 }
 
 /* The same for all threads.  counts: [ranks], shared, written. */
@@ -173,7 +207,7 @@ MOEK_DEVICE int moek_ep_gpu_arrive_(const moek_ep_gpu_ *g, int phase, int *count
 {
     const uint64_t one = (uint64_t)1 << 40;
     int ended = 0;
-    if (threadIdx.x < g->ranks) {
+    if ((int)threadIdx.x < g->ranks) {
         const int p = moek_ep_gpu_turn_(g, threadIdx.x);
         const uint64_t *flag = moek_ep_gpu_flag_(g, g->rank, 0, phase, p);
         const uint64_t seen = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).seen + p);
@@ -197,7 +231,7 @@ MOEK_DEVICE moek_ep_news_ moek_ep_gpu_news_(const moek_ep_gpu_ *g, int phase, in
 {
     const int p = moek_ep_gpu_turn_(g, threadIdx.x);
     moek_ep_news_ n = { 0, 0 };
-    if (threadIdx.x >= g->ranks) return n;
+    if ((int)threadIdx.x >= g->ranks) return n;
     n.sent = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).sent + p);
     n.arrived = moek_load_relaxed_sys_(moek_ep_gpu_flag_(g, g->rank, 0, other, p));
     return n;
@@ -213,8 +247,9 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
                                   (size_t)((phase - MOEK_EP_COUNTS) * g->handles + g->handle) * MOEK_EP_LINE_);
     uint64_t operations;
     __syncthreads();
-    if (blocks > 1 && !__syncthreads_or(threadIdx.x == 0 && moek_count_to_(done, blocks - 1) == blocks - 1)) return;
-    if (threadIdx.x >= g->ranks) return;
+    if (blocks > 1 && !__syncthreads_or(threadIdx.x == 0 && (int)moek_count_to_(done, blocks - 1) == blocks - 1))
+        return;
+    if ((int)threadIdx.x >= g->ranks) return;
     operations = *moek_ep_gpu_local_(g, other).operations;
     news.sent += (uint64_t)1 << 40 | (uint64_t)g->tag << 32 | (uint32_t)counts[p];
     moek_fence_sys_();
@@ -258,10 +293,10 @@ MOEK_DEVICE int moek_ep_gpu_number_(const moek_ep_send_ *a, int first, int *row,
 {
     const int lane = threadIdx.x % 32, ranks = a->g.ranks;
     int t0, p, ended;
-    if (threadIdx.x < ranks) row[threadIdx.x] = a->g.rank * a->g.max_tokens;
-    if (threadIdx.x < ranks) all[threadIdx.x] = 0;
+    if ((int)threadIdx.x < ranks) row[threadIdx.x] = a->g.rank * a->g.max_tokens;
+    if ((int)threadIdx.x < ranks) all[threadIdx.x] = 0;
     __syncthreads();
-    ended = moek_ep_gpu_grant_(&a->g, MOEK_EP_DISPATCH);
+    ended = moek_ep_gpu_grant_(&a->g, MOEK_EP_DISPATCH, moek_ep_gpu_ask_(&a->g, MOEK_EP_DISPATCH));
     __syncwarp();
     for (t0 = threadIdx.x - lane; t0 < a->tokens; t0 += MOEK_EP_THREADS_) {
         const int t = t0 + lane;
@@ -532,7 +567,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3) moek_ep_receive_k_
     moek_grid_wait_();
     for (p = 0; p < a.g.ranks && !ended; p++) total += counts[p];
     for (e = blockIdx.x; e < a.experts; e += gridDim.x) moek_ep_gpu_take_expert_(&a, e, counts, total);
-    if (one && threadIdx.x < a.g.ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
+    if (one && (int)threadIdx.x < a.g.ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
 }
 
 /* allgather: ids of -1 where a rank has no tokens. */
@@ -548,7 +583,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
         if (!ended && row % g->max_tokens < counts[row / g->max_tokens]) continue;
         for (k = 0; k < g->slots; k++) ids[k] = -1;
     }
-    if (blockIdx.x == 0 && threadIdx.x < g->ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
+    if (blockIdx.x == 0 && (int)threadIdx.x < g->ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
 }
 
 /* ---- finalize_send ----------------------------------------------------------------------------------------------- */
@@ -627,22 +662,25 @@ MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, int i, in
         moek_ep_gpu_put8_(put + slot * bytes, column, sum, f32, a->dtype);
 }
 
-/* Items: (row, stretch of columns); rows of the next rank first, ours last.  Blocks without an item leave. */
+/* Items: (row, stretch of columns); rows of the next rank first, ours last.  Blocks without an item leave, and must not
+ * wait: they may come when the others have published. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_giveback_k_(const moek_ep_giveback_ a)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
-    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS, ended = moek_ep_gpu_grant_(g, MOEK_EP_COMBINE);
+    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS;
+    const moek_ep_ask_ ask = moek_ep_gpu_ask_(g, MOEK_EP_COMBINE);
     int n, items = 0, p;
     moek_ep_news_ news;
     moek_grid_wait_();
     moek_grid_go_();
     news = moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH);
-    if (threadIdx.x < g->ranks) counts[threadIdx.x] = a.counts[threadIdx.x];
-    if (__syncthreads_or(ended)) return;
+    if ((int)threadIdx.x < g->ranks) counts[threadIdx.x] = a.counts[threadIdx.x];
+    __syncthreads();
     for (p = 0; p < g->ranks; p++) items += counts[p] * stretches;
     if (blockIdx.x && (int)blockIdx.x >= items) return;
+    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
     for (n = blockIdx.x; n < items; n += gridDim.x) {
         int i = n / stretches, turn = 0;
         while (i >= counts[moek_ep_gpu_turn_(g, turn)]) i -= counts[moek_ep_gpu_turn_(g, turn++)];
@@ -668,7 +706,8 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
 {
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32, exact = g->combine == MOEK_EP_EXACT;
-    const int place = lane < g->slots ? moek_ep_gpu_place_(g, __ldcg(a->ids + (size_t)token * g->slots + lane)) : -1;
+    const int32_t *const ids = a->ids + (size_t)token * g->slots;
+    const int place = lane < g->slots ? moek_ep_gpu_place_(g, moek_load_l2_(ids + lane)) : -1;
     moek_ep_sum_ s = { 0, 0, 1.0f };
     int p;
     for (p = 0; p < (exact ? g->slots : g->ranks); p++) {
@@ -677,7 +716,8 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
         if (lane == s.rows) s.mine = exact || g->ranks <= g->slots ? p : __ffs(there) - 1;
         s.rows++;
     }
-    if (exact && a->weights) s.weight = __ldcg(a->weights + (size_t)token * g->slots + s.mine);
+    if (exact && a->weights)
+        s.weight = moek_float_((uint32_t)moek_load_l2_(a->weights + (size_t)token * g->slots + s.mine));
     return s;
 }
 

@@ -2,53 +2,27 @@
  * open a group whose windows are in GPU memory. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
-#if MOEK_EP_HAVE_GPU_
-#include <sys/auxv.h>
-#include <unistd.h>
+#if MOEK_HAVE_CUDA_
 #include "ep_device.h"
 
-/* m: what travels; NULL where that is not looked at. */
-static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, const moek_ep_message_ *m)
+/* ---- what the host asks of CUDA ---------------------------------------------------------------------------------- */
+
+#ifndef MOEK_EMU
+#include <sys/auxv.h>
+#include <unistd.h>
+#define MOEK_EP_OWN_STREAM_ cudaStreamPerThread
+
+/* Makes a device current; returns which one was. */
+static int moek_ep_on_device_(int device)
 {
-    const moek_ep_config *c = &ep->config;
-    moek_ep_gpu_ g;
-    memset(&g, 0, sizeof g);
-    g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
-    g.gather = c->kind == MOEK_EP_ALLGATHER;
-    g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
-    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
-    g.tag = tag;
-    g.combine = c->combine;
-    g.timeout_ns = (uint64_t)c->timeout_ms * 1000000;
-    g.report = (uint64_t *)c->report;
-    memcpy(g.base, ep->base, sizeof g.base);
-    return g;
+    int before = device;
+    if (cudaGetDevice(&before) == cudaSuccess && before != device) (void)cudaSetDevice(device);
+    return before;
 }
-
-/* Ends the group by a kernel, from whatever thread; the host knows on return. */
-static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
+/* What was launched on this thread's own stream is done. */
+static void moek_ep_finish_(moek_status launched)
 {
-    const moek_ep_gpu_ g = moek_ep_on_gpu_(ep, 0, 0, NULL);
-    int current = ep->device;
-    cudaGetDevice(&current);
-    if (current != ep->device) cudaSetDevice(ep->device);
-    moek_ep_end_k_<<<1, 1, 0, cudaStreamPerThread>>>(g, moek_ep_pack_(e));
-    if (cudaStreamSynchronize(cudaStreamPerThread) != cudaSuccess) (void)cudaGetLastError();
-    if (current != ep->device) cudaSetDevice(current);
-    return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
-}
-
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
-
-/* Kernels are loaded now: not while others wait in theirs. */
-static moek_status moek_ep_load_kernels_(moek_text_ *why)
-{
-    if (MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
-        return MOEK_OK;
-    MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
+    if (launched != MOEK_OK || cudaStreamSynchronize(cudaStreamPerThread) != cudaSuccess) (void)cudaGetLastError();
 }
 
 /* What ranks greet with: odd, and the same for all ranks of a device, however processes number it. */
@@ -91,10 +65,8 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
             MOEK_NO_(why, MOEK_E_BACKEND, "device %d can not reach device %d, where the window of rank %d is: %s",
                      ep->device, at.device, p, cudaGetErrorString(error));
     }
-    return moek_ep_load_kernels_(why);
+    return MOEK_OK;
 }
-
-/* ---- windows of other processes ---------------------------------------------------------------------------------- */
 
 typedef struct moek_ep_ipc_ {
     cudaIpcMemHandle_t handle;
@@ -159,6 +131,64 @@ void moek_ep_ipc_close(int ranks, void *window, void **base)
             (void)cudaGetLastError();                  /* of this process: it was not mapped */
         base[p] = NULL;
     }
+}
+
+#else
+#define MOEK_EP_OWN_STREAM_ ((moek_stream)0)
+static int moek_ep_on_device_(int device) { return device; }
+static void moek_ep_finish_(moek_status launched) { (void)launched; }
+static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
+{
+    (void)base; (void)why;
+    ep->device = moek_device_query_().ordinal;
+    ep->multiprocessors = 16;                          /* so that ranks that share it have a few blocks each */
+    return MOEK_OK;
+}
+#endif
+
+/* ---- the group, as kernels are told of it ------------------------------------------------------------------------ */
+
+/* m: what travels; NULL where that is not looked at. */
+static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, const moek_ep_message_ *m)
+{
+    const moek_ep_config *c = &ep->config;
+    moek_ep_gpu_ g;
+    memset(&g, 0, sizeof g);
+    g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
+    g.gather = c->kind == MOEK_EP_ALLGATHER;
+    g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
+    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
+    g.tag = tag;
+    g.combine = c->combine;
+    g.timeout_ns = (uint64_t)c->timeout_ms * 1000000;
+    g.report = (uint64_t *)c->report;
+    memcpy(g.base, ep->base, sizeof g.base);
+    return g;
+}
+
+/* Ends the group by a kernel, from whatever thread; the host knows on return. */
+static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
+{
+    const int current = moek_ep_on_device_(ep->device);
+    moek_ep_end_ a;
+    a.g = moek_ep_on_gpu_(ep, 0, 0, NULL);
+    a.error = moek_ep_pack_(e);
+    moek_ep_finish_(MOEK_LAUNCH_(moek_ep_end_k_, 1, 1, 0, MOEK_EP_OWN_STREAM_, a));
+    moek_ep_on_device_(current);
+    return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* Kernels are loaded now: not while others wait in theirs. */
+static moek_status moek_ep_load_kernels_(moek_text_ *why)
+{
+    if (MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
+        return MOEK_OK;
+    MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
 }
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
@@ -279,7 +309,9 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
 }
-#else
+#endif
+
+#if !MOEK_HAVE_CUDA_ || defined(MOEK_EMU)
 moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
                              char *text, size_t size)
 {

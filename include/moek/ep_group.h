@@ -38,7 +38,7 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
     if (c->transport < 0 || c->transport > MOEK_EP_GPU)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "transport is %d; MOEK_EP_HOST or MOEK_EP_GPU", c->transport);
-    if (c->transport == MOEK_EP_GPU && !MOEK_EP_HAVE_GPU_)
+    if (c->transport == MOEK_EP_GPU && !MOEK_HAVE_CUDA_)
         MOEK_NO_(why, MOEK_E_BACKEND, "transport is MOEK_EP_GPU, but this was compiled without nvcc");
     return MOEK_OK;
 }
@@ -59,7 +59,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (status != MOEK_OK) return status;
     layer = *config->layer;
     if (!c->transport)
-        c->transport = MOEK_EP_HAVE_GPU_ && moek_ep_allows_gpu_(&layer) && moek_device_query_().ordinal >= 0
+        c->transport = MOEK_HAVE_CUDA_ && moek_ep_allows_gpu_(&layer) && moek_device_query_().ordinal >= 0
                      ? MOEK_EP_GPU : MOEK_EP_HOST;
     if ((status = moek_check_sizes_(&layer, why)) != MOEK_OK || (status = moek_check_kinds_(&layer, why)) != MOEK_OK)
         return status;
@@ -213,7 +213,7 @@ static void moek_ep_part_(moek_ep *ep)
     p->prepare_receive = moek_ep_prepare_receive_;
     p->finalize_send = moek_ep_finalize_send_;
     p->finalize_receive = moek_ep_finalize_receive_;
-#if MOEK_EP_HAVE_GPU_
+#if MOEK_HAVE_CUDA_
     if (ep->config.transport == MOEK_EP_GPU) {
         p->prepare_send = moek_ep_prepare_send_gpu_;
         p->prepare_receive = moek_ep_prepare_receive_gpu_;
@@ -322,9 +322,10 @@ static moek_status moek_ep_check_windows_(moek_ep *ep, void *const *base, moek_t
     for (p = 0; p < ep->config.ranks; p++)
         if (!base[p] || (uintptr_t)base[p] % 256)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is %s", p, base[p] ? "not aligned to 256 bytes" : "NULL");
-#if MOEK_EP_HAVE_GPU_
+#if MOEK_HAVE_CUDA_
     if (ep->config.transport == MOEK_EP_GPU) {
-        const moek_status status = moek_ep_reach_windows_(ep, base, why);
+        moek_status status = moek_ep_reach_windows_(ep, base, why);
+        if (status == MOEK_OK) status = moek_ep_load_kernels_(why);
         if (status != MOEK_OK) return status;
         if (!ep->config.report || *(const volatile uint64_t *)ep->config.report)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "report is NULL or was not zeroed; on GPUs it is MOEK_EP_REPORT bytes of "

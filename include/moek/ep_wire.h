@@ -24,7 +24,7 @@
  * after that: half-written rows are never announced.                                                                 */
 #ifndef MOEK_EP_WIRE_H
 #define MOEK_EP_WIRE_H
-#if MOEK_EP_HAVE_GPU_
+#if MOEK_HAVE_CUDA_
 static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e);
 #endif
 #if !defined(__GNUC__)
@@ -156,7 +156,7 @@ static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phas
     e.status = e.cause = status;
     e.phase = phase; e.handle = handle; e.peer = peer; e.reporter = ep->config.rank;
     e.operation = (unsigned)(operation & 0xffffff);
-#if MOEK_EP_HAVE_GPU_
+#if MOEK_HAVE_CUDA_
     if (ep->config.transport == MOEK_EP_GPU) return moek_ep_fail_on_gpu_(ep, &e);
 #endif
     kept = moek_ep_keep_(ep, &e);
