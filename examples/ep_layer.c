@@ -1,10 +1,11 @@
 /* ep_layer.c -- one MoE layer on several ranks, a process and a GPU each; in C99.
  *
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -Iinclude examples/ep_layer.c examples/ep_moek.cu \
- *        -o ep_layer
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -DMOEK_QUANT=MOEK_BF16 -Iinclude \
+ *        examples/ep_layer.c examples/ep_moek.cu -o ep_layer
  *   ./ep_layer [RANKS]
  *
- * The program starts its own ranks, by fork, before any of them touches CUDA; with more ranks than GPUs some share one.
+ * The program starts its own ranks, by fork, before any of them touches CUDA.  With more ranks than GPUs some share
+ * one; without a GPU ranks are on the CPU, and their windows in memory that all share.
  * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it,
  * or NCCL.  The kernels are in examples/ep_moek.cu, two lines long; example.h has memory and a plain loop. */
 #ifndef _DEFAULT_SOURCE
@@ -64,22 +65,22 @@ static void *own(const moek_ep *ep, const uint16_t *all, size_t expert)
         const int e = moek_ep_expert(ep, ep->config.rank, i);
         if (e >= 0) memcpy(mine + (size_t)i * expert, all + (size_t)e * expert, 2 * expert);
     }
-    there = example_new(0, mine, 2 * expert * (size_t)ep->local_experts);
+    there = example_new(ep->device, mine, 2 * expert * (size_t)ep->local_experts);
     example_free(-1, mine);
     return there;
 }
 
 /* The worst token against a plain loop over all experts. */
-static double error_of(const moek_args *a, const uint16_t *x, const uint16_t *up, const uint16_t *down)
+static double error_of(int device, const moek_args *a, const uint16_t *x, const uint16_t *up, const uint16_t *down)
 {
     int32_t ids[MAX_TOKENS * TOPK];
     float weights[MAX_TOKENS * TOPK];
     uint16_t y[MAX_TOKENS * HIDDEN];
     double worst = 0;
     int t, k;
-    example_get(0, ids, a->topk_ids, sizeof ids);
-    example_get(0, weights, a->topk_weights, sizeof weights);
-    example_get(0, y, a->y, sizeof y);
+    example_get(device, ids, a->topk_ids, sizeof ids);
+    example_get(device, weights, a->topk_weights, sizeof weights);
+    example_get(device, y, a->y, sizeof y);
     for (t = 0; t < a->tokens; t++) {
         double want[HIDDEN] = { 0 }, error;
         for (k = t * TOPK; k < (t + 1) * TOPK; k++)
@@ -91,10 +92,19 @@ static double error_of(const moek_args *a, const uint16_t *x, const uint16_t *up
     return worst;
 }
 
-static int run_rank(int rank, int ranks, table *t)
+static void say_layer(moek_config *c)
+{
+    memset(c, 0, sizeof *c);
+    c->hidden = HIDDEN; c->inter = INTER; c->experts = EXPERTS; c->topk = TOPK;
+    c->quant = MOEK_BF16; c->act = MOEK_SILU; c->routing = MOEK_ROUTE_SOFTMAX_RENORM;
+    c->max_tokens = MAX_TOKENS;
+}
+
+/* host: windows of all ranks, for want of a GPU. */
+static int run_rank(int rank, int ranks, table *t, char *const *host)
 {
     gatherer g = { t, rank, ranks, 0 };
-    moek_config config = { 0 };
+    moek_config config;
     moek_ep_config group = { 0 };
     moek_ep ep;
     moek_plan plan;
@@ -104,25 +114,27 @@ static int run_rank(int rank, int ranks, table *t)
     uint16_t *down = example_random((size_t)EXPERTS * HIDDEN * INTER, 0.1f, 2);             /* rank loads its own     */
     uint16_t *x = example_random((size_t)MAX_TOKENS * HIDDEN, 1, 10 + (uint32_t)rank);
     float logits[MAX_TOKENS * EXPERTS];
-    void *window, *base[MAX_RANKS];
+    void *window = NULL, *base[MAX_RANKS];
     char why[512] = "";
     double error;
-    int i, gpus = 0;
-    must_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-    must_cuda(cudaSetDevice(rank % gpus), "cudaSetDevice");
+    int i, gpus = 0, device = -1;
+    if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 0) device = rank % gpus;
+    else (void)cudaGetLastError();
+    if (device >= 0) must_cuda(cudaSetDevice(device), "cudaSetDevice");
     for (i = 0; i < MAX_TOKENS * EXPERTS; i++) logits[i] = (float)((i + 31 * rank) * 7919 % 1009) / 250.0f;
 
     /* 1. The layer, the group, a window on this GPU; the other ranks' windows by way of `gather`. */
-    config.hidden = HIDDEN; config.inter = INTER; config.experts = EXPERTS; config.topk = TOPK;
-    config.quant = MOEK_BF16; config.act = MOEK_SILU; config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
-    config.max_tokens = MAX_TOKENS;
+    say_layer(&config);
     group.rank = rank; group.ranks = ranks; group.layer = &config;
-    group.transport = MOEK_EP_GPU;
-    window = example_new(0, NULL, moek_ep_window_size(&group));
-    must_cuda(cudaHostAlloc(&group.report, MOEK_EP_REPORT, cudaHostAllocPortable), "cudaHostAlloc");
-    memset(group.report, 0, MOEK_EP_REPORT);
-    must_cuda(cudaDeviceSynchronize(), "zeros");
-    must(moek_ep_ipc_open(rank, ranks, window, gather, &g, base, why, sizeof why), "moek_ep_ipc_open", why);
+    group.transport = device < 0 ? MOEK_EP_HOST : MOEK_EP_GPU;
+    if (device >= 0) {
+        window = example_new(device, NULL, moek_ep_window_size(&group));
+        must_cuda(cudaHostAlloc(&group.report, MOEK_EP_REPORT, cudaHostAllocPortable), "cudaHostAlloc");
+        memset(group.report, 0, MOEK_EP_REPORT);
+        must_cuda(cudaDeviceSynchronize(), "zeros");
+        must(moek_ep_ipc_open(rank, ranks, window, gather, &g, base, why, sizeof why), "moek_ep_ipc_open", why);
+    }
+    for (i = 0; i < ranks && device < 0; i++) base[i] = host[i];
     must(moek_ep_open(&ep, &group, base), "moek_ep_open", ep.why);
 
     /* 2. From here on as ever; join says which experts are here, and that rows have to travel. */
@@ -134,38 +146,53 @@ static int run_rank(int rank, int ranks, table *t)
 
     /* 3. Run: this rank's tokens in, its results out.  Every rank must call it, also one without tokens. */
     args.tokens = rank == 1 ? 3 : MAX_TOKENS - rank;
-    args.x = example_new(0, x, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
-    args.router_logits = example_new(0, logits, sizeof logits);
-    args.topk_ids = (int32_t *)example_new(0, NULL, sizeof(int32_t) * MAX_TOKENS * TOPK);
-    args.topk_weights = (float *)example_new(0, NULL, sizeof(float) * MAX_TOKENS * TOPK);
-    args.y = example_new(0, NULL, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
+    args.x = example_new(device, x, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
+    args.router_logits = example_new(device, logits, sizeof logits);
+    args.topk_ids = (int32_t *)example_new(device, NULL, sizeof(int32_t) * MAX_TOKENS * TOPK);
+    args.topk_weights = (float *)example_new(device, NULL, sizeof(float) * MAX_TOKENS * TOPK);
+    args.y = example_new(device, NULL, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
     args.workspace_size = moek_workspace_size(&plan);
-    args.workspace = example_new(0, NULL, args.workspace_size);
+    args.workspace = example_new(device, NULL, args.workspace_size);
     args.why = why; args.why_size = sizeof why;
     for (i = 0; i < 3; i++) must(moek_run(&plan, &args, NULL), "moek_run", why);
-    must_cuda(cudaDeviceSynchronize(), "the layer");
+    if (device >= 0) must_cuda(cudaDeviceSynchronize(), "the layer");
     must(moek_ep_poll(&ep, NULL), "moek_ep_poll", "");
 
-    error = error_of(&args, x, up, down);
-    printf("rank %d on GPU %d: %d tokens by %s, off by %.2e of a plain loop: %s\n", rank, rank % gpus, args.tokens,
+    error = error_of(device, &args, x, up, down);
+    printf("rank %d, %s %d: %d tokens by %s, off by %.2e of a plain loop: %s\n", rank,
+           device < 0 ? "on the CPU, process" : "on GPU", device < 0 ? (int)getpid() : device, args.tokens,
            moek_ep_kind_name(ep.config.kind), error, error < 0.01 ? "ok" : "WRONG");
     fflush(stdout);
     meet(&g);                                          /* all are done: windows may go */
-    moek_ep_ipc_close(ranks, window, base);
+    if (device >= 0) moek_ep_ipc_close(ranks, window, base);
     meet(&g);
-    example_free(0, window);
+    if (device >= 0) example_free(device, window);
     return !(error < 0.01);
+}
+
+/* Zeros that processes share with those they fork. */
+static void *shared(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    example_must(p != MAP_FAILED, "mmap", "failed");
+    return p;
 }
 
 int main(int argc, char **argv)
 {
     const int ranks = argc > 1 ? atoi(argv[1]) : 2;
-    table *t = (table *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    table *t = (table *)shared(sizeof *t);
+    moek_config config;
+    moek_ep_config group = { 0 };
+    char *host[MAX_RANKS];
     int r, status, wrong = 0;
     example_must(ranks >= 1 && ranks <= MAX_RANKS, "RANKS", "1 to 8");
-    example_must(t != MAP_FAILED, "mmap", "failed");
+    say_layer(&config);
+    group.ranks = ranks; group.layer = &config;
+    group.transport = MOEK_EP_HOST;
+    for (r = 0; r < ranks; r++) host[r] = (char *)shared(moek_ep_window_size(&group));
     for (r = 0; r < ranks; r++)
-        if (fork() == 0) exit(run_rank(r, ranks, t));
+        if (fork() == 0) exit(run_rank(r, ranks, t, host));
     for (r = 0; r < ranks; r++) {
         wait(&status);
         wrong |= status != 0;

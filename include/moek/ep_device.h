@@ -56,7 +56,7 @@ MOEK_DEVICE uint64_t moek_clock_ns_(void)
     return t;
 }
 /* 4 bytes past L1. */
-MOEK_DEVICE int32_t moek_load_l2_(const void *p)
+MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
 {
     int32_t v;
     asm volatile("ld.global.cg.s32 %0, [%1];\n" : "=r"(v) : "l"(p));
@@ -74,7 +74,7 @@ MOEK_FN uint32_t moek_count_to_(uint32_t *counter, uint32_t last)
     return before;
 }
 MOEK_FN uint64_t moek_clock_ns_(void) { return 1000000 * MOEK_EP_MS(); }
-MOEK_FN int32_t moek_load_l2_(const void *p) { return *(const int32_t *)p; }
+MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 #endif
 
 /* ---- the group, as kernels know it ------------------------------------------------------------------------------- */
@@ -707,7 +707,7 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32, exact = g->combine == MOEK_EP_EXACT;
     const int32_t *const ids = a->ids + (size_t)token * g->slots;
-    const int place = lane < g->slots ? moek_ep_gpu_place_(g, moek_load_l2_(ids + lane)) : -1;
+    const int place = lane < g->slots ? moek_ep_gpu_place_(g, moek_load4_l2_(ids + lane)) : -1;
     moek_ep_sum_ s = { 0, 0, 1.0f };
     int p;
     for (p = 0; p < (exact ? g->slots : g->ranks); p++) {
@@ -717,7 +717,7 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
         s.rows++;
     }
     if (exact && a->weights)
-        s.weight = moek_float_((uint32_t)moek_load_l2_(a->weights + (size_t)token * g->slots + s.mine));
+        s.weight = moek_float_((uint32_t)moek_load4_l2_(a->weights + (size_t)token * g->slots + s.mine));
     return s;
 }
 
