@@ -1,7 +1,7 @@
 /* ep_layer.c -- one MoE layer on several ranks, a process and a GPU each; in C99.
  *
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -DMOEK_QUANT=MOEK_BF16 -Iinclude \
- *        examples/ep_layer.c examples/ep_moek.cu -o ep_layer
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_BF16 -Iinclude examples/ep_layer.c \
+ *        examples/ep_moek.cu -o ep_layer
  *   ./ep_layer [RANKS]
  *
  * The program starts its own ranks, by fork, before any of them touches CUDA.  With more ranks than GPUs some share
@@ -11,6 +11,10 @@
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE                                /* fork, MAP_ANONYMOUS */
 #endif
+#ifndef EXAMPLE_CUDA
+#define EXAMPLE_CUDA
+#endif
+#include <cuda_runtime_api.h>
 #include "moek_ep.h"
 #include "example.h"
 #include <sched.h>
@@ -105,11 +109,11 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
 {
     gatherer g = { t, rank, ranks, 0 };
     moek_config config;
-    moek_ep_config group = { 0 };
+    moek_ep_config group;
     moek_ep ep;
     moek_plan plan;
-    moek_weights weights = { 0 };
-    moek_args args = { 0 };
+    moek_weights weights;
+    moek_args args;
     uint16_t *up = example_random((size_t)EXPERTS * 2 * INTER * HIDDEN, 0.08f, 1);          /* of all experts; a real */
     uint16_t *down = example_random((size_t)EXPERTS * HIDDEN * INTER, 0.1f, 2);             /* rank loads its own     */
     uint16_t *x = example_random((size_t)MAX_TOKENS * HIDDEN, 1, 10 + (uint32_t)rank);
@@ -125,6 +129,7 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
 
     /* 1. The layer, the group, a window on this GPU; the other ranks' windows by way of `gather`. */
     say_layer(&config);
+    memset(&group, 0, sizeof group);
     group.rank = rank; group.ranks = ranks; group.layer = &config;
     group.transport = device < 0 ? MOEK_EP_HOST : MOEK_EP_GPU;
     if (device >= 0) {
@@ -140,11 +145,13 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
     /* 2. From here on as ever; join says which experts are here, and that rows have to travel. */
     must(moek_ep_join(&ep, &config), "moek_ep_join", "");
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
+    memset(&weights, 0, sizeof weights);
     weights.w_up = own(&ep, up, (size_t)2 * INTER * HIDDEN);
     weights.w_down = own(&ep, down, (size_t)HIDDEN * INTER);
     must(moek_plan_bind(&plan, &weights), "moek_plan_bind", plan.why);
 
     /* 3. Run: this rank's tokens in, its results out.  Every rank must call it, also one without tokens. */
+    memset(&args, 0, sizeof args);
     args.tokens = rank == 1 ? 3 : MAX_TOKENS - rank;
     args.x = example_new(device, x, sizeof(uint16_t) * MAX_TOKENS * HIDDEN);
     args.router_logits = example_new(device, logits, sizeof logits);
@@ -183,11 +190,12 @@ int main(int argc, char **argv)
     const int ranks = argc > 1 ? atoi(argv[1]) : 2;
     table *t = (table *)shared(sizeof *t);
     moek_config config;
-    moek_ep_config group = { 0 };
+    moek_ep_config group;
     char *host[MAX_RANKS];
     int r, status, wrong = 0;
     example_must(ranks >= 1 && ranks <= MAX_RANKS, "RANKS", "1 to 8");
     say_layer(&config);
+    memset(&group, 0, sizeof group);
     group.ranks = ranks; group.layer = &config;
     group.transport = MOEK_EP_HOST;
     for (r = 0; r < ranks; r++) host[r] = (char *)shared(moek_ep_window_size(&group));
