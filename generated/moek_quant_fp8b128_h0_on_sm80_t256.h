@@ -32,16 +32,6 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, 
     for (i = 0; i < 8; i++) if (i < n) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
 }
 
-/* The largest |x|; NaN is passed over. */
-MOEK_DEVICE float moek_quant_fp8b128_h0_on_sm80_t256_max8(const float x[8])
-{
-    float top = 0;
-    int i;
-    #pragma unroll
-    for (i = 0; i < 8; i++) top = fmaxf(top, fabsf(x[i]));
-    return top;
-}
-
 MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_args *a, size_t row, int g, float s)
 {
     const int groups = (a->cols + 127) / 128;
@@ -56,44 +46,6 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_a
         bytes[g % 4] = (uint8_t)(moek_bits_(s) >> 23);
         for (i = g % 4 + 1; g == groups - 1 && i < 4; i++) bytes[i] = 0;
     }
-}
-
-/* Codes of an item, whose scale is returned.  All lanes of a warp come here together. */
-MOEK_DEVICE float moek_quant_fp8b128_h0_on_sm80_t256_codes(uint2 *q, const moek_words_ *x, int ue8m0, int dtype)
-{
-    uint32_t most = moek_most_t8_(x[0], dtype);
-    float s = 0, inverse, f[4][8];
-    int h, i;
-    #pragma unroll
-    for (h = 1; h < 4; h++) most = moek_most_t2_(most, moek_most_t8_(x[h], dtype), dtype);
-    #pragma unroll
-    for (i = 2; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
-    most = moek_most_t2_(most, most >> 16, dtype) & 0x7fff;
-    if (__all_sync(0xffffffff, moek_finite_t_(most, dtype))) {
-        moek_inverse_ by;
-        moek_from_t2_(f[0], most, dtype);
-        s = moek_finite_scale_(f[0][0], ue8m0);
-        by = moek_invert_(s);
-        #pragma unroll
-        for (h = 0; h < 4; h++) q[h] = moek_e4m3_of_t8_(x[h], by, dtype);
-        return s;
-    }
-    #pragma unroll
-    for (h = 0; h < 4; h++) {
-        moek_from_t8_(f[h], x[h], dtype);
-        s = fmaxf(s, moek_quant_fp8b128_h0_on_sm80_t256_max8(f[h]));
-    }
-    #pragma unroll
-    for (i = 2; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));
-    s = moek_group_scale_(s, ue8m0);
-    inverse = __fdiv_rn(1.0f, s);
-    #pragma unroll
-    for (h = 0; h < 4; h++) {
-        #pragma unroll
-        for (i = 0; i < 8; i++) f[h][i] = moek_by_scale_(f[h][i], s, inverse);
-        q[h] = moek_to_e4m3x8_(f[h]);
-    }
-    return s;
 }
 
 /* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both. */
@@ -136,7 +88,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128
         #pragma unroll
         for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp8b128_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
     }
-    s = moek_quant_fp8b128_h0_on_sm80_t256_codes(q, it->x, a->ue8m0, dtype);
+    s = moek_group_codes_(q, it->x, 4, 4, a->ue8m0, dtype);
     if (it->row < 0) return;
     if (threadIdx.x % 4 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(a, it->row, column >> 7, s);
     #pragma unroll

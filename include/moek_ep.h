@@ -17,14 +17,17 @@
  *
  * moek_run gives each rank the result of its own tokens, over all experts, wherever they live.
  *
- * WHAT IS HERE: ranks on the CPU rows of one host: threads of a process, or processes that share the windows (mmap; a
- * window holds no pointers, and base[] is each rank's own).
- * WHAT IS NOT HERE YET: kernels that send and receive on GPUs, and what finds the windows of other GPUs (NCCL, cudaIpc,
- * peer access).  The layout of a window, its flags and the halves of each exchange are made for them (moek/ep_layout.h,
- * moek/ep_wire.h say how), so neither this API nor the layout should have to change.  A group that has ended can not go
- * on with the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them
- * have returned, each zeroes its window; after a barrier of yours they open.  Plans that have joined are then good
- * again.
+ * WHERE RANKS ARE (transport):
+ *     MOEK_EP_HOST   on the CPU rows of one host: threads of a process, or processes that share the windows (mmap; a
+ *                    window holds no pointers, and base[] is each rank's own)
+ *     MOEK_EP_GPU    on GPUs that reach each other's memory (NVLink, PCIe peer access), or several on one of them.  A
+ *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
+ *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
+ *                    and runs with its GPU as the current device.  Not for alltoall yet; hidden a multiple of 16
+ * WHAT IS NOT HERE YET: alltoall on GPUs; more than one host.  A group that has ended can not go on with
+ * the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them have
+ * returned (on GPUs: and their streams are idle), each zeroes its window (and report); after a barrier of yours they
+ * open.  Plans that have joined are then good again.
  *
  * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
  * ids) lives on one rank.  P experts on R ranks:
@@ -76,6 +79,14 @@
  * ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then need not wait for
  * their timeout.
  *
+ *
+ * ON GPUs a run returns when its kernels are enqueued; what goes wrong later is found by moek_ep_poll (which reads
+ * config.report in host memory and calls nothing of CUDA) once the stream has been waited for, and by the next run.
+ * Replays of a captured run are found out by moek_ep_poll alone.  Any number of runs may be captured in a graph and
+ * replayed, on all ranks the same.  Kernels of a rank wait for other ranks: ranks that share a GPU, or a process with
+ * one thread for several GPUs, must be able to get all their sends started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS
+ * at least the streams of a GPU), and nothing may synchronize a device that another rank of the same thread waits for.
+ *
  * THREADS.  One thread at a time for each handle of a moek_ep; moek_ep_poll and moek_ep_abort from any thread.
  * MEMORY.  Nothing is allocated.  A window must stay until all ranks have ended their last run (or failed).          */
 #ifndef MOEK_EP_H
@@ -95,7 +106,8 @@ enum { MOEK_EP_AUTO = 0, MOEK_EACH_EP_KIND(MOEK_EP_KIND_) MOEK_EP_KIND_COUNT_ };
 
 enum { MOEK_EP_REDUCED, MOEK_EP_REDUCED_F32, MOEK_EP_EXACT };          /* combine (above) */
 enum { MOEK_EP_LINEAR, MOEK_EP_ROUND_ROBIN };                          /* placement (above) */
-enum { MOEK_EP_HOST = 1 };                             /* transport: memory of the host that all can address */
+enum { MOEK_EP_HOST = 1, MOEK_EP_GPU };                 /* transport (above) */
+enum { MOEK_EP_REPORT = 128 };                         /* bytes of config.report */
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
@@ -111,7 +123,9 @@ typedef struct moek_ep_config {
     int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough   */
     int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
     int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
-    int transport;                    /* MOEK_EP_HOST; 0: chosen (so far, that)                                       */
+    int transport;                    /* MOEK_EP_HOST, _GPU; 0: _GPU where the layer may run on one, else _HOST       */
+    void *report;                     /* _GPU: MOEK_EP_REPORT bytes of pinned host memory (cudaHostAlloc), zeroed, of
+                                         this rank alone: what ended the group, for moek_ep_poll                      */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
@@ -123,6 +137,7 @@ typedef struct moek_ep_layout {
     size_t partial, partial_size;     /* what comes back: of handle 0; of one handle                                  */
     moek_ep_field x, scale, token, ids, weights;      /* of a received row, from the start of its handle's rows       */
     int slots;                        /* rows of `partial` a token                                                    */
+    size_t done;
 } moek_ep_layout;
 
 /* A rank's end of a group.  Yours: it must stay where it is while plans use it.  Read it; only the functions below and
@@ -137,6 +152,9 @@ typedef struct moek_ep {
     int open;
     int stage[MOEK_EP_MAX_HANDLES];   /* of the operation on a handle: 0, or the halves that have been done           */
     char why[MOEK_WHY];               /* the reason, when moek_ep_open said no; else empty                            */
+    int device, multiprocessors;      /* GPU: the one that was current at moek_ep_open; device -1: the CPU            */
+    int sharing;                      /* ranks on the same device as this one, itself included                        */
+    uint64_t mark;                    /* the device, as ranks know it of each other                                   */
 } moek_ep;
 
 /* What ended a group. */
@@ -161,6 +179,16 @@ size_t      moek_ep_window_size_(const moek_ep_config *config, size_t config_siz
     moek_ep_open_((ep), (config), (base), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
 moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const *base, size_t ep_size,
                           size_t config_size, int version);
+
+/* MOEK_EP_GPU, with ranks in several processes of a host (cudaIpc): fills base[0 .. ranks - 1] for moek_ep_open, on
+ * every rank.  window: this rank's own, the start of what cudaMalloc gave.  gather(context, mine, all, bytes) brings
+ * `bytes` of each rank to all ranks, those of rank p to all + p * bytes, and returns 0 if that went well: by
+ * MPI_Allgather, ncclAllGather or files.  It is called twice; all ranks get OK or none.  OK, E_ARGUMENT, E_BACKEND,
+ * E_CUDA, with a sentence in why.  Close when all ranks are done, before anybody frees a window.                     */
+typedef int (*moek_ep_gather)(void *context, const void *mine, void *all, size_t bytes);
+moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
+                             char *why, size_t why_size);
+void        moek_ep_ipc_close(int ranks, void *window, void **base);
 
 /* The layer of `config` runs on the group: sets prepare_finalize, format, local_experts and physical_experts, and
  * excludes GPUs for a group in host memory.  What does not fit the group is refused by moek_plan_init, with a sentence.
@@ -190,6 +218,7 @@ const char *moek_ep_kind_name(int kind);                                        
 #include "moek/ep_layout.h"
 #include "moek/ep_wire.h"
 #include "moek/ep_parts.h"
+#include "moek/ep_gpu.h"
 #include "moek/ep_group.h"
 #endif
 #endif

@@ -344,6 +344,20 @@ EMU_FN void emu_syncthreads(int line)
 }
 #define __syncthreads() emu_syncthreads(__LINE__)
 
+static __attribute__((unused)) int emu_any;
+EMU_FN int emu_syncthreads_or(int p, int line)
+{
+    int any;
+    if (p) emu_any = 1;
+    emu_syncthreads(line);
+    any = emu_any;
+    emu_syncthreads(line);                             /* all have read it */
+    emu_any = 0;
+    emu_syncthreads(line);
+    return any;
+}
+#define __syncthreads_or(p) emu_syncthreads_or((p) != 0, __LINE__)
+
 EMU_FN double emu_half(int word, uint16_t bits)
 {
     const int exponent = word == EMU_MMA_FP16 ? bits >> 10 & 31 : 0, fraction = bits & 1023;

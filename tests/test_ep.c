@@ -1104,7 +1104,8 @@ static void test_selection(void)
     EXPLAINS(g_.placement = 9, "placement is 9");
     EXPLAINS(g_.handles = 3, "handles is 3; 1 or 2");
     EXPLAINS(g_.timeout_ms = -1, "timeout_ms -1");
-    EXPLAINS(g_.transport = 2, "there is only MOEK_EP_HOST yet");
+    EXPLAINS(g_.transport = 3, "transport is 3; MOEK_EP_HOST or MOEK_EP_GPU");
+    if (!MEM_CUDA) EXPLAINS(g_.transport = MOEK_EP_GPU, "compiled without nvcc");
     EXPLAINS(layer_.hidden = 0, "config.hidden is 0");
     EXPLAINS(layer_.quant = 77, "config.quant is 77");
     EXPLAINS(layer_.max_tokens = 100000000, "overflow 31 bits");

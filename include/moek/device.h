@@ -425,6 +425,47 @@ MOEK_DEVICE uint2 moek_e4m3_of_t8_(moek_words_ x, moek_inverse_ by, int dtype)
                       moek_numbers_to_e4m3x4_(y[4], y[5], y[6], y[7]));
 }
 
+/* fp8b128: the scale of a group of 128 columns, which is returned, and its codes.  A lane has 8 * parts of the columns,
+ * `lanes` (a power of 2) lanes side by side have the group.  All lanes of a warp come here together. */
+MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, int lanes, int ue8m0, int dtype)
+{
+    uint32_t most = moek_most_t8_(x[0], dtype);
+    float s = 0, inverse, f[8];
+    int h, i;
+    #pragma unroll
+    for (h = 1; h < parts; h++) most = moek_most_t2_(most, moek_most_t8_(x[h], dtype), dtype);
+    #pragma unroll
+    for (i = lanes / 2; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
+    most = moek_most_t2_(most, most >> 16, dtype) & 0x7fff;
+    if (__all_sync(0xffffffff, moek_finite_t_(most, dtype))) {
+        moek_inverse_ by;
+        moek_from_t2_(f, most, dtype);
+        s = moek_finite_scale_(f[0], ue8m0);
+        by = moek_invert_(s);
+        #pragma unroll
+        for (h = 0; h < parts; h++) q[h] = moek_e4m3_of_t8_(x[h], by, dtype);
+        return s;
+    }
+    #pragma unroll
+    for (h = 0; h < parts; h++) {
+        moek_from_t8_(f, x[h], dtype);
+        #pragma unroll
+        for (i = 0; i < 8; i++) s = fmaxf(s, fabsf(f[i]));           /* NaN is passed over */
+    }
+    #pragma unroll
+    for (i = lanes / 2; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));
+    s = moek_group_scale_(s, ue8m0);
+    inverse = __fdiv_rn(1.0f, s);
+    #pragma unroll
+    for (h = 0; h < parts; h++) {
+        moek_from_t8_(f, x[h], dtype);
+        #pragma unroll
+        for (i = 0; i < 8; i++) f[i] = moek_by_scale_(f[i], s, inverse);
+        q[h] = moek_to_e4m3x8_(f);
+    }
+    return s;
+}
+
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
 MOEK_DEVICE uint32_t moek_order_(float f)
 {

@@ -36,9 +36,16 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
                  c->max_tokens, c->max_rows, c->timeout_ms);
     if (c->handles < 0 || c->handles > MOEK_EP_MAX_HANDLES)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
-    if (c->transport && c->transport != MOEK_EP_HOST)
-        MOEK_NO_(why, MOEK_E_BACKEND, "transport is %d; there is only MOEK_EP_HOST yet", c->transport);
+    if (c->transport < 0 || c->transport > MOEK_EP_GPU)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "transport is %d; MOEK_EP_HOST or MOEK_EP_GPU", c->transport);
+    if (c->transport == MOEK_EP_GPU && !MOEK_HAVE_CUDA_)
+        MOEK_NO_(why, MOEK_E_BACKEND, "transport is MOEK_EP_GPU, but this was compiled without nvcc");
     return MOEK_OK;
+}
+
+static int moek_ep_allows_gpu_(const moek_config *layer)
+{
+    return layer->backend ? MOEK_BACKENDS_GPU >> layer->backend & 1 : (~layer->exclude & MOEK_BACKENDS_GPU) != 0;
 }
 
 /* The layer's sizes and the defaults. */
@@ -50,13 +57,18 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     int e, raw;
     *c = *config;
     if (status != MOEK_OK) return status;
-    if (!c->transport) c->transport = MOEK_EP_HOST;
     layer = *config->layer;
+    if (!c->transport)
+        c->transport = MOEK_HAVE_CUDA_ && moek_ep_allows_gpu_(&layer) && moek_device_query_().ordinal >= 0
+                     ? MOEK_EP_GPU : MOEK_EP_HOST;
     if ((status = moek_check_sizes_(&layer, why)) != MOEK_OK || (status = moek_check_kinds_(&layer, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(&layer);
     ep->hidden = layer.hidden; ep->slots = layer.topk + layer.shared_slots; ep->quant = layer.quant;
     ep->dtype = layer.dtype; ep->physical_experts = layer.physical_experts;
+    if (c->transport == MOEK_EP_GPU && ep->hidden % 16)
+        MOEK_NO_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so it must be a multiple "
+                 "of 16", ep->hidden);
     for (e = 0; c->owner && e < ep->physical_experts; e++)
         if (c->owner[e] < 0 || c->owner[e] >= c->ranks)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "owner[%d] is %d; ranks are 0 to %d", e, (int)c->owner[e], c->ranks - 1);
@@ -101,6 +113,9 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
         moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
+    else if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_ALLTOALL)
+        moek_say_(t, "there are no GPU kernels for it yet: take MOEK_EP_ALLGATHER, or MOEK_EP_LOW_LATENCY for up to %d "
+                  "tokens", (int)MOEK_EP_FEW_TOKENS);
     else if (demanded) return;
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
         moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
@@ -167,8 +182,11 @@ static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_confi
     MOEK_SAME_(c->physical_experts, physical_experts, "physical_experts");
     MOEK_SAME_(c->local_experts, local_experts, "local_experts");
 #undef MOEK_SAME_
-    if (!t.length && ep->config.transport == MOEK_EP_HOST &&
-        (c->backend ? MOEK_BACKENDS_GPU >> c->backend & 1 : ~c->exclude & MOEK_BACKENDS_GPU))
+    if (!t.length && ep->config.transport == MOEK_EP_GPU &&
+        (c->backend ? c->backend == MOEK_BACKEND_CPU : !(c->exclude >> MOEK_BACKEND_CPU & 1)))
+        moek_say_(&t, "rows of the CPU: the group is in GPU memory (exclude must hold 1u << MOEK_BACKEND_CPU, as "
+                  "moek_ep_join left it)");
+    if (!t.length && ep->config.transport == MOEK_EP_HOST && moek_ep_allows_gpu_(c))
         moek_say_(&t, "rows of a GPU: the group is in host memory (backend must be 0 or MOEK_BACKEND_CPU, "
                   "and exclude hold MOEK_BACKENDS_GPU, as moek_ep_join left it)");
     if (!t.length) moek_ep_kind_refuses_(ep, c, ep->config.kind, 1, &t);
@@ -195,6 +213,14 @@ static void moek_ep_part_(moek_ep *ep)
     p->prepare_receive = moek_ep_prepare_receive_;
     p->finalize_send = moek_ep_finalize_send_;
     p->finalize_receive = moek_ep_finalize_receive_;
+#if MOEK_HAVE_CUDA_
+    if (ep->config.transport == MOEK_EP_GPU) {
+        p->prepare_send = moek_ep_prepare_send_gpu_;
+        p->prepare_receive = moek_ep_prepare_receive_gpu_;
+        p->finalize_send = moek_ep_finalize_send_gpu_;
+        p->finalize_receive = moek_ep_finalize_receive_gpu_;
+    }
+#endif
     p->collective = 1;
     p->max_rows = ep->config.kind == MOEK_EP_ALLTOALL ? ep->config.max_rows : 0;
 }
@@ -206,7 +232,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
     config->format = ep->part.format;
     config->local_experts = ep->local_experts;
     config->physical_experts = ep->physical_experts;
-    if (ep->config.transport == MOEK_EP_HOST) config->exclude |= MOEK_BACKENDS_GPU;
+    config->exclude |= ep->config.transport == MOEK_EP_HOST ? MOEK_BACKENDS_GPU : 1u << MOEK_BACKEND_CPU;
     return MOEK_OK;
 }
 
@@ -227,9 +253,11 @@ typedef char moek_ep_hello_fits_a_line_[8 * (1 + MOEK_EP_HELLO_) <= MOEK_EP_LINE
 
 static uint32_t moek_ep_owners_(const moek_ep *ep)
 {
+    int32_t place[MOEK_EP_PLACES_];
     uint32_t hash = 2166136261u;
-    int e;
-    for (e = 0; e < ep->physical_experts; e++) hash = (hash ^ (uint32_t)moek_ep_places_(ep)[e]) * 16777619u;
+    int first, i, some;
+    for (first = 0; (some = moek_ep_some_places_(ep, first, place)) > 0; first += some)
+        for (i = 0; i < some; i++) hash = (hash ^ (uint32_t)place[i]) * 16777619u;
     return hash;
 }
 
@@ -240,8 +268,12 @@ static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, mo
         MOEK_EACH_EP_HELLO_(MOEK_NAME_)
 #undef MOEK_NAME_
     };
-    const uint64_t *theirs = moek_ep_word_(ep, ep->config.rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_);
+    uint64_t theirs[1 + MOEK_EP_HELLO_];             /* its mark, its configuration */
     int i;
+    if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_),
+                      sizeof theirs) != MOEK_OK)
+        MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
+    ep->sharing += theirs[0] == ep->mark;
     for (i = 0; i < MOEK_EP_HELLO_; i++) {
         if (theirs[i + 1] == mine[i]) continue;
         moek_ep_fail_(ep, MOEK_E_MISMATCH, MOEK_EP_OPENING, 0, p, 0);
@@ -263,9 +295,11 @@ static moek_status moek_ep_greet_(moek_ep *ep, moek_text_ *why)
     moek_status status = MOEK_OK;
     int i;
     for (i = 0; i < c->ranks; i++) {
-        uint64_t *line = moek_ep_word_(ep, moek_ep_turn_(ep, i), at);
-        memcpy(line + 1, mine, sizeof mine);
-        moek_ep_store_(line, 1);
+        const int p = moek_ep_turn_(ep, i);
+        uint64_t *line = moek_ep_word_(ep, p, at);
+        if (moek_ep_copy_(ep, line + 1, mine, sizeof mine) != MOEK_OK ||
+            moek_ep_poke_(ep, line, ep->mark) != MOEK_OK)
+            MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
     }
     for (i = 0; i < c->ranks && status == MOEK_OK; i++) {
         const int p = moek_ep_turn_(ep, i);
@@ -278,19 +312,32 @@ static moek_status moek_ep_greet_(moek_ep *ep, moek_text_ *why)
     return status;
 }
 
-static moek_status moek_ep_check_windows_(const moek_ep *ep, void *const *base, moek_text_ *why)
+static moek_status moek_ep_check_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {
     const moek_ep_layout *l = &ep->layout;
-    const char *own;
-    size_t i;
+    char some[1024];
+    size_t at, i, n;
     int p;
     if (!base) MOEK_NO_(why, MOEK_E_ARGUMENT, "base is NULL; base[p] is the window of rank p");
     for (p = 0; p < ep->config.ranks; p++)
         if (!base[p] || (uintptr_t)base[p] % 256)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is %s", p, base[p] ? "not aligned to 256 bytes" : "NULL");
-    own = (const char *)base[ep->config.rank];
-    for (i = l->latch; i < l->rows; i++)              /* nobody writes here before this rank has greeted */
-        if (own[i]) MOEK_NO_(why, MOEK_E_ARGUMENT, "the window was not zeroed");
+#if MOEK_HAVE_CUDA_
+    if (ep->config.transport == MOEK_EP_GPU) {
+        moek_status status = moek_ep_reach_windows_(ep, base, why);
+        if (status == MOEK_OK) status = moek_ep_load_kernels_(why);
+        if (status != MOEK_OK) return status;
+        if (!ep->config.report || *(const volatile uint64_t *)ep->config.report)
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "report is NULL or was not zeroed; on GPUs it is MOEK_EP_REPORT bytes of "
+                     "pinned host memory (cudaHostAlloc)");
+    }
+#endif
+    for (at = l->latch; at < l->rows; at += n) {      /* nobody writes here before this rank has greeted */
+        n = l->rows - at < sizeof some ? l->rows - at : sizeof some;
+        if (moek_ep_copy_(ep, some, (const char *)base[ep->config.rank] + at, n) != MOEK_OK)
+            MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
+        for (i = 0; i < n; i++) if (some[i]) MOEK_NO_(why, MOEK_E_ARGUMENT, "the window was not zeroed");
+    }
     return MOEK_OK;
 }
 
@@ -304,13 +351,16 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
     if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *config)
         return MOEK_E_VERSION;                        /* its why may lie elsewhere: do not write */
     memset(ep, 0, sizeof *ep);
+    ep->device = -1;
+    ep->mark = 1;
     why = moek_text_in_(ep->why, sizeof ep->why);
     if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
     if ((status = moek_ep_choose_(ep, config, &why, &log)) != MOEK_OK ||
         (status = moek_ep_check_windows_(ep, base, &why)) != MOEK_OK)
         return status;
     for (p = 0; p < config->ranks; p++) ep->base[p] = (char *)base[p];
-    moek_ep_fill_places_(ep, config->owner);
+    if (moek_ep_fill_places_(ep, config->owner) != MOEK_OK)
+        MOEK_NO_(&why, MOEK_E_CUDA, "the window of this rank can not be written");
     ep->config.layer = NULL;
     ep->config.owner = NULL;
     moek_ep_part_(ep);
@@ -328,7 +378,7 @@ moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error)
     if (!ep || !ep->base[0]) return MOEK_E_ARGUMENT;
     status = moek_ep_ended_(ep);
     if (status != MOEK_OK && error)
-        *error = moek_ep_unpack_(moek_ep_load_(moek_ep_word_(ep, ep->config.rank, ep->layout.latch)));
+        *error = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
     return status;
 }
 
@@ -340,8 +390,10 @@ void moek_ep_abort(moek_ep *ep)
 static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
 {
     const moek_ep_config *c = &ep->config;
-    moek_say_(t, "group     %d ranks, in host memory, %d experts (%d here)\n", c->ranks,
-              ep->physical_experts, ep->local_experts);
+    moek_say_(t, "group     %d ranks, in %s memory, %d experts (%d here)\n", c->ranks,
+              c->transport == MOEK_EP_GPU ? "GPU" : "host", ep->physical_experts, ep->local_experts);
+    if (c->transport == MOEK_EP_GPU && ep->sharing > 1)
+        moek_say_(t, "          %d of them share this GPU\n", ep->sharing);
     moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
     if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);

@@ -8,6 +8,7 @@
  *     flags    ready  [3 phases][S][R]  a line each: running total of what rank p has sent here  rank p writes
  *              credit [3 phases][S][R]  a line each: operations whose rows rank p has done with  rank p writes
  *     local    [3 phases][S][2R + 1]    totals sent, totals seen, operations sent                owner
+ *     done     [3 phases][S] a line each: GPU: blocks of a kernel that sends that are through   owner
  *     counts   [S][R][R]     alltoall: row p is how many rows rank p sends to each rank          rank p writes
  *     place    [P]           rank << 16 | local expert, of each physical expert                  owner, when it opens
  *     rows     [S]           received rows, below                                                rank of the token
@@ -21,15 +22,40 @@
  *     allgather    arrays x [R][T], scale [R][T], ...: no copy on arrival
  * token is the row's number at its sender; ids are experts of the receiver, or -1.  x and scale are opaque bytes.
  *
- * FOR GPUs.  Kernels need base[R] by value, this layout, and nothing else.  Epochs and totals (`local`) lie in the
- * window, so in device memory: a captured graph may be replayed any number of times.  A handle's flags, rows and
+ * ON GPUs kernels get base[R] by value, this layout, and nothing else of the group.  Epochs and totals (`local`) lie in
+ * the window, so in device memory: a captured graph may be replayed any number of times.  A handle's flags, rows and
  * partials are its own, so two operations need no common order and an odd number of them is no special case.  Flags are
  * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do; a transport
  * that can not reach base[p] at all needs a send buffer of [S][T] messages, which goes behind `partial`.             */
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
 
+#if defined(__CUDACC__) && !defined(MOEK_EMU)
+#include <cuda_runtime_api.h>
+#endif
+
 enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
+
+/* ---- the host's hands on a window -------------------------------------------------------------------------------- */
+
+/* On a GPU by a stream that waits for nobody's kernels but those on the NULL stream; done on return. */
+static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, size_t bytes)
+{
+#if MOEK_HAVE_CUDA_ && !defined(MOEK_EMU)
+    if (ep->config.transport == MOEK_EP_GPU) {
+        if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread) == cudaSuccess &&
+            cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess)
+            return MOEK_OK;
+        (void)cudaGetLastError();
+        return MOEK_E_CUDA;
+    }
+#endif
+    (void)ep;
+    memcpy(to, from, bytes);
+    return MOEK_OK;
+}
+
+/* ---- the layout -------------------------------------------------------------------------------------------------- */
 
 static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -52,8 +78,8 @@ static void moek_ep_messages_(moek_ep_layout *l, const moek_ep *ep)
     const size_t k = (size_t)ep->slots;
     size_t used = 0, stride;
     l->token.at = moek_ep_place_(&used, 4, 16);
-    l->ids.at = moek_ep_place_(&used, 4 * k, 4);
-    l->weights.at = moek_ep_place_(&used, 4 * k, 4);
+    l->ids.at = moek_ep_place_(&used, 4 * k, 16);
+    l->weights.at = moek_ep_place_(&used, 4 * k, 16);
     l->x.at = moek_ep_place_(&used, (size_t)ep->row_bytes, 16);
     l->scale.at = moek_ep_place_(&used, (size_t)ep->scale_bytes, 16);
     stride = moek_ep_up_(used, MOEK_EP_LINE_);
@@ -92,6 +118,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     l->latch = moek_ep_place_(&used, line, line);
     l->flags = moek_ep_place_(&used, 2 * MOEK_EP_PHASES_ * handles * ranks * line, line);
     l->local = moek_ep_place_(&used, 8 * MOEK_EP_PHASES_ * handles * (2 * ranks + 1), line);
+    l->done = moek_ep_place_(&used, MOEK_EP_PHASES_ * handles * line, line);
     l->counts = moek_ep_place_(&used, 4 * handles * ranks * ranks, line);
     l->place = moek_ep_place_(&used, 4 * (size_t)ep->physical_experts, line);
     if (c->kind == MOEK_EP_LOW_LATENCY) moek_ep_messages_(l, ep);
@@ -116,15 +143,34 @@ static int32_t moek_ep_home_(const moek_ep_config *c, int physical, int e)
     return (int32_t)((more + (e - big) / base) << 16 | (e - big) % base);
 }
 
+static size_t moek_ep_places_at_(const moek_ep *ep, int e) { return ep->layout.place + 4 * (size_t)e; }
+
+/* In host memory: all of them. */
 static int32_t *moek_ep_places_(const moek_ep *ep) { return (int32_t *)(ep->base[ep->config.rank] + ep->layout.place); }
 
-static void moek_ep_fill_places_(const moek_ep *ep, const int32_t *owner)
+/* Wherever the window is: a few at a time. */
+enum { MOEK_EP_PLACES_ = 512 };
+static int moek_ep_some_places_(const moek_ep *ep, int first, int32_t *place)
 {
-    int32_t *place = moek_ep_places_(ep);
-    int count[MOEK_EP_MAX_RANKS], e;
+    const int n = ep->physical_experts - first < MOEK_EP_PLACES_ ? ep->physical_experts - first : (int)MOEK_EP_PLACES_;
+    if (n > 0) moek_ep_copy_(ep, place, ep->base[ep->config.rank] + moek_ep_places_at_(ep, first), 4 * (size_t)n);
+    return n;
+}
+
+static moek_status moek_ep_fill_places_(const moek_ep *ep, const int32_t *owner)
+{
+    int32_t place[MOEK_EP_PLACES_];
+    int count[MOEK_EP_MAX_RANKS], first, n, e;
+    moek_status status = MOEK_OK;
     memset(count, 0, sizeof count);
-    for (e = 0; e < ep->physical_experts; e++)
-        place[e] = owner ? owner[e] << 16 | count[owner[e]]++ : moek_ep_home_(&ep->config, ep->physical_experts, e);
+    for (first = 0; first < ep->physical_experts && status == MOEK_OK; first += n) {
+        n = ep->physical_experts - first < MOEK_EP_PLACES_ ? ep->physical_experts - first : (int)MOEK_EP_PLACES_;
+        for (e = 0; e < n; e++)
+            place[e] = owner ? owner[first + e] << 16 | count[owner[first + e]]++
+                     : moek_ep_home_(&ep->config, ep->physical_experts, first + e);
+        status = moek_ep_copy_(ep, ep->base[ep->config.rank] + moek_ep_places_at_(ep, first), place, 4 * (size_t)n);
+    }
+    return status;
 }
 
 /* Experts of a rank, without a window. */
@@ -137,30 +183,56 @@ static int moek_ep_count_(const moek_ep_config *c, int physical, int rank)
 
 int moek_ep_local_experts(const moek_ep *ep, int rank)
 {
-    int e, n = 0;
+    int32_t place[MOEK_EP_PLACES_];
+    int first, i, some, n = 0;
     if (!ep || !ep->open || rank < 0 || rank >= ep->config.ranks) return 0;
-    for (e = 0; e < ep->physical_experts; e++) n += moek_ep_places_(ep)[e] >> 16 == rank;
+    for (first = 0; (some = moek_ep_some_places_(ep, first, place)) > 0; first += some)
+        for (i = 0; i < some; i++) n += place[i] >> 16 == rank;
     return n ? n : 1;
 }
 
 int moek_ep_expert(const moek_ep *ep, int rank, int local)
 {
-    int e;
+    int32_t place[MOEK_EP_PLACES_];
+    int first, i, some;
     if (!ep || !ep->open || rank < 0 || rank >= ep->config.ranks || local < 0 || local > 0xffff) return -1;
-    for (e = 0; e < ep->physical_experts; e++)
-        if (moek_ep_places_(ep)[e] == (int32_t)(rank << 16 | local)) return e;
+    for (first = 0; (some = moek_ep_some_places_(ep, first, place)) > 0; first += some)
+        for (i = 0; i < some; i++) if (place[i] == (int32_t)(rank << 16 | local)) return first + i;
     return -1;
 }
 
 /* ---- addresses --------------------------------------------------------------------------------------------------- */
 
+/* Bytes from the base of a window: a field of a received row; a row of partial; the line of (kind 0 ready or 1 credit,
+ * phase, handle, from), phases from MOEK_EP_COUNTS on; a rank's own totals of a phase and handle. */
+MOEK_FN size_t moek_ep_field_at_(const moek_ep_layout *l, int handle, moek_ep_field field, size_t row)
+{
+    return l->rows + (size_t)handle * l->rows_size + field.at + row * field.stride;
+}
+MOEK_FN size_t moek_ep_partial_at_(const moek_ep_layout *l, int handle, size_t row, size_t row_bytes)
+{
+    return l->partial + (size_t)handle * l->partial_size + row * row_bytes;
+}
+MOEK_FN size_t moek_ep_flag_at_(const moek_ep_layout *l, int handles, int ranks, int kind, int phase, int handle,
+                                int from)
+{
+    const size_t of_phase = (size_t)(kind * MOEK_EP_PHASES_ + phase - MOEK_EP_COUNTS);
+    const size_t line = (of_phase * (size_t)handles + (size_t)handle) * (size_t)ranks + (size_t)from;
+    return l->flags + line * MOEK_EP_LINE_;
+}
+MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks, int phase, int handle)
+{
+    const size_t n = (size_t)(phase - MOEK_EP_COUNTS) * (size_t)handles + (size_t)handle;
+    return l->local + 8 * n * (2 * (size_t)ranks + 1);
+}
+
 static char *moek_ep_field_(const moek_ep *ep, int rank, int handle, moek_ep_field field, size_t row)
 {
-    return ep->base[rank] + ep->layout.rows + (size_t)handle * ep->layout.rows_size + field.at + row * field.stride;
+    return ep->base[rank] + moek_ep_field_at_(&ep->layout, handle, field, row);
 }
 static char *moek_ep_partial_(const moek_ep *ep, int rank, int handle, size_t row, size_t row_bytes)
 {
-    return ep->base[rank] + ep->layout.partial + (size_t)handle * ep->layout.partial_size + row * row_bytes;
+    return ep->base[rank] + moek_ep_partial_at_(&ep->layout, handle, row, row_bytes);
 }
 static uint32_t *moek_ep_counts_(const moek_ep *ep, int rank, int handle, int from)
 {

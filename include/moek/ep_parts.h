@@ -1,7 +1,7 @@
 /* moek/ep_parts.h -- prepare/finalize over ranks: low_latency, alltoall, allgather, on the CPU.
  *
  * The three differ in where a row is written and in what becomes of it where it arrives; what comes back, and how it is
- * added up, is the same for all.  Four halves, each of which a GPU will do in one kernel of the same contract:
+ * added up, is the same for all.  Four halves; on a GPU each of them is a kernel of the same contract (ep_gpu.h):
  *
  *     prepare_send      quantize; (alltoall: exchange counts;) store rows into the windows of their ranks; publish
  *     prepare_receive   arrive; low_latency: sort rows by expert; others: rows lie where the experts read them
@@ -61,6 +61,9 @@ static moek_status moek_ep_enter_(const moek_ep *ep, const moek_step *step, int 
     if (handle >= ep->config.handles)
         MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "args.handle is %d; the group was opened with handles = %d", handle,
                      ep->config.handles);
+    if (step->plan->device != ep->device)
+        MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "the plan is for device %d, the group was opened on %d (-1: the "
+                     "CPU)", step->plan->device, ep->device);
     if (ep->stage[handle] == stage) return MOEK_OK;
     if (stage == MOEK_EP_IDLE_)
         MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "the operation before on handle %d has not ended (%s comes next): "
@@ -162,8 +165,15 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     *m = moek_ep_message_of_(plan);
     m->x = (const char *)step->args.x;
     if (!step->tokens) return MOEK_OK;
+    a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)hidden, w.sent);
+    a.row_weight = weighted ? step->topk_weights : NULL;
     if (moek_ep_sends_t_(plan)) {
         const uint16_t *x = (const uint16_t *)step->args.x;
+        if (weighted) m->x = (const char *)w.weighted;
+        if (weighted && plan->device >= 0) {
+            a.q = w.weighted;
+            return moek_quantize(dtype == MOEK_DTYPE_FP16 ? MOEK_FP16 : MOEK_BF16, plan->arch, &a, stream);
+        }
         for (t = 0; weighted && t < step->tokens; t++) {
             const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
             for (j = 0; j < hidden; j++) {
@@ -171,12 +181,9 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
                 w.weighted[i] = moek_to_t_(moek_from_t_(x[i], dtype) * weight, dtype);
             }
         }
-        if (weighted) m->x = (const char *)w.weighted;
         return MOEK_OK;
     }
-    a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)hidden, w.sent);
     a.static_scale = plan->weights.x_scale;
-    a.row_weight = weighted ? step->topk_weights : NULL;
     m->x = (const char *)w.sent.q;
     m->scale = (const char *)w.sent.scale;
     return plan->quant->launch(&a, stream);
@@ -288,9 +295,10 @@ static moek_status moek_ep_prepare_send_(const moek_prepare_finalize *self, moek
 }
 
 /* Received rows to [local experts][rows_per_expert], by rank and token within an expert. */
-static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w, char *to)
+static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
 {
     const moek_plan *plan = step->plan;
+    char *const to = moek_ep_late_(plan) ? (char *)w->unquantized : (char *)w->arrived.q;
     const moek_ep_message_ m = moek_ep_message_of_(plan);
     const int me = ep->config.rank, handle = step->args.handle;
     int s, i, k;
@@ -314,13 +322,12 @@ static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const m
     }
 }
 
-static moek_status moek_ep_arrived_low_latency_(const moek_ep *ep, moek_step *step, const moek_ep_work_ *w,
-                                                moek_stream stream)
+/* Rows have been sorted. */
+static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_work_ *w, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const int late = moek_ep_late_(plan);
     moek_quant_args a;
-    moek_ep_sort_rows_(ep, step, w, late ? (char *)w->unquantized : (char *)w->arrived.q);
     step->a = w->arrived.q;
     step->a_scale = !moek_is_fp8_(plan->config.quant) ? NULL
                   : plan->config.quant == MOEK_FP8T && !late ? plan->weights.x_scale : w->arrived.scale;
@@ -362,7 +369,6 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     step->expert_ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
     step->expert_weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, 0);
     step->expert_tokens = NULL;
-    if (gather) moek_ep_nobody_(ep, step, w);
     if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
     a = moek_quant_to_(plan, step->a, (size_t)step->rows, (size_t)plan->config.hidden, w->arrived);
     if (gather) { a.counts = w->counts; a.rows_per_expert = ep->config.max_tokens; }
@@ -381,7 +387,9 @@ static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, m
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     status = moek_ep_arrive_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), w.counts);
     if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
-    status = moek_ep_low_latency_(ep) ? moek_ep_arrived_low_latency_(ep, step, &w, stream)
+    if (moek_ep_low_latency_(ep)) moek_ep_sort_rows_(ep, step, &w);
+    if (ep->config.kind == MOEK_EP_ALLGATHER) moek_ep_nobody_(ep, step, &w);
+    status = moek_ep_low_latency_(ep) ? moek_ep_arrived_low_latency_(step, &w, stream)
                                       : moek_ep_arrived_rows_(ep, step, &w, stream);
     if (status == MOEK_OK) ep->stage[handle] = MOEK_EP_ARRIVED_;
     return status;

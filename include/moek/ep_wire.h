@@ -24,6 +24,9 @@
  * after that: half-written rows are never announced.                                                                 */
 #ifndef MOEK_EP_WIRE_H
 #define MOEK_EP_WIRE_H
+#if MOEK_HAVE_CUDA_
+static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e);
+#endif
 #if !defined(__GNUC__)
 #error "moek_ep.h needs the __atomic builtins of gcc or clang"
 #endif
@@ -50,32 +53,34 @@ static void moek_ep_store_(uint64_t *p, uint64_t value) { __atomic_store_n(p, va
 
 static uint64_t *moek_ep_word_(const moek_ep *ep, int rank, size_t at) { return (uint64_t *)(ep->base[rank] + at); }
 
-/* Line of (kind 0 ready or 1 credit, phase, handle, from), in the window of `rank`; phases from MOEK_EP_COUNTS on. */
+/* In the window of `rank`. */
 static uint64_t *moek_ep_flag_(const moek_ep *ep, int rank, int kind, int phase, int handle, int from)
 {
-    const size_t of_phase = (size_t)(kind * MOEK_EP_PHASES_ + phase - MOEK_EP_COUNTS);
-    const size_t line = (of_phase * (size_t)ep->config.handles + (size_t)handle) * (size_t)ep->config.ranks +
-                        (size_t)from;
-    return moek_ep_word_(ep, rank, ep->layout.flags + line * MOEK_EP_LINE_);
+    return moek_ep_word_(ep, rank, moek_ep_flag_at_(&ep->layout, ep->config.handles, ep->config.ranks, kind, phase,
+                                                    handle, from));
 }
 
 /* My own totals of a phase and handle. */
 typedef struct moek_ep_totals_ { uint64_t *sent, *seen, *operations; } moek_ep_totals_;
-static moek_ep_totals_ moek_ep_local_(const moek_ep *ep, int phase, int handle)
+MOEK_FN moek_ep_totals_ moek_ep_totals_of_(char *own, const moek_ep_layout *l, int handles, int ranks, int phase,
+                                           int handle)
 {
-    const size_t ranks = (size_t)ep->config.ranks;
-    const size_t n = (size_t)(phase - MOEK_EP_COUNTS) * (size_t)ep->config.handles + (size_t)handle;
     moek_ep_totals_ t;
-    t.sent = moek_ep_word_(ep, ep->config.rank, ep->layout.local) + n * (2 * ranks + 1);
+    t.sent = (uint64_t *)(own + moek_ep_local_at_(l, handles, ranks, phase, handle));
     t.seen = t.sent + ranks;
     t.operations = t.seen + ranks;
     return t;
+}
+static moek_ep_totals_ moek_ep_local_(const moek_ep *ep, int phase, int handle)
+{
+    return moek_ep_totals_of_(ep->base[ep->config.rank], &ep->layout, ep->config.handles, ep->config.ranks, phase,
+                              handle);
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* An error in a word: status 8, cause 8, phase 4, handle 4, peer 8, reporter 8, operation 24 bits.  0: none. */
-static uint64_t moek_ep_pack_(const moek_ep_error *e)
+MOEK_FN uint64_t moek_ep_pack_(const moek_ep_error *e)
 {
     return (uint64_t)e->status | (uint64_t)e->cause << 8 | (uint64_t)e->phase << 16 | (uint64_t)e->handle << 20 |
            (uint64_t)e->peer << 24 | (uint64_t)e->reporter << 32 | (uint64_t)(e->operation & 0xffffff) << 40;
@@ -93,21 +98,45 @@ static moek_ep_error moek_ep_unpack_(uint64_t w)
     return e;
 }
 
+/* Where the host finds the latch: kernels copy theirs to config.report. */
+static uint64_t *moek_ep_latch_(const moek_ep *ep)
+{
+    return ep->config.transport == MOEK_EP_GPU ? (uint64_t *)ep->config.report
+                                               : moek_ep_word_(ep, ep->config.rank, ep->layout.latch);
+}
+
+/* A word of a window, wherever that is; 0 if it can not be read. */
+static uint64_t moek_ep_peek_(const moek_ep *ep, const uint64_t *word)
+{
+    uint64_t value = 0;
+    if (ep->config.transport != MOEK_EP_GPU) return moek_ep_load_(word);
+    return moek_ep_copy_(ep, &value, word, sizeof value) == MOEK_OK ? value : 0;
+}
+
+static moek_status moek_ep_poke_(const moek_ep *ep, uint64_t *word, uint64_t value)
+{
+    if (ep->config.transport == MOEK_EP_GPU) return moek_ep_copy_(ep, word, &value, sizeof value);
+    moek_ep_store_(word, value);
+    return MOEK_OK;
+}
+
 /* The first error stays. */
 static moek_status moek_ep_keep_(const moek_ep *ep, const moek_ep_error *e)
 {
-    uint64_t none = 0, *latch = moek_ep_word_(ep, ep->config.rank, ep->layout.latch);
+    uint64_t none = 0, *latch = moek_ep_latch_(ep);
     __atomic_compare_exchange_n(latch, &none, moek_ep_pack_(e), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return (moek_status)(moek_ep_load_(latch) & 0xff);
 }
 
-/* Has the group ended?  Then the status that runs return. */
+/* Has the group ended?  Then the status that runs return.  (On a GPU, once open, kernels look at the abort_word.) */
 static moek_status moek_ep_ended_(const moek_ep *ep)
 {
-    const uint64_t here = moek_ep_load_(moek_ep_word_(ep, ep->config.rank, ep->layout.latch));
-    const uint64_t there = moek_ep_load_(moek_ep_word_(ep, ep->config.rank, ep->layout.abort_word));
+    const uint64_t here = moek_ep_load_(moek_ep_latch_(ep));
+    uint64_t there;
     moek_ep_error e;
     if (here) return (moek_status)(here & 0xff);
+    if (ep->open && ep->config.transport == MOEK_EP_GPU) return MOEK_OK;
+    there = moek_ep_peek_(ep, moek_ep_word_(ep, ep->config.rank, ep->layout.abort_word));
     if (!there) return MOEK_OK;
     e = moek_ep_unpack_(there);
     e.status = MOEK_E_ABORTED;
@@ -127,8 +156,11 @@ static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phas
     e.status = e.cause = status;
     e.phase = phase; e.handle = handle; e.peer = peer; e.reporter = ep->config.rank;
     e.operation = (unsigned)(operation & 0xffffff);
+#if MOEK_HAVE_CUDA_
+    if (ep->config.transport == MOEK_EP_GPU) return moek_ep_fail_on_gpu_(ep, &e);
+#endif
     kept = moek_ep_keep_(ep, &e);
-    first = moek_ep_load_(moek_ep_word_(ep, ep->config.rank, ep->layout.latch));
+    first = moek_ep_load_(moek_ep_latch_(ep));
     if (moek_ep_unpack_(first).reporter != ep->config.rank) return kept;         /* who did has told all */
     for (p = 0; p < ep->config.ranks; p++) {
         uint64_t none = 0, *word = moek_ep_word_(ep, p, ep->layout.abort_word);
@@ -146,7 +178,7 @@ static moek_status moek_ep_wait_(const moek_ep *ep, const uint64_t *word, uint64
 {
     uint64_t start = 0;
     unsigned polls;
-    for (polls = 1; (moek_ep_load_(word) - from - least) >> 63; polls++) {
+    for (polls = 1; (moek_ep_peek_(ep, word) - from - least) >> 63; polls++) {
         moek_status ended;
         uint64_t now;
         if (polls % 64) continue;

@@ -1,0 +1,988 @@
+/* test_ep_gpu.c -- low_latency and allgather on GPUs: N ranks on one of them (loopback) and, where there are two, by
+ * peer access, against the same group in host memory, half by half: what arrives to the bit, y to its rounding.  And
+ * graphs, runs in threads, ranks in processes, what a rank that is silent or killed does to the others, and what is
+ * refused.
+ *
+ *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu [loopback]
+ *   c++ -std=c++17 -O2 -DMOEK_EMU '-DMOEK_WANT_ARCH(a)=((a)<90)' -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
+ *
+ * The second runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups.
+ *
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
+ * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they
+ * may be, y and workspaces always; y and windows lie between guards. */
+#ifdef MOEK_EMU
+#include "emu.h"
+#endif
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek_ep.h"
+#include "layer.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#if !MEM_CUDA                                          /* the emulator: a kernel is done when it has been launched */
+typedef moek_stream cudaStream_t;
+enum { cudaHostAllocPortable, cudaStreamNonBlocking };
+static void mem_must(int status) { (void)status; }
+static int cudaSetDevice(int device) { return device; }
+static int cudaGetDeviceCount(int *n) { return *n = 1; }
+static int cudaDeviceSynchronize(void) { return 0; }
+static int cudaMemset(void *p, int value, size_t n) { memset(p, value, n); return 0; }
+static int cudaHostAlloc(void **p, size_t n, int flags) { *p = malloc(n); return flags; }
+static int cudaFreeHost(void *p) { free(p); return 0; }
+static int cudaStreamCreateWithFlags(cudaStream_t *s, int flags) { *s = NULL; return flags; }
+static int cudaStreamSynchronize(cudaStream_t s) { return s != NULL; }
+static int cudaStreamDestroy(cudaStream_t s) { return s != NULL; }
+#endif
+
+enum { RANKS = 8, EXPERTS = 19, TOPK = 4, MOST = 9, HIDDEN = 384, INTER = 128, GUARD = 256 };
+
+typedef struct side {                                  /* one rank, in host memory or on a GPU */
+    int gpu, device;
+    moek_ep ep;
+    moek_ep_config group;
+    moek_config config;
+    moek_plan plan;
+    moek_args args;
+    moek_step step;
+    moek_weights w;
+    unsigned char *window;
+    size_t window_size;
+    void *report;
+    cudaStream_t stream;
+    void *given[16];                                   /* to be freed */
+    int gifts;
+    char why[MOEK_WHY];
+    moek_status status;
+} side;
+
+typedef struct scene {
+    char what[160];
+    int peers;                                         /* GPUs */
+    moek_ep_config group;
+    moek_config config;
+    layer whole;
+    int options, total, tokens[RANKS];
+    side host[RANKS], gpu[RANKS];
+    void *host_base[RANKS], *gpu_base[RANKS];
+    uint16_t *y;                                       /* of the twins, once they have run */
+} scene;
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static void on(const side *k) { if (k->gpu) mem_must(cudaSetDevice(k->device)); }
+static void sync_all(scene *s)
+{
+    int r;
+    for (r = 0; r < s->group.ranks; r++) { on(&s->gpu[r]); mem_must(cudaStreamSynchronize(s->gpu[r].stream)); }
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* `bytes` of `fill` between guards, wherever the side lives. */
+static unsigned char *guarded(const side *k, size_t bytes, int fill)
+{
+    unsigned char *p;
+    on(k);
+    p = (unsigned char *)mem_alloc(k->gpu, bytes + 2 * GUARD);
+    if (k->gpu) {
+        mem_must(cudaMemset(p, LAYER_POISON, bytes + 2 * GUARD));
+        mem_must(cudaMemset(p + GUARD, fill, bytes));
+    } else {
+        memset(p, LAYER_POISON, bytes + 2 * GUARD);
+        memset(p + GUARD, fill, bytes);
+    }
+    return p + GUARD;
+}
+static void refill(const side *k, void *p, size_t bytes, int fill)
+{
+    on(k);
+    if (k->gpu) mem_must(cudaMemset(p, fill, bytes));
+    else memset(p, fill, bytes);
+}
+static void drop(const side *k, unsigned char *p, size_t bytes, const char *what)
+{
+    unsigned char guard[2 * GUARD];
+    int i, ok = 1;
+    if (!p) return;
+    on(k);
+    mem_get(k->gpu, guard, p - GUARD, GUARD);
+    mem_get(k->gpu, guard + GUARD, p + bytes, GUARD);
+    for (i = 0; i < 2 * GUARD; i++) ok &= guard[i] == LAYER_POISON;
+    CHECK(ok, "%s: something was written beside an array", what);
+    mem_free(k->gpu, p - GUARD);
+}
+static const void *gift(side *k, const void *host, size_t bytes)
+{
+    void *p;
+    if (!host) return NULL;
+    on(k);
+    p = mem_alloc(k->gpu, bytes);
+    mem_put(k->gpu, p, host, bytes);
+    if (k->gifts == 16) abort();
+    return k->given[k->gifts++] = p;
+}
+
+/* ---- a scene ----------------------------------------------------------------------------------------------------- */
+
+static int kind = MOEK_EP_LOW_LATENCY;                 /* of the scenes to come */
+static scene *scene_new(int peers, int combine, int ranks, int quant, const char *what)
+{
+    scene *s = (scene *)calloc(1, sizeof *s);
+    int r;
+    s->peers = peers;
+    s->group.kind = kind; s->group.combine = combine; s->group.ranks = ranks;
+    s->group.timeout_ms = 10000;
+    s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
+    s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
+    for (r = 0; r < RANKS; r++) s->tokens[r] = MOST;
+    snprintf(s->what, sizeof s->what, "%s, %s, combine %d, %d ranks, %s, %s", moek_ep_kind_name(kind),
+             peers > 1 ? "peers" : "loopback", combine, ranks, moek_quant_name(quant), what);
+    return s;
+}
+
+enum { UNIFORM, ONE_RANK, SOME_MISSING, NOBODY, HOT_EXPERT, TWICE, SOME_EMPTY, NO_TOKENS, PATTERNS };
+static const char *const patterns[] = { "uniform", "all to one rank", "some -1", "nobody", "a hot expert",
+                                        "an expert twice", "some ranks empty", "no tokens" };
+static void give_tokens(scene *s, int pattern)
+{
+    int r;
+    for (r = 0; r < RANKS; r++)
+        s->tokens[r] = pattern == NO_TOKENS ? 0 : pattern == SOME_EMPTY ? (r % 3 == 1 ? MOST : r % 3) : MOST - r % 4;
+}
+static void give_ids(scene *s, int pattern)
+{
+    const int k = s->config.topk;
+    int i;
+    for (i = 0; i < s->total * k; i++) {
+        int32_t *id = &s->whole.args.topk_ids[i];
+        if (pattern == ONE_RANK) *id = i % k < 2 ? EXPERTS - 1 - i % k : -1;
+        if (pattern == SOME_MISSING && i % 3 == 1) *id = -1;
+        if (pattern == NOBODY) *id = -1;
+        if (pattern == HOT_EXPERT && i % k == 0) *id = 7;
+        if (pattern == TWICE && i % k == 1) *id = id[-1];
+    }
+}
+
+/* Experts of rank r, of an array of `bytes` an expert. */
+static const void *pieces(side *k, const void *from, size_t bytes)
+{
+    unsigned char *to;
+    const void *p;
+    int i;
+    if (!from) return NULL;
+    to = (unsigned char *)calloc((size_t)k->ep.local_experts, bytes);
+    for (i = 0; i < k->ep.local_experts; i++) {
+        const int e = moek_ep_expert(&k->ep, k->group.rank, i);
+        if (e >= 0) memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)e * bytes, bytes);
+    }
+    p = gift(k, to, bytes * (size_t)k->ep.local_experts);
+    free(to);
+    return p;
+}
+static void give_weights(const scene *s, side *k)
+{
+    const layer *l = &s->whole;
+    const int q = s->config.quant;
+    const size_t element = q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1;
+    const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
+    memset(&k->w, 0, sizeof k->w);
+    k->w.w_up = pieces(k, l->w.w_up, up * h * element);
+    k->w.w_down = pieces(k, l->w.w_down, h * i * element);
+    k->w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, 4 * (q == MOEK_FP8T ? 1 : q == MOEK_FP8C ? up
+                                            : (up + 127) / 128 * ((h + 127) / 128)));
+    k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, 4 * (q == MOEK_FP8T ? 1 : q == MOEK_FP8C ? h
+                                              : (h + 127) / 128 * ((i + 127) / 128)));
+    k->w.x_scale = (const float *)gift(k, l->w.x_scale, 4);
+    k->w.h_scale = (const float *)gift(k, l->w.h_scale, 4);
+}
+
+static void *open_side(void *p)
+{
+    side *k = (side *)p;
+    scene *s = (scene *)k->group.layer;                /* the scene, whose config is the layer */
+    moek_ep_config g = k->group;
+    on(k);
+    g.layer = &s->config;
+    k->status = moek_ep_open(&k->ep, &g, k->gpu ? s->gpu_base : s->host_base);
+    return NULL;
+}
+/* Opens all ranks of one kind of side; 0 if one does not. */
+static int opened(scene *s, side *sides)
+{
+    pthread_t thread[RANKS];
+    int r, ok = 1;
+    for (r = 0; r < s->group.ranks; r++) {
+        side *k = &sides[r];
+        k->gpu = sides == s->gpu;
+        k->device = s->peers > 1 ? r % s->peers : 0;
+        k->group = s->group;
+        k->group.rank = r;
+        k->group.transport = k->gpu ? MOEK_EP_GPU : MOEK_EP_HOST;
+        k->group.layer = &s->config;
+        k->window_size = moek_ep_window_size(&k->group);
+        if (!CHECK(k->window_size > 0, "%s: no window", s->what)) return 0;
+        k->group.layer = (const moek_config *)s;
+        k->window = guarded(k, k->window_size, 0);
+        (k->gpu ? s->gpu_base : s->host_base)[r] = k->window;
+        if (!k->gpu) continue;
+        mem_must(cudaHostAlloc(&k->report, MOEK_EP_REPORT, cudaHostAllocPortable));
+        memset(k->report, 0, MOEK_EP_REPORT);
+        k->group.report = k->report;
+        mem_must(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking));
+    }
+    if (sides == s->gpu) for (r = 0; r < s->group.ranks; r++) { on(&sides[r]); mem_must(cudaDeviceSynchronize()); }
+    for (r = 0; r < s->group.ranks; r++) if (pthread_create(&thread[r], NULL, open_side, &sides[r])) abort();
+    for (r = 0; r < s->group.ranks; r++) pthread_join(thread[r], NULL);
+    for (r = 0; r < s->group.ranks; r++)
+        ok &= CHECK(sides[r].status == MOEK_OK, "%s: rank %d does not open: %s", s->what, r, sides[r].ep.why);
+    for (r = 0; r < s->group.ranks && ok; r++)         /* as if long in use */
+        refill(&sides[r], sides[r].window + sides[r].ep.layout.rows, sides[r].window_size - sides[r].ep.layout.rows,
+               0x7b);
+    return ok;
+}
+
+static int planned(scene *s, side *k, int first)
+{
+    const layer *l = &s->whole;
+    const size_t h = (size_t)s->config.hidden, slots = (size_t)s->config.topk;
+    const int n = s->tokens[k->group.rank];
+    moek_args *a = &k->args;
+    on(k);
+    k->config = s->config;
+    moek_ep_join(&k->ep, &k->config);
+    if (!CHECK(moek_plan_init(&k->plan, &k->config) == MOEK_OK, "%s: %s", s->what, k->plan.why)) return 0;
+    give_weights(s, k);
+    if (!CHECK(moek_plan_bind(&k->plan, &k->w) == MOEK_OK, "%s: %s", s->what, k->plan.why)) return 0;
+    memset(a, 0, sizeof *a);
+    a->tokens = n;
+    a->x = gift(k, (const char *)l->args.x + 2 * h * (size_t)first, 2 * h * (size_t)n);
+    a->topk_ids = (int32_t *)(size_t)gift(k, l->args.topk_ids + (size_t)first * slots, 4 * slots * (size_t)n);
+    a->topk_weights = (float *)(size_t)gift(k, l->args.topk_weights + (size_t)first * slots, 4 * slots * (size_t)n);
+    if (l->args.shared_y)
+        a->shared_y = gift(k, (const char *)l->args.shared_y + 2 * h * (size_t)first, 2 * h * (size_t)n);
+    a->y = guarded(k, 2 * h * (size_t)n, LAYER_POISON);
+    a->workspace_size = moek_workspace_size(&k->plan);
+    a->workspace = guarded(k, a->workspace_size, 0xff);
+    a->why = k->why; a->why_size = sizeof k->why;
+    return 1;
+}
+
+/* Inputs, then both groups.  pattern also says who has tokens. */
+static int staged(scene *s, int pattern)
+{
+    moek_config c = s->config;
+    int r, first = 0, ok;
+    give_tokens(s, pattern);
+    for (s->total = 0, r = 0; r < s->group.ranks; r++) s->total += s->tokens[r];
+    c.max_tokens = s->total ? s->total : 1;
+    layer_new(&s->whole, &c, s->options, c.max_tokens);
+    give_ids(s, pattern);
+    ok = opened(s, s->host) && opened(s, s->gpu);
+    for (r = 0; r < s->group.ranks && ok; r++) {
+        ok = planned(s, &s->host[r], first) && planned(s, &s->gpu[r], first);
+        first += s->tokens[r];
+    }
+    return ok;
+}
+static void forget(scene *s)
+{
+    int r, i, g;
+    sync_all(s);
+    for (r = 0; r < s->group.ranks; r++)
+        for (g = 0; g < 2; g++) {
+            side *k = g ? &s->gpu[r] : &s->host[r];
+            drop(k, k->window, k->window_size, s->what);
+            drop(k, (unsigned char *)k->args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
+            drop(k, (unsigned char *)k->args.workspace, k->args.workspace_size, s->what);
+            for (i = 0; i < k->gifts; i++) { on(k); mem_free(k->gpu, k->given[i]); }
+            if (k->report) cudaFreeHost(k->report);
+            if (k->stream) { on(k); mem_must(cudaStreamDestroy(k->stream)); }
+        }
+    layer_free(&s->whole);
+    free(s->y);
+    free(s);
+}
+
+/* ---- half by half ------------------------------------------------------------------------------------------------ */
+
+typedef moek_status (*half)(moek_step *, moek_stream);
+static moek_status begin(side *k, half what)
+{
+    if (!what) return moek_begin(&k->plan, &k->args, &k->step);
+    return what(&k->step, (moek_stream)k->stream);
+}
+/* The same on all ranks, one after the other. */
+static int each(scene *s, side *sides, half what)
+{
+    int r, ok = 1;
+    for (r = 0; r < s->group.ranks; r++) {
+        side *k = &sides[r];
+        on(k);
+        k->status = begin(k, what);
+        ok &= CHECK(k->status == MOEK_OK, "%s: rank %d: %s: %s", s->what, r, moek_status_name(k->status), k->why);
+    }
+    return ok;
+}
+static int both(scene *s, half what) { return each(s, s->host, what) & each(s, s->gpu, what); }
+static void get(const side *k, void *host, const void *there, size_t bytes)
+{
+    on(k);
+    mem_get(k->gpu, host, there, bytes);
+}
+
+/* The same codes; e4m3 of Inf / Inf is NaN of either sign. */
+static int same_row(const char *a, const char *b, size_t bytes, int e4m3)
+{
+    size_t i;
+    for (i = 0; i < bytes; i++)
+        if (a[i] != b[i] && !(e4m3 && (a[i] & 0x7f) == 0x7f && (b[i] & 0x7f) == 0x7f)) return 0;
+    return 1;
+}
+
+/* What arrived at a rank, and at its twin: the same bytes. */
+static void compare_arrived(scene *s, int r)
+{
+    const side *h = &s->host[r], *g = &s->gpu[r];
+    const int e_end = h->plan.local_experts, limit = h->plan.rows_per_expert, q = s->config.quant;
+    const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
+    const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
+    const size_t rows = (size_t)e_end * (size_t)limit;
+    int32_t *counts = (int32_t *)malloc(4 * (size_t)e_end);
+    char *a = (char *)malloc(rows * row + 1), *scales = (char *)malloc(rows * scale + 4);
+    int e, i, wrong_rows = 0, wrong_scales = 0;
+    get(g, counts, g->step.expert_tokens, 4 * (size_t)e_end);
+    get(g, a, g->step.a, rows * row);
+    if (g->step.a_scale) get(g, scales, g->step.a_scale, scale ? rows * scale : 4);
+    CHECK(!memcmp(counts, h->step.expert_tokens, 4 * (size_t)e_end), "%s: rank %d: rows of experts", s->what, r);
+    for (e = 0; e < e_end; e++)
+        for (i = 0; i < h->step.expert_tokens[e]; i++) {
+            const size_t at = (size_t)e * (size_t)limit + (size_t)i;
+            wrong_rows += !same_row(a + at * row, (const char *)h->step.a + at * row, row, scale > 0);
+            wrong_scales += scale && memcmp(scales + at * scale, (const char *)h->step.a_scale + at * scale, scale);
+        }
+    if (q == MOEK_FP8T) wrong_scales += memcmp(scales, h->step.a_scale, 4) != 0;
+    CHECK(!wrong_rows && !wrong_scales, "%s: rank %d: %d rows and %d scales are not those of the CPU", s->what, r,
+          wrong_rows, wrong_scales);
+    free(counts); free(a); free(scales);
+}
+
+/* The same in standard format: rows of all tokens, ids of -1 behind those of each rank. */
+static void compare_gathered(scene *s, int r)
+{
+    const side *h = &s->host[r], *g = &s->gpu[r];
+    const int k = s->config.topk, rows = h->step.rows, q = s->config.quant;
+    const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
+    const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
+    const size_t slots = (size_t)rows * (size_t)k;
+    int32_t *ids = (int32_t *)malloc(4 * slots);
+    float *weights = (float *)malloc(4 * slots);
+    char *a = (char *)malloc((size_t)rows * row), *scales = (char *)malloc((size_t)rows * scale + 4);
+    int i, j, wrong = 0;
+    CHECK(g->step.rows == rows, "%s: rank %d: %d rows", s->what, r, g->step.rows);
+    get(g, ids, g->step.expert_ids, 4 * slots);
+    get(g, weights, g->step.expert_weights, 4 * slots);
+    get(g, a, g->step.a, (size_t)rows * row);
+    if (g->step.a_scale) get(g, scales, g->step.a_scale, scale ? (size_t)rows * scale : 4);
+    CHECK(!memcmp(ids, h->step.expert_ids, 4 * slots), "%s: rank %d: ids", s->what, r);
+    for (i = 0; i < rows; i++) {
+        if (i % MOST >= s->tokens[i / MOST]) continue;
+        for (j = 0; j < k; j++) wrong += weights[i * k + j] != h->step.expert_weights[i * k + j];
+        wrong += !same_row(a + (size_t)i * row, (const char *)h->step.a + (size_t)i * row, row, scale > 0);
+        wrong += scale && memcmp(scales + (size_t)i * scale, (const char *)h->step.a_scale + (size_t)i * scale, scale);
+    }
+    if (q == MOEK_FP8T) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
+    CHECK(!wrong, "%s: rank %d: %d rows, scales or weights are not those of the CPU", s->what, r, wrong);
+    free(ids); free(weights); free(a); free(scales);
+}
+
+/* The same random rows in the place of what experts give. */
+static void give_out(scene *s, int r)
+{
+    side *h = &s->host[r], *g = &s->gpu[r];
+    const size_t rows = h->plan.rows_per_expert ? (size_t)h->plan.local_experts * (size_t)h->plan.rows_per_expert
+                      : (size_t)h->step.rows * (size_t)s->config.topk;
+    const size_t n = rows * (size_t)s->config.hidden;
+    layer_fill_t(h->step.out, n, 1, h->plan.config.dtype);
+    on(g);
+    mem_put(1, g->step.out, h->step.out, 2 * n);
+}
+
+static uint16_t *y_of(scene *s, const side *sides)
+{
+    const size_t row = 2 * (size_t)s->config.hidden;
+    char *y = (char *)malloc(row * (size_t)s->total + 1);
+    size_t at = 0;
+    int r;
+    for (r = 0; r < s->group.ranks; r++) {
+        get(&sides[r], y + at, sides[r].args.y, row * (size_t)s->tokens[r]);
+        at += row * (size_t)s->tokens[r];
+    }
+    return (uint16_t *)y;
+}
+#if MEM_CUDA
+static void poison_y(scene *s)
+{
+    int r;
+    for (r = 0; r < s->group.ranks; r++)
+        refill(&s->gpu[r], s->gpu[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], LAYER_POISON);
+    for (r = 0; r < s->group.ranks; r++) { on(&s->gpu[r]); mem_must(cudaDeviceSynchronize()); }
+}
+#endif
+static double worst;
+static void compare_y(scene *s, double tolerance)
+{
+    const size_t n = (size_t)s->total * (size_t)s->config.hidden;
+    const int dtype = s->host[0].plan.config.dtype;
+    uint16_t *want = y_of(s, s->host);
+    double *w = (double *)calloc(n + 1, 8);
+    ref_distance d;
+    size_t i;
+    free(s->y);
+    s->y = y_of(s, s->gpu);
+    for (i = 0; i < n; i++) w[i] = ref_get_t(want, i, dtype);
+    d = ref_compare_t(s->y, w, n, dtype);
+    CHECK(!n || (d.rel_l2 < tolerance && d.same_nonfinite), "%s: y is off by %.2e, at most %.2e", s->what, d.rel_l2,
+          d.max_abs);
+    if (n && d.rel_l2 / tolerance > worst) worst = d.rel_l2 / tolerance;
+    free(want); free(w);
+}
+
+static int prepared(scene *s)
+{
+    return both(s, NULL) && both(s, moek_route) && both(s, moek_prepare_send) && both(s, moek_prepare_receive);
+}
+static int finalized(scene *s) { return both(s, moek_finalize_send) && both(s, moek_finalize_receive); }
+
+/* The exchange alone, to the bit; y: f32 sums in the same order, but with one rounding less (fma). */
+static int exchanged(scene *s)
+{
+    int r;
+    if (!prepared(s)) return 0;
+    sync_all(s);
+    for (r = 0; r < s->group.ranks; r++)
+        if (kind == MOEK_EP_LOW_LATENCY) compare_arrived(s, r);
+        else compare_gathered(s, r);
+    for (r = 0; r < s->group.ranks; r++) give_out(s, r);
+    if (!finalized(s)) return 0;
+    sync_all(s);
+    compare_y(s, s->host[0].plan.config.dtype == MOEK_DTYPE_FP16 ? 1e-4 : 6e-4);
+    return 1;
+}
+/* The whole layer.  Rows of a GPU sum in another order: as far apart as each may be from the reference. */
+static int layered(scene *s)
+{
+    if (!prepared(s) || !both(s, moek_experts_apply) || !finalized(s)) return 0;
+    sync_all(s);
+    compare_y(s, 2 * layer_tolerance(&s->whole));
+    return 1;
+}
+static void same_y(scene *s, const char *how)
+{
+    uint16_t *y = y_of(s, s->gpu);
+    CHECK(!memcmp(y, s->y, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: %s gives other bits", s->what, how);
+    free(y);
+}
+static void alive(scene *s)
+{
+    int r;
+    for (r = 0; r < s->group.ranks; r++)
+        CHECK(moek_ep_poll(&s->gpu[r].ep, NULL) == MOEK_OK, "%s: rank %d says that the group has ended", s->what, r);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static int gpus;
+
+static void spoil_inputs(scene *s)                     /* Inf and NaN, in some group of every third token */
+{
+    const size_t h = (size_t)s->config.hidden;
+    uint16_t *x = (uint16_t *)(size_t)s->whole.args.x;
+    int t;
+    for (t = 0; t < s->total; t += 3) {
+        x[(size_t)t * h + 5] = 0x7f80;
+        x[(size_t)t * h + 130] = 0xffc1;
+        x[(size_t)t * h + h - 1] = 0xff80;
+    }
+}
+static void exchange(int peers, int combine, int ranks, int quant, int pattern, int hidden, int spoiled)
+{
+    scene *s = scene_new(peers, combine, ranks, quant, patterns[pattern]);
+    int turn;
+    s->config.hidden = hidden;
+    s->config.ue8m0 = quant == MOEK_FP8B128 && pattern % 2;
+    s->group.placement = pattern % 2;
+    s->options = quant == MOEK_FP8T && pattern % 2 ? LAYER_STATIC : 0;
+    if (quant != MOEK_BF16 && quant != MOEK_FP16 && pattern % 3 == 1) s->config.dtype = MOEK_DTYPE_FP16;
+    if (pattern == HOT_EXPERT && combine != MOEK_EP_REDUCED) s->config.max_rows_per_expert = 5;
+    if (staged(s, pattern)) {
+        if (spoiled) {
+            int r;
+            spoil_inputs(s);
+            for (r = 0; r < s->group.ranks; r++) {
+                const size_t bytes = 2 * (size_t)s->config.hidden * (size_t)s->tokens[r];
+                size_t first = 0;
+                int q;
+                for (q = 0; q < r; q++) first += 2 * (size_t)s->config.hidden * (size_t)s->tokens[q];
+                memcpy((void *)(size_t)s->host[r].args.x, (const char *)s->whole.args.x + first, bytes);
+                on(&s->gpu[r]);
+                mem_put(1, (void *)(size_t)s->gpu[r].args.x, (const char *)s->whole.args.x + first, bytes);
+            }
+        }
+        for (turn = 0; turn < 3 && exchanged(s); turn++) { }
+        alive(s);
+    }
+    forget(s);
+}
+static void test_exchange(void)
+{
+    static const int sizes[] = { 2, 4, 8, 3, 1 }, quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    int pattern, i = 0;
+    for (pattern = 0; pattern < PATTERNS; pattern++) {
+        int combine;
+        for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++, i++)
+            exchange(1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
+        if (gpus > 1) exchange(2, pattern % 3, 2, quants[pattern % 4], pattern, HIDDEN, 0);
+        if (gpus > 1) exchange(2, pattern % 3, 4, quants[(pattern + 1) % 4], pattern, HIDDEN, 0);
+    }
+    exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM, 7168, 0);
+    exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
+    exchange(1, MOEK_EP_REDUCED_F32, 3, MOEK_FP8B128, SOME_MISSING, 8400, 1);   /* beyond what a block does at once */
+    exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP16, UNIFORM, 8400, 0);
+}
+
+#if MEM_CUDA
+typedef struct call { side *k; int runs; } call;
+static void *run_side(void *p)
+{
+    call *c = (call *)p;
+    int i;
+    on(c->k);
+    for (i = 0; i < c->runs; i++) {
+        c->k->status = moek_run(&c->k->plan, &c->k->args, (moek_stream)c->k->stream);
+        if (c->k->status != MOEK_OK) break;
+    }
+    return NULL;
+}
+/* Whole layers: half by half, then moek_run of each rank in a thread of its own, several times without a pause. */
+static void layers(int peers, int combine, int ranks, int quant, int pattern)
+{
+    scene *s = scene_new(peers, combine, ranks, quant, "layers");
+    pthread_t thread[RANKS];
+    call c[RANKS];
+    int r;
+    if (!staged(s, pattern) || !layered(s)) { forget(s); return; }
+    poison_y(s);
+    for (r = 0; r < ranks; r++) {
+        c[r].k = &s->gpu[r]; c[r].runs = 7;
+        if (pthread_create(&thread[r], NULL, run_side, &c[r])) abort();
+    }
+    for (r = 0; r < ranks; r++) pthread_join(thread[r], NULL);
+    sync_all(s);
+    for (r = 0; r < ranks; r++)
+        CHECK(s->gpu[r].status == MOEK_OK, "%s: rank %d: %s", s->what, r, s->gpu[r].why);
+    alive(s);
+    same_y(s, "moek_run in threads");
+    forget(s);
+}
+static void test_layers(void)
+{
+    layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
+    layers(1, MOEK_EP_EXACT, 4, MOEK_BF16, SOME_MISSING);
+    layers(1, MOEK_EP_REDUCED_F32, 8, MOEK_FP8B128, SOME_EMPTY);
+    if (gpus > 1) layers(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
+    if (gpus > 1) layers(2, MOEK_EP_EXACT, 2, MOEK_BF16, SOME_EMPTY);
+}
+
+/* Three operations a graph, replayed five times: epochs are on the device. */
+static void graphs(int peers, int ranks)
+{
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_FP8B128, "graphs");
+    cudaGraphExec_t exec[RANKS];
+    int r, i;
+    if (!staged(s, UNIFORM) || !layered(s)) { forget(s); return; }
+    for (r = 0; r < ranks; r++) {
+        side *k = &s->gpu[r];
+        cudaGraph_t graph;
+        on(k);
+        mem_must(cudaStreamBeginCapture(k->stream, cudaStreamCaptureModeThreadLocal));
+        for (i = 0; i < 3; i++)
+            CHECK(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_OK, "%s: %s", s->what, k->why);
+        mem_must(cudaStreamEndCapture(k->stream, &graph));
+        mem_must(cudaGraphInstantiate(&exec[r], graph, 0));
+        mem_must(cudaGraphDestroy(graph));
+        mem_must(cudaGraphUpload(exec[r], k->stream));
+    }
+    sync_all(s);
+    for (i = 0; i < 5; i++) {
+        poison_y(s);
+        for (r = 0; r < ranks; r++) { on(&s->gpu[r]); mem_must(cudaGraphLaunch(exec[r], s->gpu[r].stream)); }
+        sync_all(s);
+        same_y(s, "a replay");
+    }
+    alive(s);
+    for (r = 0; r < ranks; r++) { on(&s->gpu[r]); mem_must(cudaGraphExecDestroy(exec[r])); }
+    forget(s);
+}
+static void test_graphs(void)
+{
+    graphs(1, 2);
+    graphs(1, 4);
+    if (gpus > 1) graphs(2, 2);
+}
+
+#endif
+
+/* The same in standard format. */
+static void test_allgather(void)
+{
+    kind = MOEK_EP_ALLGATHER;
+    test_exchange();
+#if MEM_CUDA
+    test_layers();
+    test_graphs();
+#endif
+    kind = MOEK_EP_LOW_LATENCY;
+}
+
+/* Is y what it was before?  Nothing was written after the end. */
+static int untouched(const scene *s, int r)
+{
+    const size_t bytes = 2 * (size_t)s->config.hidden * (size_t)s->tokens[r];
+    unsigned char *y = (unsigned char *)malloc(bytes + 1);
+    size_t i;
+    int ok = 1;
+    get(&s->gpu[r], y, s->gpu[r].args.y, bytes);
+    for (i = 0; i < bytes; i++) ok &= y[i] == LAYER_POISON;
+    free(y);
+    return ok;
+}
+/* Rank `silent` stops before half `until` (0: prepare_send, 2: finalize_send); or, `aborts`, says so. */
+static void silence(int peers, int ranks, int silent, int until, int aborts)
+{
+    static const half halves[] = { moek_prepare_send, moek_prepare_receive, moek_finalize_send, moek_finalize_receive };
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_FP8B128, aborts ? "abort" : "a silent rank");
+    const double start = now_s();
+    moek_ep_error e;
+    int r, i, timeouts = 0;
+    if (aborts) s->group.timeout_ms = 20000;
+    else s->group.timeout_ms = 400;
+    if (!staged(s, UNIFORM) || !both(s, NULL) || !both(s, moek_route)) { forget(s); return; }
+    for (i = 0; i < 4; i++)
+        for (r = 0; r < ranks; r++) {
+            side *k = &s->gpu[r];
+            if (r == silent && i >= until) continue;
+            on(k);
+            if ((k->status = halves[i](&k->step, (moek_stream)k->stream)) != MOEK_OK)
+                CHECK(k->status == MOEK_E_TIMEOUT || k->status == MOEK_E_ABORTED, "%s: %s", s->what, k->why);
+        }
+    if (aborts) moek_ep_abort(&s->gpu[silent].ep);
+    sync_all(s);
+    CHECK(now_s() - start < 10, "%s: took %.1f s", s->what, now_s() - start);
+    on(&s->gpu[silent]);
+    for (i = until; i < 4 && s->gpu[silent].status == MOEK_OK; i++)           /* too late: it must hear of the end */
+        s->gpu[silent].status = halves[i](&s->gpu[silent].step, (moek_stream)s->gpu[silent].stream);
+    sync_all(s);
+    for (r = 0; r < ranks; r++) {
+        side *k = &s->gpu[r];
+        const moek_status status = moek_ep_poll(&k->ep, &e);
+        const int reason = aborts ? MOEK_E_ABORTED : MOEK_E_TIMEOUT;
+        CHECK(status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "%s: rank %d: poll says %s", s->what, r,
+              moek_status_name(status));
+        CHECK((int)e.cause == reason && e.peer == silent, "%s: rank %d: cause %d, peer %d", s->what, r, (int)e.cause,
+              e.peer);
+        timeouts += status == MOEK_E_TIMEOUT;
+        CHECK(untouched(s, r), "%s: rank %d: y was written", s->what, r);
+        on(k);
+        CHECK(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == status && strstr(k->why, "ended the group"),
+              "%s: rank %d: a run after the end: %s", s->what, r, k->why);
+    }
+    CHECK(aborts ? !timeouts : timeouts > 0, "%s: %d ranks say that they waited in vain", s->what, timeouts);
+    forget(s);
+}
+static void test_silence(void)
+{
+    silence(1, 2, 1, 0, 0);
+    silence(1, 4, 2, 0, 0);
+    silence(1, 8, 0, 2, 0);
+    if (MEM_CUDA) silence(1, 3, 0, 0, 1);              /* (where kernels wait while the host goes on) */
+    if (gpus > 1) silence(2, 2, 0, 0, 0);
+    if (gpus > 1) silence(2, 2, 1, 2, 0);
+    if (gpus > 1) silence(2, 2, 1, 0, 1);
+}
+
+/* Two operations in flight: both sent before either is received, on one workspace each; 9 times. */
+static void test_two_in_flight(void)
+{
+    scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, 2, MOEK_BF16, "two in flight");
+    side other[RANKS];
+    int r, i;
+    s->group.handles = 2;
+    if (!staged(s, UNIFORM) || !layered(s)) { forget(s); return; }
+    for (r = 0; r < 2; r++) {
+        other[r] = s->gpu[r];
+        other[r].args.handle = 1;
+        other[r].args.workspace = guarded(&other[r], other[r].args.workspace_size, 0xff);
+        other[r].args.y = guarded(&other[r], 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], LAYER_POISON);
+    }
+    for (i = 0; i < 9; i++) {
+        each(s, s->gpu, NULL); each(s, other, NULL);
+        each(s, s->gpu, moek_route); each(s, other, moek_route);
+        each(s, s->gpu, moek_prepare_send); each(s, other, moek_prepare_send);
+        each(s, other, moek_prepare_receive); each(s, s->gpu, moek_prepare_receive);
+        each(s, s->gpu, moek_experts_apply); each(s, other, moek_experts_apply);
+        each(s, s->gpu, moek_finalize_send); each(s, other, moek_finalize_send);
+        each(s, other, moek_finalize_receive); each(s, s->gpu, moek_finalize_receive);
+    }
+    sync_all(s);
+    alive(s);
+    same_y(s, "handle 0");
+    {
+        uint16_t *y = y_of(s, other);
+        CHECK(!memcmp(y, s->y, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: handle 1: other bits", s->what);
+        free(y);
+    }
+    for (r = 0; r < 2; r++) {
+        drop(&other[r], (unsigned char *)other[r].args.workspace, other[r].args.workspace_size, s->what);
+        drop(&other[r], (unsigned char *)other[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
+    }
+    forget(s);
+}
+
+/* ---- ranks in processes ------------------------------------------------------------------------------------------ */
+
+#if MEM_CUDA
+typedef struct board { int turn[RANKS]; char slot[RANKS][256]; } board;           /* a file that all have mapped */
+typedef struct seat { board *b; int rank, ranks, turn; } seat;
+static int all_at(const seat *s, int turn)
+{
+    const double start = now_s();
+    int p;
+    for (p = 0; p < s->ranks; p++)
+        while (__atomic_load_n(&s->b->turn[p], __ATOMIC_ACQUIRE) < turn) {
+            if (now_s() - start > 20) return 0;
+            sched_yield();
+        }
+    return 1;
+}
+static int gather(void *context, const void *mine, void *all, size_t bytes)
+{
+    seat *s = (seat *)context;
+    int p;
+    if (bytes > sizeof s->b->slot[0] || !all_at(s, s->turn)) return 1;            /* the last gather has been read */
+    memcpy(s->b->slot[s->rank], mine, bytes);
+    __atomic_store_n(&s->b->turn[s->rank], ++s->turn, __ATOMIC_RELEASE);
+    if (!all_at(s, s->turn)) return 1;
+    for (p = 0; p < s->ranks; p++) memcpy((char *)all + (size_t)p * bytes, s->b->slot[p], bytes);
+    __atomic_store_n(&s->b->turn[s->rank], ++s->turn, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) + 2e-3; }      /* sums are rounded */
+
+/* A rank that is a process: runs its part of a layer, and compares with one rank on the CPU.  `dies`: rank 1 kills
+ * itself, and the others must hear of it. */
+static int be_rank(int rank, int ranks, const char *path, int dies)
+{
+    scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
+    const int file = open(path, O_RDWR);
+    side *k = &s->gpu[rank];
+    seat me;
+    double start;
+    int r, i, first = 0;
+    me.b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    me.rank = rank; me.ranks = ranks; me.turn = 0;
+    mem_must(cudaGetDeviceCount(&i));
+    if (dies) s->group.timeout_ms = 700;
+    s->config.max_tokens = ranks * MOST;
+    s->config.backend = MOEK_BACKEND_CPU;
+    for (r = 0; r < ranks; r++) s->total += s->tokens[r];
+    for (r = 0; r < rank; r++) first += s->tokens[r];
+    layer_new(&s->whole, &s->config, 0, s->total);
+    if (!layer_plan(&s->whole)) return 1;
+    s->y = layer_y(&s->whole, moek_run);
+    s->config.max_tokens = MOST; s->config.backend = 0;
+
+    k->gpu = 1; k->device = rank % i;
+    k->group = s->group;
+    k->group.rank = rank; k->group.transport = MOEK_EP_GPU; k->group.layer = &s->config;
+    k->window_size = moek_ep_window_size(&k->group);
+    on(k);
+    k->window = (unsigned char *)mem_alloc(1, k->window_size);
+    mem_must(cudaMemset(k->window, 0, k->window_size));
+    mem_must(cudaHostAlloc(&k->report, MOEK_EP_REPORT, cudaHostAllocPortable));
+    memset(k->report, 0, MOEK_EP_REPORT);
+    k->group.report = k->report;
+    mem_must(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking));
+    mem_must(cudaDeviceSynchronize());
+    if (!CHECK(moek_ep_ipc_open(rank, ranks, k->window, gather, &me, s->gpu_base, k->why, sizeof k->why) == MOEK_OK,
+               "%s: %s", s->what, k->why) ||
+        !CHECK(moek_ep_open(&k->ep, &k->group, s->gpu_base) == MOEK_OK, "%s: %s", s->what, k->ep.why) ||
+        !planned(s, k, first))
+        return 1;
+    CHECK(k->ep.sharing == (ranks + i - 1 - rank % i) / i || i > ranks, "%s: %d ranks here", s->what, k->ep.sharing);
+    for (i = 0; i < 5; i++)
+        CHECK(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_OK, "%s: %s", s->what, k->why);
+    mem_must(cudaStreamSynchronize(k->stream));
+    if (dies && rank == 1) raise(SIGKILL);
+    start = now_s();
+    for (; dies && now_s() - start < 8 && moek_ep_poll(&k->ep, NULL) == MOEK_OK;) {
+        moek_run(&k->plan, &k->args, (moek_stream)k->stream);
+        mem_must(cudaStreamSynchronize(k->stream));
+    }
+    if (dies) {
+        const moek_status status = moek_ep_poll(&k->ep, NULL);
+        CHECK(status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "%s: %s", s->what, moek_status_name(status));
+        CHECK(now_s() - start < 5, "%s: %.1f s", s->what, now_s() - start);
+    } else {
+        const size_t h = (size_t)s->config.hidden, n = h * (size_t)s->tokens[rank];
+        uint16_t *y = (uint16_t *)malloc(2 * n);
+        double *want = (double *)malloc(8 * n);
+        ref_distance d;
+        size_t j;
+        get(k, y, k->args.y, 2 * n);
+        for (j = 0; j < n; j++) want[j] = ref_get_t(s->y, (size_t)first * h + j, s->whole.plan.config.dtype);
+        d = ref_compare_t(y, want, n, s->whole.plan.config.dtype);
+        CHECK(d.rel_l2 < 2 * tolerance_of(s), "%s: rank %d: off by %.2e", s->what, rank, d.rel_l2);
+        CHECK(moek_ep_poll(&k->ep, NULL) == MOEK_OK, "%s: the group has ended", s->what);
+        gather(&me, &rank, s->host_base, sizeof rank);                        /* nobody closes before all are done */
+        free(y); free(want);
+    }
+    moek_ep_ipc_close(ranks, k->window, s->gpu_base);
+    return check_failed != 0;
+}
+
+static void processes(const char *self, int ranks, int dies)
+{
+    char path[] = "/tmp/moek_ep_XXXXXX", number[2][16];
+    const int file = mkstemp(path);
+    pid_t child[RANKS];
+    int r, status;
+    if (file < 0 || ftruncate(file, sizeof(board))) abort();
+    for (r = 0; r < ranks; r++) {
+        snprintf(number[0], sizeof number[0], "%d", r);
+        snprintf(number[1], sizeof number[1], "%d", ranks);
+        fflush(stdout);
+        child[r] = fork();
+        if (child[r]) continue;
+        execl(self, self, dies ? "dying" : "rank", number[0], number[1], path, (char *)NULL);
+        _exit(127);
+    }
+    for (r = 0; r < ranks; r++) {
+        waitpid(child[r], &status, 0);
+        if (dies && r == 1) CHECK(WIFSIGNALED(status), "rank 1 did not die");
+        else CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes, %s: rank %d: status %x", ranks,
+                   dies ? "one killed" : "all well", r, status);
+    }
+    close(file);
+    unlink(path);
+}
+static const char *program;
+static void test_processes(void)
+{
+    processes(program, 2, 0);
+    processes(program, 2, 1);
+}
+
+#endif
+
+/* What is refused, and what it says. */
+static void test_refused(void)
+{
+    moek_config c;
+    moek_ep_config g;
+    moek_ep ep;
+    char text[2048];
+    void *base[1];
+    size_t size;
+    memset(&c, 0, sizeof c);
+    memset(&g, 0, sizeof g);
+    c.hidden = 7168; c.inter = 256; c.experts = 8; c.topk = 2; c.quant = MOEK_FP8B128; c.act = MOEK_SILU;
+    c.max_tokens = 64;
+    g.ranks = 1; g.layer = &c;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "in GPU memory") != NULL, "auto: %s", text);
+    g.kind = MOEK_EP_ALLTOALL;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "there are no GPU kernels for it yet: take MOEK_EP_ALLGATHER") != NULL, "alltoall: %s", text);
+    g.kind = 0;
+    c.hidden = 7176;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "multiple of 16") != NULL, "hidden 7176: %s", text);
+    c.hidden = 7168;
+    size = moek_ep_window_size(&g);
+    mem_must(cudaSetDevice(0));
+    base[0] = mem_alloc(0, size);
+    if (MEM_CUDA)
+        CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not memory of a GPU"), "host: %s",
+              ep.why);
+    mem_free(0, base[0]);
+    base[0] = mem_alloc(1, size);
+    mem_must(cudaMemset(base[0], 0, size));
+    mem_must(cudaDeviceSynchronize());
+    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is NULL"), "report: %s", ep.why);
+    mem_must(cudaHostAlloc(&g.report, MOEK_EP_REPORT, cudaHostAllocPortable));
+    memset(g.report, 0, MOEK_EP_REPORT);
+    CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "open: %s", ep.why);
+    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not zeroed"), "twice: %s", ep.why);
+    mem_must(cudaFreeHost(g.report));
+    mem_free(1, base[0]);
+}
+
+#define RUN(test) \
+    do { \
+        const int failed = check_failed; \
+        const double start = now_s(); \
+        worst = 0; \
+        test(); \
+        printf("%-20s worst %.3f of the tolerance, %.1f s  %s\n", #test, worst, now_s() - start, \
+               check_failed > failed ? "FAILED" : "ok"); \
+        fflush(stdout); \
+    } while (0)
+
+int main(int argc, char **argv)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* a queue for each rank's stream: kernels in them wait */
+#if MEM_CUDA
+    if (argc == 5) return be_rank(atoi(argv[2]), atoi(argv[3]), argv[4], !strcmp(argv[1], "dying"));
+    program = argv[0];
+#endif
+    if (!mem_can_run(80)) {
+        printf("no GPU\n");
+        check_skipped++;
+        return check_end();
+    }
+    mem_must(cudaGetDeviceCount(&gpus));
+    if (argc > 1 && !strcmp(argv[1], "loopback")) gpus = 1;
+    printf("%d GPU%s\n", gpus, gpus > 1 ? "s" : "");
+    RUN(test_refused);
+    RUN(test_exchange);
+#ifdef MOEK_EMU
+    moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
+    RUN(test_exchange);
+    moek_emu_backwards = 0;
+#endif
+#if MEM_CUDA
+    RUN(test_layers);
+    RUN(test_graphs);
+#endif
+    RUN(test_allgather);
+    RUN(test_two_in_flight);
+    RUN(test_silence);
+#if MEM_CUDA
+    RUN(test_processes);
+#endif
+    return check_end();
+}
