@@ -17,6 +17,7 @@ typedef struct moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params {
     moek_over over_blocks, over_units, over_steps[2];
 } moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params;
 
+#ifdef MOEK_SM90_CODE_
 /* A block's share of the units, the items of a unit and of all of them, and a warp's share of these. */
 typedef struct moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share { int unit0, units, each, all, begin, n; } moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share;
 MOEK_DEVICE moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, unsigned units, int each)
@@ -114,7 +115,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_b_(moek_words_ *b, const u
                    : moek_zero_words_();
 }
 /* sum += item * b, for tokens 2 (lane % 2) and the next; factor: of these two, for each half. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(float sum[2], const unsigned char *item, const moek_words_ *b, const float2 factor[2])
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(float sum[2], const unsigned char *item, const moek_words_ *b,
+                                 const float2 factor[2], int live)
 {
     float c[2][4] = {{0}};
     const int upper = threadIdx.x & 2;
@@ -131,13 +133,18 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(float sum[2], const u
             moek_mma_fp16_(c[h], w, b[2 * h + i / 2].w + i % 2 * 2);
         }
     }
-    /* (0: not this token's expert) */
-    if (factor[0].x != 0)
+    if (live & 1)
         sum[0] += (upper ? c[0][2] : c[0][0]) * factor[0].x + (upper ? c[1][2] : c[1][0]) * factor[1].x;
-    if (factor[0].y != 0)
+    if (live & 2)
         sum[1] += (upper ? c[0][3] : c[0][1]) * factor[0].y + (upper ? c[1][3] : c[1][1]) * factor[1].y;
 }
 
+/* Which of a lane's two tokens have this expert: their bits. */
+MOEK_DEVICE int moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(const int *slot_of)
+{
+    const int i = threadIdx.x % 2 * 2;
+    return (slot_of[i] >= 0) | (slot_of[i + 1] >= 0) << 1;
+}
 /* A warp's sums of 8 rows -> page[row][4 tokens]; begin anew. */
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(float *page, float sum[2])
 {
@@ -200,10 +207,12 @@ MOEK_DEVICE uint2 moek_layer_fp8t_h0_on_sm90_m4n8s3w16_codes_(moek_words_ x, flo
     for (i = 0; i < 8; i++) f[i] = moek_by_static_(f[i], inverse);
     return moek_to_e4m3x8_(f);
 }
+#endif
 
-static __global__ void __launch_bounds__(512, 1)
+static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params p)
 {
+#ifdef MOEK_SM90_CODE_
     enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 16, SLOTS = MOEK_FEW_SLOTS,
            FIRST = 4, ITEM = 2048 };
     MOEK_SHARED_(unsigned char, act);                  /* rows of x, by token; then of h, by slot: 16 bits */
@@ -231,7 +240,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
     moek_words_ x[FIRST];
     float sum[2] = {0, 0};
     float weight = 1;
-    int id, used, mine, row, column, d, i, j;
+    int id, used, mine, row, column, unit, d, live, i, j;
     int asked = 0, put = 0, slot = 0;                  /* items asked for; where the next goes, and comes from */
 
     moek_grid_wait_();
@@ -298,8 +307,10 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
             if (++put == STAGES) put = 0;
             asked++;
-            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-            else if (ask.g == 0 && asked > up.n && asked < up.n + down.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked != up.n && asked < up.n + down.n) {
+                if (asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+                else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+            }
         }
         moek_cp_async_commit_();
     }
@@ -315,7 +326,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         moek_layer_fp8t_h0_on_sm90_m4n8s3w16_b_(b, x_row >= 0 ? act + x_row * p.pitch[0] + at.g * 512 + bytes : NULL);
         moek_cp_async_wait_(1);
         moek_layer_fp8t_h0_on_sm90_m4n8s3w16_times_(factor, scale_of[warp][slot]);
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor);
+        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor, 3);
         if (++slot == STAGES) slot = 0;
         if (asked == up.n && down.n) {                         /* on to down */
             moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
@@ -328,8 +339,10 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
             if (++put == STAGES) put = 0;
             asked++;
-            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-            else if (ask.g == 0 && asked > up.n && asked < up.n + down.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked != up.n && asked < up.n + down.n) {
+                if (asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+                else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+            }
         }
         moek_cp_async_commit_();
         row = at.v - up.unit0 * p.parts;
@@ -374,9 +387,10 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
     }
     __syncthreads();
     moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &at, 1, down.unit0 * used, down.begin);
-    column = down.n ? at.v / used : 0;                 /* the unit */
-    d = at.v - column * used;
+    unit = down.n ? at.v / used : 0;
+    d = down.n ? at.v - unit * used : 0;
     row = slot_of[4 * d + token];
+    live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
     #pragma unroll 1
     for (i = 0; i < down.n; i++) {
         moek_words_ b[4];
@@ -386,7 +400,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         moek_layer_fp8t_h0_on_sm90_m4n8s3w16_b_(b, row >= 0 ? act + row * p.pitch[1] + at.g * 512 + bytes : NULL);
         moek_cp_async_wait_(1);
         moek_layer_fp8t_h0_on_sm90_m4n8s3w16_times_(factor, scale_of[warp][slot]);
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor);
+        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor, live);
         if (++slot == STAGES) slot = 0;
         if (asked == up.n && down.n) {                         /* on to down */
             moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
@@ -399,17 +413,20 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
             if (++put == STAGES) put = 0;
             asked++;
-            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-            else if (ask.g == 0 && asked > up.n && asked < up.n + down.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked != up.n && asked < up.n + down.n) {
+                if (asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
+                else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+            }
         }
         moek_cp_async_commit_();
         if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&at)) {
             if (++d == used) d = 0;
             row = slot_of[4 * d + token];
+            live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
         }
         if ((d == 0 && at.g == 0) || i == down.n - 1) {
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + (column - down.unit0 + warp) * 32, sum);
-            column++;
+            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + (unit - down.unit0 + warp) * 32, sum);
+            unit++;
         }
     }
     __syncthreads();
@@ -423,6 +440,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             const size_t to = (size_t)(i % 4) * p.down.n + column;
             if (p.down.bias)
                 for (d = 0; d < used; d++) {
+                    if (slot_of[4 * d + i % 4] < 0) continue;
                     const uint16_t *const bias = (const uint16_t *)p.down.bias + (size_t)list[warp][d] * p.down.w_rows;
                     y += weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
                 }
@@ -430,6 +448,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             ((uint16_t *)a->y)[to] = moek_to_t_(y, dtype);
         }
     }
+#endif
 }
 
 MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
@@ -438,7 +457,7 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params p;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k, MOEK_FEW_BYTES);
+    if (!a) return MOEK_READY_SM90_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k, 512, MOEK_FEW_BYTES);
     if (a->tokens < 1) return MOEK_OK;
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,

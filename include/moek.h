@@ -246,7 +246,8 @@ typedef struct moek_kernel {
     int op, quant;                    /* MOEK_OP_UP, ...; MOEK_BF16, ... or 0: no such axis                           */
     int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
     int granule;
-    int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
+    int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis.  layer,
+                                         4: tokens                                                                    */
     int arch;                         /* 0: cpu; 80: sm_80 and up; 90: sm_90, code for sm_90a                         */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;
@@ -256,7 +257,7 @@ typedef struct moek_kernel {
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
 
 typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
-enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2 };           /* or: the built-in rule; one of plan.layer         */
+enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2 };           /* or: the built-in rule; plan.layer[LAYER - pair] */
 
 /* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {

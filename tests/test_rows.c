@@ -977,8 +977,27 @@ static int multiprocessors(void)
 #endif
     return n;
 }
-static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
-                       int kind)
+/* What a case has besides: scales of 0 in every other 128 of k; a token of NaN that its router gave no weight; a NaN in
+ * an expert's bias, which others must not see; no weights at all. */
+enum { LAYER_PLAIN, LAYER_ZERO_SCALES, LAYER_NAN_TOKEN, LAYER_NAN_BIAS, LAYER_NO_WEIGHTS, LAYER_ODDITIES };
+static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm_args *down)
+{
+    const moek_gemm_args *both[2];
+    int g, i, k;
+    both[0] = up, both[1] = down;
+    for (g = 0; odd == LAYER_ZERO_SCALES && g < 2; g++) {
+        const int groups = (both[g]->k + 127) / 128;
+        const int blocks = both[g]->experts * ((both[g]->w_rows + 127) / 128);
+        for (i = 0; i < blocks * groups; i++) if (i % groups % 2 == 0) ((float *)both[g]->w_scale)[i] = 0;
+    }
+    for (k = 0; odd == LAYER_NAN_TOKEN && k < h->topk; k++) ((float *)h->weights)[k] = 0;
+    for (i = 0; odd == LAYER_NAN_TOKEN && i < up->k; i++) ((uint16_t *)h->x)[i] = 0x7fff;
+    if (odd == LAYER_NAN_BIAS && h->ids[0] >= 0 && h->ids[0] < down->experts)
+        ((uint16_t *)down->bias)[(size_t)h->ids[0] * down->w_rows] = 0x7fff;
+    if (odd == LAYER_NO_WEIGHTS) h->weights = NULL;
+}
+static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
+                           int kind, int odd)
 {
     const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk;
     const int blocks = multiprocessors();
@@ -996,9 +1015,9 @@ static void layer_case(int turn, int act, int layout, int tokens, int topk, int 
     int i, left = 0;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down);
     memset(&h, 0, sizeof h), memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
-    SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d", tokens, topk, experts,
-        hidden, inter, act, layout, kind, turn);
-    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1;
+    SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d odd %d", tokens, topk,
+        experts, hidden, inter, act, layout, kind, turn, odd);
+    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS;
     up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && turn % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     up.experts = down.experts = experts;
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
@@ -1027,6 +1046,8 @@ static void layer_case(int turn, int act, int layout, int tokens, int topk, int 
     r.addend = h.addend;
     w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = up.a_scale;
     w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias, w.h_scale = down.a_scale;
+    layer_odd(odd, &h, &up, &down);
+    r.weights = h.weights;
     up.a = fp8 ? scratch((size_t)tokens * hidden) : h.x;
     down.a = scratch((size_t)slots * inter * 2);
     if (quant == MOEK_FP8B128) {
@@ -1058,6 +1079,11 @@ static void layer_case(int turn, int act, int layout, int tokens, int topk, int 
     }
     rows_clear();
 }
+static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
+                       int kind)
+{
+    layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
+}
 /* Rows with m = 4. */
 static void test_layer_few(void)
 {
@@ -1071,6 +1097,10 @@ static void test_layer_few(void)
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
             layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % 4, 1 + turn % 8,
                        2 + turn % 20, gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
+    for (i = LAYER_PLAIN + 1; i < LAYER_ODDITIES; i++, turn++)
+        if (i != LAYER_ZERO_SCALES || now.row->quant == MOEK_FP8B128)
+            layer_odd_case(turn, MOEK_SILU, MOEK_UP_HALVES, 3, 2, 9, round_up(328, now.row->granule),
+                           round_up(264, now.row->granule), IDS_RANDOM, i);
     /* Fewer items than warps. */
     layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, round_up(520, now.row->granule), now.row->granule, IDS_RANDOM);
     layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, now.row->granule, now.row->granule, IDS_RANDOM);

@@ -94,6 +94,25 @@ MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
         asm volatile("ld.acquire.gpu.global.b64 %0, [%1];\n" : "=l"(have) : "l"(count) : "memory");
 }
 
+/* Rows of sm90 need code for sm_90a.  Where one is compiled for anything else its kernel is empty and takes 32 threads
+ * at most, by which its launcher knows that there is no code. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MOEK_SM90_CODE_ 1
+#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(threads, 1)
+#else
+#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(32, 1)
+#endif
+
+#define MOEK_READY_SM90_(kernel, threads, shared) moek_ready_sm90_((const void *)(kernel), (threads), (shared))
+static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads, int shared)
+{
+    struct cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.maxThreadsPerBlock >= threads)
+        return moek_ready_(kernel, shared);
+    (void)cudaGetLastError();
+    return MOEK_E_ARCH;
+}
+
 /* Copy 16 bytes to shared memory, asynchronously; only the first `bytes` are read, the rest are zero. */
 MOEK_DEVICE void moek_cp_async16_(void *shared, const void *global, int bytes)
 {
@@ -260,6 +279,9 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
+#define MOEK_SM90_CODE_ 1
+#define MOEK_SM90_BOUNDS_(threads)
+#define MOEK_READY_SM90_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
 MOEK_FN void moek_grid_wait_(void) {}

@@ -208,7 +208,7 @@ enum { MOEK_LAYER_STATE = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
  * sums; behind that 96 KB of weights on their way.  fits: it serves this many tokens of this shape.  element: bytes of
  * a weight; blocks: one a multiprocessor. */
 typedef struct moek_few { int fits, act, factors, pages; } moek_few;
-enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024, MOEK_FEW_RING = 96 * 1024 };
+enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024, MOEK_FEW_RING = 96 * 1024 };  /* BYTES: 227 KB less static */
 static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int element,
                                    int blocks)
 {
@@ -216,11 +216,11 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     const long long x_steps = ((long long)hidden * element + 255) / 256;
     const long long h_steps = ((long long)inter * element + 255) / 256;
     const long long step = 512 / element;                      /* in two bytes an element */
-    const long long x = tokens * (x_steps * step + 64), h = slots * (h_steps * step + 64);
+    const long long x = tokens * (x_steps * step + 64), h = slots * (h_steps * step + 64);     /* 64: against banks */
     const long long up = (used * ((inter + 7) / 8) + blocks - 1) / blocks * (gated ? 2 : 1);
     const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
     const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
-    const long long pages = 128 * ((up > down ? up : down) + 32);
+    const long long pages = 128 * ((up > down ? up : down) + 32);                              /* 32: more than warps */
     moek_few few = {0, 0, 0, 0};
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;

@@ -384,15 +384,19 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     return plan->down[tile]->launch(&g, stream);
 }
 
-/* The most tokens of a layer row with m = 4: what it can, but no more than it was measured to win at. */
-static int moek_few_tokens_(const moek_plan *plan)
+/* The most tokens that a layer row with m = 4 can take, but no more than `tokens`. */
+static int moek_few_fit_(const moek_plan *plan, int tokens)
 {
     const moek_config *c = &plan->config;
-    int tokens = plan->layers_demanded ? 4 : c->inter > 1024 ? 1 : 3;
+    const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     while (tokens && !moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
-                                  moek_act_gated_(c->act), moek_is_fp8_(c->quant) ? 1 : 2,
-                                  plan->multiprocessors).fits) tokens--;
+                                  moek_act_gated_(c->act), moek_is_fp8_(c->quant) ? 1 : 2, blocks).fits) tokens--;
     return tokens;
+}
+/* The same, but no more than it was measured to win at, if nobody asks for it. */
+static int moek_few_tokens_(const moek_plan *plan)
+{
+    return moek_few_fit_(plan, plan->layers_demanded ? 4 : plan->config.inter > 1024 ? 1 : 3);
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
@@ -405,10 +409,14 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     int i;
     if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    if (measured <= MOEK_CHOICE_LAYER) {
+        const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
+        if (k->m > 4 || tokens <= moek_few_fit_(plan, 4)) return k;
+    }
     for (i = 0; i < plan->layers && plan->layer[i]->m == 4; i++)
         if (tokens <= moek_few_tokens_(plan)) return plan->layer[i];
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
-        plan->config.inter > 1024 && measured != MOEK_CHOICE_LAYER && !plan->layers_demanded) return NULL;
+        plan->config.inter > 1024 && !plan->layers_demanded) return NULL;
     for (; i < plan->layers; i++)
         if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan, plan->layer[i]))
             return plan->layer[i];

@@ -601,7 +601,7 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     for (i = 0; i < plan->choices; i++)
         moek_say_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
                   plan->choice[i].pair >= 0 ? plan->up[plan->choice[i].pair]->name :
-                  plan->choice[i].pair == MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
+                  plan->choice[i].pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
     if (plan->choices) moek_say_(t, "  otherwise: the built-in rule\n");
     if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
 }
@@ -640,6 +640,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
     for (i = 0; i < plan->layers; i++) {
         const int few = plan->layer[i]->m == 4;
+        if (few && !moek_few_tokens_(plan)) continue;
         moek_say_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", plan->layer[i]->name,
                   few ? moek_few_tokens_(plan) : moek_tile_mean_(plan, plan->layer[i]),
                   few ? "tokens" : "rows an expert");

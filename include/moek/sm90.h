@@ -1,28 +1,10 @@
 /* moek/sm90.h -- helpers of the sm90 rows: mbarrier, TMA, wgmma, registers by warpgroup, the schedule of row blocks.
  *
- * wgmma needs code for sm_90a.  Where a row is compiled for anything else its kernel is empty and takes 32 threads at
- * most, by which its launcher knows that there is no code (MOEK_READY_SM90_). */
+ * wgmma needs code for sm_90a (device.h: MOEK_SM90_CODE_). */
 #ifndef MOEK_SM90_H
 #define MOEK_SM90_H
 #include "device.h"
 #include <cuda.h>
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define MOEK_SM90_CODE_ 1
-#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(threads, 1)
-#else
-#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(32, 1)
-#endif
-
-#define MOEK_READY_SM90_(kernel, threads, shared) moek_ready_sm90_((const void *)(kernel), (threads), (shared))
-static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads, int shared)
-{
-    struct cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.maxThreadsPerBlock >= threads)
-        return moek_ready_(kernel, shared);
-    (void)cudaGetLastError();
-    return MOEK_E_ARCH;
-}
 
 /* ---- TMA: the weights as a tensor of five dimensions, so that a box never reaches into another expert ------------ */
 

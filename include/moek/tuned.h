@@ -5,8 +5,8 @@
  *   experts    all of them on one rank: config.local_experts;  topk: the slots of a token, shared ones too
  *   tokens     of the run that was measured.  Between two lines the geometric middle divides; where there is no other,
  *              a line counts down to half its tokens and up to twice as many.  Further off the built-in rule decides
- *   up_row     the fastest; the down row is the first of the same tile.  A row that is a whole layer stands for all
- *              such rows: the built-in rule says which
+ *   up_row     the fastest; the down row is the first of the same tile.  Or a row that is a whole layer; where that
+ *              can not serve a run (no args.state, say), the built-in rule decides
  *   us         what it took, and what the row took that the built-in rule has: for the reader
  * Empty lines, lines with # in front and the line of column names are passed over.  Of two lines for the same tokens
  * the last counts.  A line whose row cannot serve leaves its tokens to the built-in rule, and plan.note says so. */
@@ -163,8 +163,8 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
     return NULL;
 }
 
-/* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER; MOEK_CHOICE_RULE: none of
- * these, and the note says why. */
+/* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER - i;
+ * MOEK_CHOICE_RULE: none of these, and the note says why. */
 static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
 {
     const moek_cell_ w = line->cell[MOEK_AT_ROW_];
@@ -173,7 +173,7 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     const char *no = "is not compiled in";
     int i;
     for (i = 0; i < MOEK_ROWS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
-    for (i = 0; i < plan->layers; i++) if (up == plan->layer[i]) return MOEK_CHOICE_LAYER;
+    for (i = 0; i < plan->layers; i++) if (up == plan->layer[i]) return MOEK_CHOICE_LAYER - i;
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
     for (i = 0; !no && i < plan->pairs; i++) if (plan->up[i] == up) return i;
     if (!no && plan->pairs == MOEK_MAX_TILES) no = "is one too many";
