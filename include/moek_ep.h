@@ -23,11 +23,11 @@
  *     MOEK_EP_GPU    on GPUs that reach each other's memory (NVLink, PCIe peer access), or several on one of them.  A
  *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
  *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
- *                    and runs with its GPU as the current device.  Not for alltoall yet; hidden a multiple of 16
- * WHAT IS NOT HERE YET: alltoall on GPUs; more than one host.  A group that has ended can not go on with
- * the ranks that survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them have
- * returned (on GPUs: and their streams are idle), each zeroes its window (and report); after a barrier of yours they
- * open.  Plans that have joined are then good again.
+ *                    and runs with its GPU as the current device.  hidden a multiple of 16
+ * WHAT IS NOT HERE YET: more than one host.  A group that has ended can not go on with the ranks that survive.  But all
+ * ranks may open it again, in the same moek_ep: when the runs of all of them have returned (on GPUs: and their streams
+ * are idle), each zeroes its window (and report); after a barrier of yours they open.  Plans that have joined are then
+ * good again.
  *
  * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
  * ids) lives on one rank.  P experts on R ranks:
@@ -40,8 +40,9 @@
  * weights.expert_load counts physical experts for the tokens of this rank: add the counters of all ranks.
  *
  * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it,
- * by rules that count bytes (nothing is measured on GPUs yet); moek_ep_explain says why.  T: the tokens of a rank and
- * chunk; R: ranks; K: topk + shared_slots; E: experts of a rank.
+ * by rules that count bytes (nothing is measured on GPUs yet); moek_ep_explain says why.  On GPUs alltoall must be
+ * demanded: its kernels have met no GPU yet, only the tests' emulator.  T: the tokens of a rank and chunk; R: ranks;
+ * K: topk + shared_slots; E: experts of a rank.
  *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
  *                  waits for nobody, and receiving is a hook (moek_prepare_receive).  For few tokens
  *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange
@@ -79,13 +80,21 @@
  * ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then need not wait for
  * their timeout.
  *
- *
  * ON GPUs a run returns when its kernels are enqueued; what goes wrong later is found by moek_ep_poll (which reads
  * config.report in host memory and calls nothing of CUDA) once the stream has been waited for, and by the next run.
- * Replays of a captured run are found out by moek_ep_poll alone.  Any number of runs may be captured in a graph and
- * replayed, on all ranks the same.  Kernels of a rank wait for other ranks: ranks that share a GPU, or a process with
- * one thread for several GPUs, must be able to get all their sends started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS
- * at least the streams of a GPU), and nothing may synchronize a device that another rank of the same thread waits for.
+ * Replays of a captured run are found out by moek_ep_poll alone.
+ *
+ * MOEK_E_CAPACITY on GPUs: the host waits for no counts, so no run returns it.  Where rows of alltoall do not fit, no
+ * rank sends any; the operation goes through all the same, with nothing received, and y of that chunk is not written.
+ * moek_ep_poll then returns MOEK_E_CAPACITY on every rank, with the rows that the fullest rank would have received and
+ * the operation's number: once, for the last such operation on each handle.  Later operations run as if it had not
+ * been, also those behind it in the stream or graph (a run can not refuse for it: ranks would hear of it at different
+ * times).  So wait for the stream and poll before y is used, or take max_rows = 0, which always fits.
+ *
+ * Any number of runs may be captured in a graph and replayed, on all ranks the same.  Kernels of a rank wait for other
+ * ranks: ranks that share a GPU, or a process with one thread for several GPUs, must be able to get all their sends
+ * started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS at least the streams of a GPU), and nothing may synchronize a
+ * device that another rank of the same thread waits for.
  *
  * THREADS.  One thread at a time for each handle of a moek_ep; moek_ep_poll and moek_ep_abort from any thread.
  * MEMORY.  Nothing is allocated.  A window must stay until all ranks have ended their last run (or failed).          */
@@ -125,7 +134,7 @@ typedef struct moek_ep_config {
     int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
     int transport;                    /* MOEK_EP_HOST, _GPU; 0: _GPU where the layer may run on one, else _HOST       */
     void *report;                     /* _GPU: MOEK_EP_REPORT bytes of pinned host memory (cudaHostAlloc), zeroed, of
-                                         this rank alone: what ended the group, for moek_ep_poll                      */
+                                         this rank alone: what ended the group or did not fit, for moek_ep_poll       */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
@@ -157,7 +166,7 @@ typedef struct moek_ep {
     uint64_t mark;                    /* the device, as ranks know it of each other                                   */
 } moek_ep;
 
-/* What ended a group. */
+/* What ended a group; or (on GPUs) which operation did not fit. */
 typedef struct moek_ep_error {
     moek_status status;               /* MOEK_OK: nothing                                                             */
     moek_status cause;                /* ABORTED: what the rank that aborted had; else the same as status             */
@@ -165,6 +174,7 @@ typedef struct moek_ep_error {
     int peer;                         /* the rank that it waited for, or its own number                               */
     int phase, handle;                /* MOEK_EP_OPENING, ...                                                         */
     unsigned operation;               /* number of the operation on that handle and phase, from 1 (24 bits)           */
+    int rows;                         /* E_CAPACITY: those that `peer` would have received; else 0                    */
 } moek_ep_error;
 
 /* Bytes of this rank's window; 0 for a config that can not be opened (moek_ep_explain says why).  Align it to 256
@@ -200,7 +210,8 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config);
 int         moek_ep_local_experts(const moek_ep *ep, int rank);
 int         moek_ep_expert(const moek_ep *ep, int rank, int local);
 
-/* What ended the group, if anything did: MOEK_OK or the status that runs return.  Any thread, no waiting.            */
+/* What ended the group, if anything did: MOEK_OK or the status that runs return; on GPUs MOEK_E_CAPACITY, once, where
+ * rows did not fit (above).  Any thread, no waiting.                                                                 */
 moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error);
 /* Ends an open group for all ranks; runs that wait return MOEK_E_ABORTED.  Any thread.                               */
 void        moek_ep_abort(moek_ep *ep);

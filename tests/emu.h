@@ -9,7 +9,9 @@
  * lane that is not there, writes behind dynamic shared memory, a stack that overflows.  Shared memory starts as 0x7f
  * bytes in each block.  cp.async delivers at the wait for it, no sooner: until then its target reads 0x7f.
  * With -Wall, add -Wno-unknown-pragmas for #pragma unroll.
- * moek_emu_backwards = 1 runs blocks, warps and lanes in falling order: results that change show a race. */
+ * moek_emu_backwards = 1 runs blocks, warps and lanes in falling order: results that change show a race.
+ * moek_emu_hold = "name" keeps kernels with that in their name waiting, until moek_emu_let_go() runs them in order: as
+ * on a stream of their own, for kernels that wait for others still to be launched. */
 #ifndef EMU_H
 #define EMU_H
 #if !defined(MOEK_EMU) || !defined(__cplusplus)
@@ -20,6 +22,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <functional>
+#include <vector>
 
 /* ---- The compiler's words. ---- */
 
@@ -329,8 +333,25 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     emu_context = NULL;                                /* body is gone now */
 }
 
+static __attribute__((unused)) const char *moek_emu_hold;
+static std::vector<std::function<void()> > emu_held;
+template <class Args> static void emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared,
+                                             void (*kernel)(Args), const Args &args)
+{
+    if (!moek_emu_hold || !strstr(name, moek_emu_hold))
+        emu_launch(name, grid, threads, shared, [&] { kernel(args); });
+    else
+        emu_held.push_back([=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }); });
+}
+EMU_FN void moek_emu_let_go()
+{
+    size_t i;
+    for (i = 0; i < emu_held.size(); i++) emu_held[i]();
+    emu_held.clear();
+    moek_emu_hold = NULL;
+}
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
-    (emu_launch(#kernel, dim3(grid), dim3(threads), (size_t)(shared), [&] { kernel(args); }), (void)(stream), MOEK_OK)
+    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), kernel, args), (void)(stream), MOEK_OK)
 #define MOEK_READY_(kernel, shared) ((void)(kernel), (int)(shared) <= (int)EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
 #define MOEK_SHARED_(type, name) type *const name = (type *)emu_shared
 

@@ -1,5 +1,5 @@
-/* test_ep_gpu.c -- low_latency and allgather on GPUs: N ranks on one of them (loopback) and, where there are two, by
- * peer access, against the same group in host memory, half by half: what arrives to the bit, y to its rounding.  And
+/* test_ep_gpu.c -- the exchange on GPUs: N ranks on one of them (loopback) and, where there are two, by peer access,
+ * against the same group in host memory, half by half: what arrives to the bit, y to its rounding.  And
  * graphs, runs in threads, ranks in processes, what a rank that is silent or killed does to the others, and what is
  * refused.
  *
@@ -87,6 +87,12 @@ static void sync_all(scene *s)
 {
     int r;
     for (r = 0; r < s->group.ranks; r++) { on(&s->gpu[r]); mem_must(cudaStreamSynchronize(s->gpu[r].stream)); }
+}
+
+static void sync_devices(scene *s)
+{
+    int r;
+    for (r = 0; r < s->group.ranks; r++) { on(&s->gpu[r]); mem_must(cudaDeviceSynchronize()); }
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -319,21 +325,50 @@ static void forget(scene *s)
 /* ---- half by half ------------------------------------------------------------------------------------------------ */
 
 typedef moek_status (*half)(moek_step *, moek_stream);
-static moek_status begin(side *k, half what)
+static void begin(side *k, half what)
 {
-    if (!what) return moek_begin(&k->plan, &k->args, &k->step);
-    return what(&k->step, (moek_stream)k->stream);
+    on(k);
+    if (what) k->status = what(&k->step, (moek_stream)k->stream);
+    else k->status = moek_begin(&k->plan, &k->args, &k->step);
+}
+/* alltoall: each rank waits for what the others send in the same half: on the CPU ranks are threads then; in the
+ * emulator kernels that wait are held until all ranks have launched theirs. */
+static int waits(half what) { return kind == MOEK_EP_ALLTOALL && what == moek_prepare_send; }
+static void *send_in_thread(void *p) { begin((side *)p, moek_prepare_send); return NULL; }
+static void hold(half what)
+{
+#ifdef MOEK_EMU
+    moek_emu_hold = waits(what) ? "moek_ep_send" : NULL;
+#else
+    (void)what;
+#endif
+}
+static void let_go(void)
+{
+#ifdef MOEK_EMU
+    moek_emu_let_go();
+#endif
 }
 /* The same on all ranks, one after the other. */
+static void start(scene *s, side *sides, half what)
+{
+    const int in_threads = waits(what) && !sides->gpu;
+    pthread_t thread[RANKS];
+    int r;
+    if (sides->gpu) hold(what);
+    for (r = 0; r < s->group.ranks; r++)
+        if (!in_threads) begin(&sides[r], what);
+        else if (pthread_create(&thread[r], NULL, send_in_thread, &sides[r])) abort();
+    for (r = 0; r < s->group.ranks && in_threads; r++) pthread_join(thread[r], NULL);
+    if (sides->gpu) let_go();
+}
 static int each(scene *s, side *sides, half what)
 {
     int r, ok = 1;
-    for (r = 0; r < s->group.ranks; r++) {
-        side *k = &sides[r];
-        on(k);
-        k->status = begin(k, what);
-        ok &= CHECK(k->status == MOEK_OK, "%s: rank %d: %s: %s", s->what, r, moek_status_name(k->status), k->why);
-    }
+    start(s, sides, what);
+    for (r = 0; r < s->group.ranks; r++)
+        ok &= CHECK(sides[r].status == MOEK_OK, "%s: rank %d: %s: %s", s->what, r, moek_status_name(sides[r].status),
+                    sides[r].why);
     return ok;
 }
 static int both(scene *s, half what) { return each(s, s->host, what) & each(s, s->gpu, what); }
@@ -379,31 +414,35 @@ static void compare_arrived(scene *s, int r)
     free(counts); free(a); free(scales);
 }
 
-/* The same in standard format: rows of all tokens, ids of -1 behind those of each rank. */
-static void compare_gathered(scene *s, int r)
+/* The same in standard format.  allgather: rows of all tokens, ids of -1 behind those of each rank; alltoall: the rows
+ * that arrived, and on the GPU ids of -1 behind them, up to max_rows. */
+static void compare_standard(scene *s, int r)
 {
     const side *h = &s->host[r], *g = &s->gpu[r];
-    const int k = s->config.topk, rows = h->step.rows, q = s->config.quant;
+    const int k = s->config.topk, rows = h->step.rows, q = s->config.quant, gather = kind == MOEK_EP_ALLGATHER;
+    const int all = g->step.rows;
     const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
     const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
     const size_t slots = (size_t)rows * (size_t)k;
-    int32_t *ids = (int32_t *)malloc(4 * slots);
-    float *weights = (float *)malloc(4 * slots);
-    char *a = (char *)malloc((size_t)rows * row), *scales = (char *)malloc((size_t)rows * scale + 4);
+    int32_t *ids = (int32_t *)malloc(4 * (size_t)all * (size_t)k);
+    float *weights = (float *)malloc(4 * slots + 1);
+    char *a = (char *)malloc((size_t)rows * row + 1), *scales = (char *)malloc((size_t)rows * scale + 4);
     int i, j, wrong = 0;
-    CHECK(g->step.rows == rows, "%s: rank %d: %d rows", s->what, r, g->step.rows);
-    get(g, ids, g->step.expert_ids, 4 * slots);
+    CHECK(all == (gather ? rows : g->ep.config.max_rows) && all >= rows, "%s: rank %d: %d rows", s->what, r, all);
+    get(g, ids, g->step.expert_ids, 4 * (size_t)all * (size_t)k);
     get(g, weights, g->step.expert_weights, 4 * slots);
     get(g, a, g->step.a, (size_t)rows * row);
     if (g->step.a_scale) get(g, scales, g->step.a_scale, scale ? (size_t)rows * scale : 4);
     CHECK(!memcmp(ids, h->step.expert_ids, 4 * slots), "%s: rank %d: ids", s->what, r);
+    for (i = rows * k; i < all * k; i++) wrong += ids[i] != -1;
+    CHECK(!wrong, "%s: rank %d: %d ids behind the rows are not -1", s->what, r, wrong);
     for (i = 0; i < rows; i++) {
-        if (i % MOST >= s->tokens[i / MOST]) continue;
+        if (gather && i % MOST >= s->tokens[i / MOST]) continue;
         for (j = 0; j < k; j++) wrong += weights[i * k + j] != h->step.expert_weights[i * k + j];
         wrong += !same_row(a + (size_t)i * row, (const char *)h->step.a + (size_t)i * row, row, scale > 0);
         wrong += scale && memcmp(scales + (size_t)i * scale, (const char *)h->step.a_scale + (size_t)i * scale, scale);
     }
-    if (q == MOEK_FP8T) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
+    if (q == MOEK_FP8T && rows) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
     CHECK(!wrong, "%s: rank %d: %d rows, scales or weights are not those of the CPU", s->what, r, wrong);
     free(ids); free(weights); free(a); free(scales);
 }
@@ -432,15 +471,13 @@ static uint16_t *y_of(scene *s, const side *sides)
     }
     return (uint16_t *)y;
 }
-#if MEM_CUDA
 static void poison_y(scene *s)
 {
     int r;
     for (r = 0; r < s->group.ranks; r++)
         refill(&s->gpu[r], s->gpu[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], LAYER_POISON);
-    for (r = 0; r < s->group.ranks; r++) { on(&s->gpu[r]); mem_must(cudaDeviceSynchronize()); }
+    sync_devices(s);
 }
-#endif
 static double worst;
 static void compare_y(scene *s, double tolerance)
 {
@@ -474,7 +511,7 @@ static int exchanged(scene *s)
     sync_all(s);
     for (r = 0; r < s->group.ranks; r++)
         if (kind == MOEK_EP_LOW_LATENCY) compare_arrived(s, r);
-        else compare_gathered(s, r);
+        else compare_standard(s, r);
     for (r = 0; r < s->group.ranks; r++) give_out(s, r);
     if (!finalized(s)) return 0;
     sync_all(s);
@@ -646,9 +683,9 @@ static void test_graphs(void)
 #endif
 
 /* The same in standard format. */
-static void test_allgather(void)
+static void test_standard(int standard)
 {
-    kind = MOEK_EP_ALLGATHER;
+    kind = standard;
     test_exchange();
 #if MEM_CUDA
     test_layers();
@@ -656,6 +693,19 @@ static void test_allgather(void)
 #endif
     kind = MOEK_EP_LOW_LATENCY;
 }
+/* 1 to 4 ranks, each with all routings. */
+static void test_ranks(void)
+{
+    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8C, MOEK_FP8T };
+    int ranks, pattern;
+    kind = MOEK_EP_ALLTOALL;
+    for (ranks = 1; ranks <= 4; ranks++)
+        for (pattern = 0; pattern < PATTERNS; pattern++)
+            exchange(1, (ranks + pattern) % 3, ranks, quants[(ranks + pattern / 2) % 4], pattern, HIDDEN, 0);
+    kind = MOEK_EP_LOW_LATENCY;
+}
+static void test_allgather(void) { test_standard(MOEK_EP_ALLGATHER); }
+static void test_alltoall(void) { test_standard(MOEK_EP_ALLTOALL); }
 
 /* Is y what it was before?  Nothing was written after the end. */
 static int untouched(const scene *s, int r)
@@ -669,6 +719,80 @@ static int untouched(const scene *s, int r)
     free(y);
     return ok;
 }
+/* Of alltoall: one row more than max_rows for the last rank, or just as many. */
+static void give_rows(scene *s, int fits)
+{
+    int32_t ids[TOPK];
+    int k, g;
+    for (k = 0; k < TOPK; k++) ids[k] = fits ? -1 : s->whole.args.topk_ids[k];
+    for (g = 0; g < 2; g++) {
+        side *one = g ? &s->gpu[0] : &s->host[0];
+        on(one);
+        mem_put(g, one->args.topk_ids, ids, sizeof ids);
+    }
+}
+static unsigned char *rows_of(const side *k) { return k->window + k->ep.layout.rows + k->ep.layout.x.at; }
+static size_t rows_bytes(const side *k) { return (size_t)k->ep.config.max_rows * (size_t)k->ep.row_bytes; }
+/* All that is done of an operation whose rows do not fit, number `operation`. */
+static void overflow(scene *s, unsigned operation)
+{
+    unsigned char *rows = (unsigned char *)malloc(rows_bytes(&s->gpu[0]));
+    moek_ep_error e;
+    size_t i;
+    int r, moved = 0;
+    poison_y(s);
+    for (r = 0; r < s->group.ranks; r++) refill(&s->gpu[r], rows_of(&s->gpu[r]), rows_bytes(&s->gpu[r]), 0x5b);
+    sync_devices(s);
+    start(s, s->host, NULL); start(s, s->host, moek_route); start(s, s->host, moek_prepare_send);
+    for (r = 0; r < s->group.ranks; r++)
+        CHECK(s->host[r].status == MOEK_E_CAPACITY, "%s: rank %d on the CPU: %s", s->what, r, s->host[r].why);
+    each(s, s->gpu, NULL); each(s, s->gpu, moek_route);
+    each(s, s->gpu, moek_prepare_send); each(s, s->gpu, moek_prepare_receive);
+    each(s, s->gpu, moek_experts_apply);
+    each(s, s->gpu, moek_finalize_send); each(s, s->gpu, moek_finalize_receive);
+    sync_all(s);
+    for (r = 0; r < s->group.ranks; r++) {
+        CHECK(moek_ep_poll(&s->gpu[r].ep, &e) == MOEK_E_CAPACITY && e.status == MOEK_E_CAPACITY && e.rows == s->total &&
+              e.peer == s->group.ranks - 1 && e.phase == MOEK_EP_COUNTS && e.operation == operation && !e.handle &&
+              e.reporter == r, "%s: rank %d: status %d, %d rows for rank %d, operation %u, not %u", s->what, r,
+              (int)e.status, e.rows, e.peer, e.operation, operation);
+        CHECK(moek_ep_poll(&s->gpu[r].ep, &e) == MOEK_OK && !e.rows, "%s: rank %d: told twice", s->what, r);
+        CHECK(untouched(s, r), "%s: rank %d: y was written", s->what, r);
+        get(&s->gpu[r], rows, rows_of(&s->gpu[r]), rows_bytes(&s->gpu[r]));
+        for (i = 0; i < rows_bytes(&s->gpu[r]); i++) moved += rows[i] != 0x5b;
+        CHECK(!moved, "%s: rank %d: %d bytes of rows moved", s->what, r, moved);
+    }
+    free(rows);
+}
+static void capacity(int peers, int combine, int ranks, int quant)
+{
+    scene *s = scene_new(peers, combine, ranks, quant, "capacity");
+    unsigned operation;
+    int r;
+    give_tokens(s, ONE_RANK);
+    for (r = 0; r < ranks; r++) s->group.max_rows += s->tokens[r];
+    s->group.max_rows--;
+    if (staged(s, ONE_RANK))
+        for (operation = 1; operation <= 7; operation++) {
+            const int fits = operation % 3 == 0;
+            give_rows(s, fits);
+            if (!fits) overflow(s, operation);
+            else if (!exchanged(s)) break;
+            alive(s);
+        }
+    forget(s);
+}
+static void test_capacity(void)
+{
+    static const int quants[] = { MOEK_FP8B128, MOEK_FP8T, MOEK_BF16, MOEK_FP8C };
+    int ranks;
+    kind = MOEK_EP_ALLTOALL;
+    for (ranks = 1; ranks <= 4; ranks++) capacity(1, ranks % 3, ranks, quants[ranks % 4]);
+    capacity(1, MOEK_EP_REDUCED, 8, MOEK_FP8B128);
+    if (gpus > 1) capacity(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128);
+    kind = MOEK_EP_LOW_LATENCY;
+}
+
 /* Rank `silent` stops before half `until` (0: prepare_send, 2: finalize_send); or, `aborts`, says so. */
 static void silence(int peers, int ranks, int silent, int until, int aborts)
 {
@@ -680,20 +804,22 @@ static void silence(int peers, int ranks, int silent, int until, int aborts)
     if (aborts) s->group.timeout_ms = 20000;
     else s->group.timeout_ms = 400;
     if (!staged(s, UNIFORM) || !both(s, NULL) || !both(s, moek_route)) { forget(s); return; }
-    for (i = 0; i < 4; i++)
+    for (i = 0; i < 4; i++) {
+        hold(halves[i]);
         for (r = 0; r < ranks; r++) {
             side *k = &s->gpu[r];
             if (r == silent && i >= until) continue;
-            on(k);
-            if ((k->status = halves[i](&k->step, (moek_stream)k->stream)) != MOEK_OK)
+            begin(k, halves[i]);
+            if (k->status != MOEK_OK)
                 CHECK(k->status == MOEK_E_TIMEOUT || k->status == MOEK_E_ABORTED, "%s: %s", s->what, k->why);
         }
+        let_go();
+    }
     if (aborts) moek_ep_abort(&s->gpu[silent].ep);
     sync_all(s);
     CHECK(now_s() - start < 10, "%s: took %.1f s", s->what, now_s() - start);
-    on(&s->gpu[silent]);
     for (i = until; i < 4 && s->gpu[silent].status == MOEK_OK; i++)           /* too late: it must hear of the end */
-        s->gpu[silent].status = halves[i](&s->gpu[silent].step, (moek_stream)s->gpu[silent].stream);
+        begin(&s->gpu[silent], halves[i]);
     sync_all(s);
     for (r = 0; r < ranks; r++) {
         side *k = &s->gpu[r];
@@ -721,10 +847,15 @@ static void test_silence(void)
     if (gpus > 1) silence(2, 2, 0, 0, 0);
     if (gpus > 1) silence(2, 2, 1, 2, 0);
     if (gpus > 1) silence(2, 2, 1, 0, 1);
+    kind = MOEK_EP_ALLTOALL;
+    silence(1, 3, 1, 0, 0);
+    silence(1, 2, 0, 2, 0);
+    if (gpus > 1) silence(2, 2, 1, 0, 0);
+    kind = MOEK_EP_LOW_LATENCY;
 }
 
 /* Two operations in flight: both sent before either is received, on one workspace each; 9 times. */
-static void test_two_in_flight(void)
+static void two_in_flight(void)
 {
     scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, 2, MOEK_BF16, "two in flight");
     side other[RANKS];
@@ -759,6 +890,14 @@ static void test_two_in_flight(void)
         drop(&other[r], (unsigned char *)other[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
     }
     forget(s);
+}
+
+static void test_two_in_flight(void)
+{
+    two_in_flight();
+    kind = MOEK_EP_ALLTOALL;
+    two_in_flight();
+    kind = MOEK_EP_LOW_LATENCY;
 }
 
 /* ---- ranks in processes ------------------------------------------------------------------------------------------ */
@@ -914,10 +1053,14 @@ static void test_refused(void)
     g.ranks = 1; g.layer = &c;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "in GPU memory") != NULL, "auto: %s", text);
+    g.ranks = 8; c.max_tokens = 4096;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "alltoall: on GPUs only if it is demanded") && strstr(text, "allgather: taken"), "auto: %s",
+          text);
     g.kind = MOEK_EP_ALLTOALL;
     moek_ep_explain(&g, text, sizeof text);
-    CHECK(strstr(text, "there are no GPU kernels for it yet: take MOEK_EP_ALLGATHER") != NULL, "alltoall: %s", text);
-    g.kind = 0;
+    CHECK(strstr(text, "alltoall: taken") && strstr(text, "in GPU memory"), "alltoall: %s", text);
+    g.kind = 0; g.ranks = 1; c.max_tokens = 64;
     c.hidden = 7176;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "multiple of 16") != NULL, "hidden 7176: %s", text);
@@ -979,6 +1122,15 @@ int main(int argc, char **argv)
     RUN(test_graphs);
 #endif
     RUN(test_allgather);
+    RUN(test_alltoall);
+    RUN(test_ranks);
+    RUN(test_capacity);
+#ifdef MOEK_EMU
+    moek_emu_backwards = 1;
+    RUN(test_ranks);
+    RUN(test_capacity);
+    moek_emu_backwards = 0;
+#endif
     RUN(test_two_in_flight);
     RUN(test_silence);
 #if MEM_CUDA

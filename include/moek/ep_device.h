@@ -1,16 +1,21 @@
-/* moek/ep_device.h -- the protocol of ep_wire.h as kernels speak it, and the kernels of low_latency and allgather.
+/* moek/ep_device.h -- the protocol of ep_wire.h as kernels speak it, and the kernels of the three kinds.
  *
- *     send      quantize (fp8b128) or copy rows into the windows of their ranks; publish
+ *     counts    alltoall only: how many rows go to whom, into all windows; publish
+ *     send      (alltoall: arrive with the counts;) quantize (fp8b128) or copy rows into the windows of their ranks;
+ *               publish
  *     receive   arrive; low_latency: rows to [local experts][rows_per_expert], by rank and token within an expert;
- *               allgather (receive_rows): rows lie where the experts read them
+ *               others (receive_rows): rows lie where the experts read them
  *     giveback  what the experts gave, reduced by token, into the windows of the tokens' ranks; publish, release
  *     collect   arrive; add up, ranks ascending
  *
  * Each block waits for itself, and no block for another one of its kernel: so kernels need not be resident as a whole.
+ * (That is why counts is a kernel of its own: blocks of send wait for those of their own rank, too.)
  * The last block of send and giveback (a counter in the window, which it leaves as it was) publishes.  With that it
  * also does what the receiving kernel before it left: it counts as seen what has arrived, and releases.  (So combine is
- * released by the next operation's send: in time, since nobody asks for that credit before.)
- * Where the group has ended, blocks leave, nothing is published, and experts are given no rows.
+ * released by the next operation's send, or counts: in time, since nobody asks for that credit before.)
+ * Where the group has ended, blocks leave, nothing is published, and experts are given no rows.  Where rows would not
+ * fit (alltoall), which all ranks find alike, an operation goes on without rows: send and giveback publish counts of
+ * -1, and collect leaves y alone.
  *
  * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags
  * first, which depend on nothing here, and then for that kernel.  send and giveback let them start.
@@ -85,6 +90,7 @@ typedef struct moek_ep_gpu_ {
     moek_ep_layout layout;
     int rank, ranks, handle, handles, slots, physical_experts, max_tokens, tag, combine;
     int gather;                       /* allgather: each token goes to all ranks                                      */
+    int packed;                       /* alltoall: the most rows that a rank receives; others: 0                      */
     uint64_t timeout_ns, *report;
     char *base[MOEK_EP_MAX_RANKS];
 } moek_ep_gpu_;
@@ -104,6 +110,11 @@ MOEK_DEVICE moek_ep_totals_ moek_ep_gpu_local_(const moek_ep_gpu_ *g, int phase)
 MOEK_DEVICE char *moek_ep_gpu_field_(const moek_ep_gpu_ *g, int rank, moek_ep_field field, size_t row)
 {
     return g->base[rank] + moek_ep_field_at_(&g->layout, g->handle, field, row);
+}
+/* alltoall, in the window of `rank`: how many rows rank `from` sends to each rank. */
+MOEK_DEVICE uint32_t *moek_ep_gpu_counts_(const moek_ep_gpu_ *g, int rank, int from)
+{
+    return (uint32_t *)(g->base[rank] + g->layout.counts) + (g->handle * g->ranks + from) * g->ranks;
 }
 MOEK_DEVICE int moek_ep_gpu_place_(const moek_ep_gpu_ *g, int32_t id)     /* rank << 16 | local expert, or -1 */
 {
@@ -150,6 +161,7 @@ MOEK_DEVICE int moek_ep_gpu_fail_(const moek_ep_gpu_ *g, int status, int phase, 
     e.status = e.cause = (moek_status)status;
     e.phase = phase; e.handle = g->handle; e.peer = peer; e.reporter = g->rank;
     e.operation = (unsigned)(operation & 0xffffff);
+    e.rows = 0;
     return moek_ep_gpu_end_(g, moek_ep_pack_(&e));
 }
 typedef struct moek_ep_end_ { moek_ep_gpu_ g; uint64_t error; } moek_ep_end_;
@@ -287,16 +299,15 @@ MOEK_DEVICE uint64_t moek_ep_gpu_ranks_(const moek_ep_send_ *a, int token)
     return ranks;
 }
 
-/* row, all: [ranks], shared, written: where the rows of tokens from `first` on begin at each rank, and how many go
- * there of all tokens.  Meanwhile the grant.  Not 0: the group has ended. */
-MOEK_DEVICE int moek_ep_gpu_number_(const moek_ep_send_ *a, int first, int *row, int *all)
+/* row, all: [ranks], shared: how many rows go to each rank of the tokens before `first`, added, and of all tokens,
+ * written.  Meanwhile the grant.  Not 0: the group has ended. */
+MOEK_DEVICE int moek_ep_gpu_number_(const moek_ep_send_ *a, int phase, int first, int *row, int *all)
 {
     const int lane = threadIdx.x % 32, ranks = a->g.ranks;
     int t0, p, ended;
-    if ((int)threadIdx.x < ranks) row[threadIdx.x] = a->g.rank * a->g.max_tokens;
     if ((int)threadIdx.x < ranks) all[threadIdx.x] = 0;
     __syncthreads();
-    ended = moek_ep_gpu_grant_(&a->g, MOEK_EP_DISPATCH, moek_ep_gpu_ask_(&a->g, MOEK_EP_DISPATCH));
+    ended = moek_ep_gpu_grant_(&a->g, phase, moek_ep_gpu_ask_(&a->g, phase));
     __syncwarp();
     for (t0 = threadIdx.x - lane; t0 < a->tokens; t0 += MOEK_EP_THREADS_) {
         const int t = t0 + lane;
@@ -309,6 +320,53 @@ MOEK_DEVICE int moek_ep_gpu_number_(const moek_ep_send_ *a, int first, int *row,
         }
     }
     return __syncthreads_or(ended);
+}
+
+/* alltoall: too many rows for some rank.  By one thread: the host is told how many, and which. */
+MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
+{
+    const uint64_t operation = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, MOEK_EP_COUNTS).operations);
+    uint32_t rows, most = 0;
+    int p, s, fullest = 0;
+    for (p = 0; p < g->ranks; p++) {
+        for (rows = 0, s = 0; s < g->ranks; s++) rows += moek_ep_gpu_counts_(g, g->rank, s)[p];
+        if (rows > most) { most = rows; fullest = p; }
+    }
+    moek_store_relaxed_sys_(g->report + 1 + g->handle, moek_ep_pack_full_(most, fullest, operation));
+}
+
+enum { MOEK_EP_FULL_ = -1 };
+
+/* alltoall: waits for everybody's counts.  row: [ranks], shared, written: where my rows begin at each rank; unused: as
+ * long, shared.  MOEK_EP_FULL_: they do not fit; else not 0: the group has ended. */
+MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *unused)
+{
+    const int p = threadIdx.x;
+    int rows = 0, s;
+    if (moek_ep_gpu_arrive_(g, MOEK_EP_COUNTS, unused)) return 1;
+    for (s = 0; s < g->ranks && p < g->ranks; s++) {
+        if (s == g->rank) row[p] = rows;
+        rows += (int)moek_ep_gpu_counts_(g, g->rank, s)[p];
+    }
+    if (!__syncthreads_or(rows > g->packed)) return 0;
+    if (p == 0 && blockIdx.x == 0) moek_ep_gpu_full_(g);
+    return MOEK_EP_FULL_;
+}
+
+/* One block. */
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_counts_k_(const moek_ep_send_ a)
+{
+    __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
+    const moek_ep_gpu_ *const g = &a.g;
+    moek_ep_news_ news;
+    int i;
+    moek_grid_wait_();
+    moek_grid_go_();
+    news = moek_ep_gpu_news_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE);
+    if (moek_ep_gpu_number_(&a, MOEK_EP_COUNTS, 0, row, all)) return;
+    for (i = threadIdx.x; i < g->ranks * g->ranks; i += MOEK_EP_THREADS_)
+        moek_ep_gpu_counts_(g, i / g->ranks, g->rank)[i % g->ranks] = (uint32_t)all[i % g->ranks];
+    moek_ep_gpu_publish_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE, news, 1, all);
 }
 
 /* Token, ids and weights of a row: what thread k (ids) or 64 + k (weights) puts there. */
@@ -422,15 +480,20 @@ MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize)
     __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a->g;
     const int first = blockIdx.x * a->block_tokens, end = min(first + a->block_tokens, a->tokens), me = threadIdx.x;
+    const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
     moek_ep_token_ it;
     moek_ep_news_ news;
-    int t, p;
+    int t, p, room = 0;
     moek_grid_wait_();
     moek_grid_go_();
-    news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, MOEK_EP_COMBINE);
+    if (g->packed) room = moek_ep_gpu_room_(g, row, all);
+    else if (me < g->ranks) row[me] = g->rank * g->max_tokens;
+    if (room > 0) return;
+    news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before);
     if (first < end) moek_ep_gpu_fetch_(a, first, quantize, &it);
-    if (moek_ep_gpu_number_(a, first, row, all)) return;
-    for (t = first; t < end; t++) {
+    if (moek_ep_gpu_number_(a, MOEK_EP_DISPATCH, first, row, all)) return;
+    if (room == MOEK_EP_FULL_ && me < g->ranks) all[me] = MOEK_EP_FULL_;
+    for (t = first; t < end && room == 0; t++) {
         if (t > first) moek_ep_gpu_fetch_(a, t, quantize, &it);
         for (p = 0; p < g->ranks; p++) if (it.to >> p & 1) moek_ep_gpu_put_head_(a, p, row[p], it.head);
         if (quantize) moek_ep_gpu_send_codes_(a, t, it.to, row, it.v, quantize);
@@ -439,7 +502,7 @@ MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize)
         if (me < g->ranks) row[me] += (int)(it.to >> me & 1);
         __syncthreads();
     }
-    moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, MOEK_EP_COMBINE, news, gridDim.x, all);
+    moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
 }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
 moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0); }
@@ -456,7 +519,7 @@ typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;
     int experts, rows_per_expert, row_words, scale_words;
     int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
-    int32_t *counts, *expert_tokens, *slot_row;        /* written, as moek_ep_work_ says                              */
+    int32_t *counts, *offsets, *expert_tokens, *slot_row;        /* written, as moek_ep_work_ says                    */
     char *x;
     uint32_t *scale;
 } moek_ep_receive_;
@@ -570,20 +633,26 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3) moek_ep_receive_k_
     if (one && (int)threadIdx.x < a.g.ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
 }
 
-/* allgather: ids of -1 where a rank has no tokens. */
+/* Ids of -1 where there are no rows: allgather: behind those of each rank; alltoall: behind all. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
-    const int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), rows = g->ranks * g->max_tokens;
-    int row, k;
+    const int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), me = threadIdx.x;
+    const int rows = g->packed ? g->packed : g->ranks * g->max_tokens;
+    int row, k, p, offset = 0, total = 0;
+    for (p = 0; p < g->ranks && !ended; p++) {
+        if (p == me) offset = total;
+        total += max(counts[p], 0);
+    }
     moek_grid_wait_();
     for (row = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; row < rows; row += gridDim.x * MOEK_EP_THREADS_) {
         int32_t *const ids = (int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
-        if (!ended && row % g->max_tokens < counts[row / g->max_tokens]) continue;
+        if (g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens]) continue;
         for (k = 0; k < g->slots; k++) ids[k] = -1;
     }
-    if (blockIdx.x == 0 && (int)threadIdx.x < g->ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
+    if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
+    if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;
 }
 
 /* ---- finalize_send ----------------------------------------------------------------------------------------------- */
@@ -592,7 +661,8 @@ typedef struct moek_ep_giveback_ {
     moek_ep_gpu_ g;
     int hidden, dtype;
     int reduced;                      /* the experts weighted and added up themselves: a row of out for each received */
-    const int32_t *counts, *slot_row; /* slot_row NULL: row k of received row r is r * slots + k                      */
+    const int32_t *counts, *offsets;  /* of the rows of each rank; offsets NULL: rank * max_tokens                    */
+    const int32_t *slot_row;          /* NULL: row k of received row r is r * slots + k                               */
     const uint16_t *out;
 } moek_ep_giveback_;
 
@@ -607,13 +677,13 @@ MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], in
     *(float4 *)(row + 4 * (size_t)column + 16) = make_float4(sum[4], sum[5], sum[6], sum[7]);
 }
 
-/* Eight columns of received row i of rank `to`; lane k of a warp knows its slot k. */
-MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, int i, int column)
+/* Eight columns of a received row, of rank `to`; lane k of a warp knows its slot k. */
+MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, size_t row, int column)
 {
     enum { DEPTH = 4 };
     const moek_ep_gpu_ *const g = &a->g;
     const int f32 = g->combine == MOEK_EP_REDUCED_F32, lane = threadIdx.x % 32, slots = g->slots;
-    const size_t row = (size_t)to * g->max_tokens + i, bytes = (size_t)a->hidden * (f32 ? 4 : 2);
+    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2);
     const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
     const int id = lane < slots ? ids[lane] : -1;
     const int at = a->reduced ? (lane ? -1 : (int)row) : id < 0 ? -1
@@ -667,24 +737,26 @@ MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, int i, in
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_giveback_k_(const moek_ep_giveback_ a)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
-    __shared__ int counts[MOEK_EP_MAX_RANKS];
+    __shared__ int counts[MOEK_EP_MAX_RANKS], offsets[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
-    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS;
+    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS, me = threadIdx.x;
     const moek_ep_ask_ ask = moek_ep_gpu_ask_(g, MOEK_EP_COMBINE);
     int n, items = 0, p;
     moek_ep_news_ news;
     moek_grid_wait_();
     moek_grid_go_();
     news = moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH);
-    if ((int)threadIdx.x < g->ranks) counts[threadIdx.x] = a.counts[threadIdx.x];
+    if (me < g->ranks) counts[me] = a.counts[me];
+    if (me < g->ranks) offsets[me] = a.offsets ? a.offsets[me] : me * g->max_tokens;
     __syncthreads();
-    for (p = 0; p < g->ranks; p++) items += counts[p] * stretches;
+    for (p = 0; p < g->ranks; p++) items += max(counts[p], 0) * stretches;
     if (blockIdx.x && (int)blockIdx.x >= items) return;
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
     for (n = blockIdx.x; n < items; n += gridDim.x) {
         int i = n / stretches, turn = 0;
         while (i >= counts[moek_ep_gpu_turn_(g, turn)]) i -= counts[moek_ep_gpu_turn_(g, turn++)];
-        moek_ep_gpu_give_(&a, moek_ep_gpu_turn_(g, turn), i, n % stretches * COLUMNS + 8 * threadIdx.x);
+        p = moek_ep_gpu_turn_(g, turn);
+        moek_ep_gpu_give_(&a, p, (size_t)offsets[p] + i, n % stretches * COLUMNS + 8 * me);
     }
     moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH, news, max(1, min(items, (int)gridDim.x)), counts);
 }
@@ -773,7 +845,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_collect_k_
     moek_ep_sum_ s = { 0, 0, 0.0f };
     int n, ended;
     if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(&a, blockIdx.x / stretches);
-    ended = moek_ep_gpu_arrive_(&a.g, MOEK_EP_COMBINE, counts);
+    ended = moek_ep_gpu_arrive_(&a.g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
     moek_grid_wait_();
     for (n = blockIdx.x; n < items && !ended; n += gridDim.x) {
         if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(&a, n / stretches);

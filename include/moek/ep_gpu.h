@@ -1,4 +1,4 @@
-/* moek/ep_gpu.h -- low_latency and allgather on GPUs: what the host does to launch the kernels of ep_device.h, and to
+/* moek/ep_gpu.h -- the three kinds on GPUs: what the host does to launch the kernels of ep_device.h, and to
  * open a group whose windows are in GPU memory. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
@@ -156,6 +156,7 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     memset(&g, 0, sizeof g);
     g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
     g.gather = c->kind == MOEK_EP_ALLGATHER;
+    g.packed = c->kind == MOEK_EP_ALLTOALL ? c->max_rows : 0;
     g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
     g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
     g.tag = tag;
@@ -183,7 +184,8 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 /* Kernels are loaded now: not while others wait in theirs. */
 static moek_status moek_ep_load_kernels_(moek_text_ *why)
 {
-    if (MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
+    if (MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
@@ -226,6 +228,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.x = fused ? (const char *)step->args.x : m.x;
     a.scale = (const uint32_t *)m.scale;
     blocks = tokens ? (tokens + a.block_tokens - 1) / a.block_tokens : 1;
+    if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_THREADS_, 0, stream, early, a);
+    if (status != MOEK_OK) return status;
     status = fused ? MOEK_CHAIN_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
                    : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
@@ -249,7 +253,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.go = ep->sharing <= 1 && ep->config.handles == 1;
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
-    a.counts = w.counts; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
+    a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)w.arrived.scale;
     if (moek_ep_low_latency_(ep)) {
@@ -278,6 +282,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.reduced = weight_and_reduce == MOEK_NOOP;
     a.counts = w.counts;
+    a.offsets = a.g.packed ? w.offsets : NULL;
     a.slot_row = moek_ep_low_latency_(ep) ? w.slot_row : NULL;
     a.out = (const uint16_t *)step->out;
     status = MOEK_CHAIN_(moek_ep_giveback_k_, moek_ep_blocks_(ep, 4), MOEK_EP_THREADS_, 0, stream,

@@ -113,10 +113,9 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
         moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
-    else if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_ALLTOALL)
-        moek_say_(t, "there are no GPU kernels for it yet: take MOEK_EP_ALLGATHER, or MOEK_EP_LOW_LATENCY for up to %d "
-                  "tokens", (int)MOEK_EP_FEW_TOKENS);
     else if (demanded) return;
+    else if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_ALLTOALL)
+        moek_say_(t, "on GPUs only if it is demanded: its kernels have met no GPU yet");
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
         moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
                   (int)MOEK_EP_FEW_TOKENS, tokens, tokens * ep->config.ranks);
@@ -374,11 +373,14 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
 moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error)
 {
     moek_status status;
-    if (error) memset(error, 0, sizeof *error);
+    moek_ep_error e;
+    memset(&e, 0, sizeof e);
+    if (error) *error = e;
     if (!ep || !ep->base[0]) return MOEK_E_ARGUMENT;
     status = moek_ep_ended_(ep);
-    if (status != MOEK_OK && error)
-        *error = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
+    if (status != MOEK_OK) e = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
+    else if (moek_ep_full_(ep, &e)) status = MOEK_E_CAPACITY;
+    if (error) *error = e;
     return status;
 }
 

@@ -9,8 +9,8 @@
  *                       release the received rows, which the experts have read by now
  *     finalize_receive  arrive; add up, ranks ascending; release
  *
- * step->rows is a number that the host knows: in alltoall on a GPU it would be max_rows, with ids of -1 behind the rows
- * that arrived, as allgather has behind the tokens of each rank. */
+ * step->rows is a number that the host knows: in alltoall on a GPU it is max_rows, with ids of -1 behind the rows that
+ * arrived, as allgather has behind the tokens of each rank. */
 #ifndef MOEK_EP_PARTS_H
 #define MOEK_EP_PARTS_H
 
@@ -80,7 +80,8 @@ typedef struct moek_ep_work_ {
     uint16_t *weighted;               /* rows of x times the router's weight                                          */
     moek_quantized_ arrived;          /* low_latency: by expert; others: fp8t without a static scale                  */
     uint16_t *unquantized;            /* low_latency: the same, as T                                                  */
-    int32_t *counts, *offsets;        /* [ranks]: rows that arrived, and where those of a rank begin                  */
+    int32_t *counts, *offsets;        /* [ranks]: rows that arrived, and where those of a rank begin; on a GPU in
+                                         offsets[ranks]: of all (alltoall)                                            */
     int32_t *expert_tokens;           /* low_latency: [local experts]                                                 */
     int32_t *slot_row;                /* low_latency: [received rows][slots]: row by expert, or -1                    */
 } moek_ep_work_;
@@ -100,7 +101,7 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden);
     w->unquantized = (uint16_t *)moek_take_(&carver, batched && c->quant == MOEK_FP8T ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
-    w->offsets = (int32_t *)moek_take_(&carver, 4 * ranks);
+    w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
     w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
     w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * received * (size_t)plan->slots : 0);
     return carver.used;
@@ -359,10 +360,10 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
 {
     const moek_plan *plan = step->plan;
     const int me = ep->config.rank, handle = step->args.handle, gather = ep->config.kind == MOEK_EP_ALLGATHER;
-    const int last = ep->config.ranks - 1;
+    const int last = ep->config.ranks - 1, gpu = ep->config.transport == MOEK_EP_GPU;
     const moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_quant_args a;
-    step->rows = gather ? (int)moek_ep_rows_(ep) : w->offsets[last] + w->counts[last];
+    step->rows = gather || gpu ? (int)moek_ep_rows_(ep) : w->offsets[last] + w->counts[last];
     step->a = moek_ep_field_(ep, me, handle, ep->layout.x, 0);
     step->a_scale = m.scale_bytes ? (const float *)moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
                   : moek_ep_sends_t_(plan) ? NULL : plan->weights.x_scale;
@@ -372,6 +373,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
     a = moek_quant_to_(plan, step->a, (size_t)step->rows, (size_t)plan->config.hidden, w->arrived);
     if (gather) { a.counts = w->counts; a.rows_per_expert = ep->config.max_tokens; }
+    else if (gpu) a.row_limit = w->offsets + last + 1;
     step->a = w->arrived.q;
     step->a_scale = w->arrived.scale;
     return plan->quant->launch(&a, stream);

@@ -95,7 +95,31 @@ static moek_ep_error moek_ep_unpack_(uint64_t w)
     e.peer = (int)(w >> 24 & 0xff);
     e.reporter = (int)(w >> 32 & 0xff);
     e.operation = (unsigned)(w >> 40);
+    e.rows = 0;
     return e;
+}
+
+/* alltoall on GPUs, in config.report behind the latch, a word a handle: rows that did not fit (32 bits), the rank that
+ * would have received them (8), operation (24). */
+MOEK_FN uint64_t moek_ep_pack_full_(uint32_t rows, int rank, uint64_t operation)
+{
+    return rows | (uint64_t)rank << 32 | (operation & 0xffffff) << 40;
+}
+/* Takes it; 0: there was none. */
+static int moek_ep_full_(const moek_ep *ep, moek_ep_error *e)
+{
+    uint64_t *const report = (uint64_t *)ep->config.report, w = 0;
+    int handle;
+    if (ep->config.transport != MOEK_EP_GPU || ep->config.kind != MOEK_EP_ALLTOALL || !ep->open) return 0;
+    for (handle = 0; handle < ep->config.handles; handle++)
+        if ((w = __atomic_exchange_n(report + 1 + handle, 0, __ATOMIC_ACQ_REL)) != 0) break;
+    if (!w) return 0;
+    e->status = e->cause = MOEK_E_CAPACITY;
+    e->phase = MOEK_EP_COUNTS; e->handle = handle; e->reporter = ep->config.rank;
+    e->rows = (int)(w & 0xffffffff);
+    e->peer = (int)(w >> 32 & 0xff);
+    e->operation = (unsigned)(w >> 40);
+    return 1;
 }
 
 /* Where the host finds the latch: kernels copy theirs to config.report. */
@@ -156,6 +180,7 @@ static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phas
     e.status = e.cause = status;
     e.phase = phase; e.handle = handle; e.peer = peer; e.reporter = ep->config.rank;
     e.operation = (unsigned)(operation & 0xffffff);
+    e.rows = 0;
 #if MOEK_HAVE_CUDA_
     if (ep->config.transport == MOEK_EP_GPU) return moek_ep_fail_on_gpu_(ep, &e);
 #endif
