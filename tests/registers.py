@@ -2,7 +2,7 @@
 
     registers.py                             compares build/cuda/registers.tsv; last line: N passed, N failed, N skipped
     registers.py --write                     ./moek registers: puts this architecture's lines into tests/registers.tsv
-    registers.py --collect NVCC ARCH rows.a  prints the lines of the objects of these archives
+    registers.py --collect NVCC ARCH FILES   prints the lines of these objects, and of those in archives
 """
 import os, subprocess, sys
 
@@ -21,16 +21,22 @@ def read(path):
 
 
 def kind(key):
-    """sm80 rows are compiled for sm_80 or sm_90a, sm90 rows always for sm_90a."""
+    """sm80 rows and the kernels of moek_ep.h are compiled for sm_80 or sm_90a, sm90 rows always for sm_90a."""
     return "sm90" if "_on_sm90" in key[0] else "sm80", key[1]
 
 
-def collect(version, archives):
+def objects(file):
+    if file.endswith(".o"):
+        return [file]
+    names = subprocess.run(["ar", "t", file], stdout=subprocess.PIPE, check=True).stdout.decode().split()
+    return [os.path.join(os.path.dirname(file), name) for name in sorted(names)]
+
+
+def collect(version, files):
     print(f"# nvcc {version}")
-    for archive in archives:
-        objects = subprocess.run(["ar", "t", archive], stdout=subprocess.PIPE, check=True).stdout.decode().split()
-        for name in sorted(objects):
-            with open(os.path.join(os.path.dirname(archive), name + ".tsv")) as f:
+    for file in files:
+        for name in objects(file):
+            with open(name + ".tsv") as f:
                 sys.stdout.write(f.read())
 
 

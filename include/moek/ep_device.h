@@ -354,7 +354,7 @@ MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *unused)
 }
 
 /* One block. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_counts_k_(const moek_ep_send_ a)
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
 {
     __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
@@ -475,25 +475,27 @@ MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, int token, int quant
     t->to = moek_ep_gpu_ranks_(a, token);
 }
 
-MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize)
+/* packed: alltoall.  It is a constant, like quantize, so that the other kinds pay nothing for it. */
+MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize, int packed)
 {
     __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a->g;
-    const int first = blockIdx.x * a->block_tokens, end = min(first + a->block_tokens, a->tokens), me = threadIdx.x;
-    const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
+    const int first = blockIdx.x * a->block_tokens, me = threadIdx.x;
+    const int before = packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
     moek_ep_token_ it;
     moek_ep_news_ news;
-    int t, p, room = 0;
+    int end = min(first + a->block_tokens, a->tokens), t, p, room = 0;
     moek_grid_wait_();
     moek_grid_go_();
-    if (g->packed) room = moek_ep_gpu_room_(g, row, all);
+    if (packed) room = moek_ep_gpu_room_(g, row, all);
     else if (me < g->ranks) row[me] = g->rank * g->max_tokens;
     if (room > 0) return;
     news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before);
     if (first < end) moek_ep_gpu_fetch_(a, first, quantize, &it);
     if (moek_ep_gpu_number_(a, MOEK_EP_DISPATCH, first, row, all)) return;
-    if (room == MOEK_EP_FULL_ && me < g->ranks) all[me] = MOEK_EP_FULL_;
-    for (t = first; t < end && room == 0; t++) {
+    if (room && me < g->ranks) all[me] = MOEK_EP_FULL_;
+    if (room) end = first;
+    for (t = first; t < end; t++) {
         if (t > first) moek_ep_gpu_fetch_(a, t, quantize, &it);
         for (p = 0; p < g->ranks; p++) if (it.to >> p & 1) moek_ep_gpu_put_head_(a, p, row[p], it.head);
         if (quantize) moek_ep_gpu_send_codes_(a, t, it.to, row, it.v, quantize);
@@ -505,12 +507,20 @@ MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize)
     moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
 }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
-moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0); }
+moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0, 0); }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
 moek_ep_send_codes_k_(const moek_ep_send_ a)
 {
-    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(&a, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_send_(&a, MOEK_DTYPE_BF16);
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(&a, MOEK_DTYPE_FP16, 0);
+    else moek_ep_gpu_send_(&a, MOEK_DTYPE_BF16, 0);
+}
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3)
+moek_ep_send_packed_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0, 1); }
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3)
+moek_ep_send_packed_codes_k_(const moek_ep_send_ a)
+{
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(&a, MOEK_DTYPE_FP16, 1);
+    else moek_ep_gpu_send_(&a, MOEK_DTYPE_BF16, 1);
 }
 
 /* ---- prepare_receive --------------------------------------------------------------------------------------------- */

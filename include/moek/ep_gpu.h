@@ -184,7 +184,8 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 /* Kernels are loaded now: not while others wait in theirs. */
 static moek_status moek_ep_load_kernels_(moek_text_ *why)
 {
-    if (MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK &&
+    if (MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_packed_words_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_send_packed_codes_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
@@ -208,7 +209,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
 {
     moek_ep *ep = (moek_ep *)self->context;
     const moek_plan *plan = step->plan;
-    const int weighted = plan->config.router_weight_on_input, most = moek_ep_blocks_(ep, 4), tokens = step->tokens;
+    const int weighted = plan->config.router_weight_on_input, tokens = step->tokens;
+    const int most = moek_ep_blocks_(ep, ep->config.kind == MOEK_EP_ALLTOALL ? 3 : 4);
     const int fused = plan->config.quant == MOEK_FP8B128 && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
@@ -228,10 +230,13 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.x = fused ? (const char *)step->args.x : m.x;
     a.scale = (const uint32_t *)m.scale;
     blocks = tokens ? (tokens + a.block_tokens - 1) / a.block_tokens : 1;
-    if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_THREADS_, 0, stream, early, a);
-    if (status != MOEK_OK) return status;
-    status = fused ? MOEK_CHAIN_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
-                   : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+    if (!a.g.packed) {
+        status = fused ? MOEK_CHAIN_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
+                       : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+    } else if ((status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_THREADS_, 0, stream, early, a)) == MOEK_OK) {
+        status = fused ? MOEK_CHAIN_(moek_ep_send_packed_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
+                       : MOEK_CHAIN_(moek_ep_send_packed_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+    }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
     return status;
 }
