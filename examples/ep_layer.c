@@ -20,6 +20,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { HIDDEN = 512, INTER = 256, EXPERTS = 16, TOPK = 4, MAX_TOKENS = 24, MAX_RANKS = 8 };
@@ -38,12 +39,18 @@ static void must_cuda(cudaError_t error, const char *what)
 typedef struct table { int here[MAX_RANKS]; char slot[MAX_RANKS][256]; } table;
 typedef struct gatherer { table *t; int rank, ranks, turn; } gatherer;
 
-static void meet(gatherer *g)
+/* 20 seconds at most: who failed does not come. */
+static int meet(gatherer *g)
 {
+    const time_t end = time(NULL) + 20;
     int p;
     __atomic_store_n(&g->t->here[g->rank], ++g->turn, __ATOMIC_RELEASE);
     for (p = 0; p < g->ranks; p++)
-        while (__atomic_load_n(&g->t->here[p], __ATOMIC_ACQUIRE) < g->turn) sched_yield();
+        while (__atomic_load_n(&g->t->here[p], __ATOMIC_ACQUIRE) < g->turn) {
+            if (time(NULL) > end) return 1;
+            sched_yield();
+        }
+    return 0;
 }
 static int gather(void *context, const void *mine, void *all, size_t bytes)
 {
@@ -51,10 +58,9 @@ static int gather(void *context, const void *mine, void *all, size_t bytes)
     int p;
     if (bytes > sizeof g->t->slot[0]) return 1;
     memcpy(g->t->slot[g->rank], mine, bytes);
-    meet(g);
+    if (meet(g)) return 1;
     for (p = 0; p < g->ranks; p++) memcpy((char *)all + (size_t)p * bytes, g->t->slot[p], bytes);
-    meet(g);
-    return 0;
+    return meet(g);
 }
 
 /* ---- a rank ------------------------------------------------------------------------------------------------------ */

@@ -40,7 +40,7 @@
  * weights.expert_load counts physical experts for the tokens of this rank: add the counters of all ranks.
  *
  * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it,
- * by rules that count bytes (nothing is measured on GPUs yet); moek_ep_explain says why.  On GPUs alltoall must be
+ * by rules that count bytes; moek_ep_explain says why.  On GPUs alltoall must be
  * demanded: its kernels have met no GPU yet, only the tests' emulator.  T: the tokens of a rank and chunk; R: ranks;
  * K: topk + shared_slots; E: experts of a rank.
  *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
@@ -76,9 +76,9 @@
  * ERRORS.  No wait is longer than timeout_ms.  The first failure is kept, told to all ranks, and ends the group: every
  * run returns it (MOEK_E_TIMEOUT on the rank that waited, MOEK_E_ABORTED on the others) with a sentence in args.why,
  * and moek_ep_poll says which rank, phase and operation it was.  What was half written is never taken for whole; y of
- * that chunk and later ones is then not written.  MOEK_E_CAPACITY alone does not end the group: it is the same on all
- * ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then need not wait for
- * their timeout.
+ * that chunk and later ones is then not written, or on GPUs in part.  MOEK_E_CAPACITY alone does not end the group: it
+ * is the same on all ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then
+ * need not wait for their timeout.
  *
  * ON GPUs a run returns when its kernels are enqueued; what goes wrong later is found by moek_ep_poll (which reads
  * config.report in host memory and calls nothing of CUDA) once the stream has been waited for, and by the next run.
@@ -94,7 +94,11 @@
  * Any number of runs may be captured in a graph and replayed, on all ranks the same.  Kernels of a rank wait for other
  * ranks: ranks that share a GPU, or a process with one thread for several GPUs, must be able to get all their sends
  * started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS at least the streams of a GPU), and nothing may synchronize a
- * device that another rank of the same thread waits for.
+ * device on which another rank waits (cudaFree and cudaDeviceSynchronize do).  Kernels that wait may hold every
+ * multiprocessor: of two groups on the same GPUs, and of other kernels that a peer's progress depends on, only one may
+ * be under way at a time.  The handles of one group leave room for each other.  moek_ep_poll hears of a peer's end when
+ * a run of this rank does.  moek_ep_expert and moek_ep_local_experts read the window: not while runs are on the NULL
+ * stream.
  *
  * THREADS.  One thread at a time for each handle of a moek_ep; moek_ep_poll and moek_ep_abort from any thread.
  * MEMORY.  Nothing is allocated.  A window must stay until all ranks have ended their last run (or failed).          */

@@ -1075,7 +1075,7 @@ static void test_refused(void)
     base[0] = mem_alloc(1, size);
     mem_must(cudaMemset(base[0], 0, size));
     mem_must(cudaDeviceSynchronize());
-    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is NULL"), "report: %s", ep.why);
+    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is no pinned memory"), "report: %s", ep.why);
     mem_must(cudaHostAlloc(&g.report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(g.report, 0, MOEK_EP_REPORT);
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "open: %s", ep.why);

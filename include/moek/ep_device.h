@@ -138,7 +138,10 @@ MOEK_DEVICE int moek_ep_gpu_ended_(const moek_ep_gpu_ *g)
 {
     const uint64_t here = moek_load_relaxed_sys_(moek_ep_gpu_word_(g, g->rank, g->layout.latch));
     const uint64_t there = moek_load_relaxed_sys_(moek_ep_gpu_word_(g, g->rank, g->layout.abort_word));
-    if (here) return (int)(here & 0xff);
+    if (here) {
+        moek_store_relaxed_sys_(g->report, here);      /* who kept it may not have come to that yet */
+        return (int)(here & 0xff);
+    }
     return there ? (int)(moek_ep_gpu_keep_(g, (there & ~(uint64_t)0xff) | MOEK_E_ABORTED) & 0xff) : 0;
 }
 /* Ends the group: keeps the error and, if it is the first, tells it to all. */
@@ -529,7 +532,7 @@ typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;
     int experts, rows_per_expert, row_words, scale_words;
     int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
-    int32_t *counts, *offsets, *expert_tokens, *slot_row;        /* written, as moek_ep_work_ says                    */
+    int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids;  /* written, as moek_ep_work_ says                    */
     char *x;
     uint32_t *scale;
 } moek_ep_receive_;
@@ -643,7 +646,8 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3) moek_ep_receive_k_
     if (one && (int)threadIdx.x < a.g.ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
 }
 
-/* Ids of -1 where there are no rows: allgather: behind those of each rank; alltoall: behind all. */
+/* Ids, of -1 where there are no rows: allgather: behind those of each rank; alltoall: behind all.  A copy: where the
+ * group has ended a peer may still store rows, and who sorts must read the same twice. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
@@ -657,9 +661,9 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     }
     moek_grid_wait_();
     for (row = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; row < rows; row += gridDim.x * MOEK_EP_THREADS_) {
-        int32_t *const ids = (int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
-        if (g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens]) continue;
-        for (k = 0; k < g->slots; k++) ids[k] = -1;
+        const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
+        const int live = g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
+        for (k = 0; k < g->slots; k++) a.ids[(size_t)row * g->slots + k] = live ? ids[k] : -1;
     }
     if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
     if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;
@@ -761,7 +765,8 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_giveback_k
     __syncthreads();
     for (p = 0; p < g->ranks; p++) items += max(counts[p], 0) * stretches;
     if (blockIdx.x && (int)blockIdx.x >= items) return;
-    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
+    /* (A receiving block that saw the end left its rows without numbers: look again, now that it is done.) */
+    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask) || (me == 0 && moek_ep_gpu_ended_(g)))) return;
     for (n = blockIdx.x; n < items; n += gridDim.x) {
         int i = n / stretches, turn = 0;
         while (i >= counts[moek_ep_gpu_turn_(g, turn)]) i -= counts[moek_ep_gpu_turn_(g, turn++)];

@@ -10,7 +10,6 @@
 #ifndef MOEK_EMU
 #include <sys/auxv.h>
 #include <unistd.h>
-#define MOEK_EP_OWN_STREAM_ cudaStreamPerThread
 
 /* Makes a device current; returns which one was. */
 static int moek_ep_on_device_(int device)
@@ -19,10 +18,26 @@ static int moek_ep_on_device_(int device)
     if (cudaGetDevice(&before) == cudaSuccess && before != device) (void)cudaSetDevice(device);
     return before;
 }
-/* What was launched on this thread's own stream is done. */
-static void moek_ep_finish_(moek_status launched)
+/* Where a group ends: a stream for one kernel, and the end of both. */
+static moek_stream moek_ep_new_stream_(void)
 {
-    if (launched != MOEK_OK || cudaStreamSynchronize(cudaStreamPerThread) != cudaSuccess) (void)cudaGetLastError();
+    cudaStream_t stream = NULL;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) (void)cudaGetLastError();
+    return stream;
+}
+static void moek_ep_finish_(moek_status launched, moek_stream stream)
+{
+    if (launched != MOEK_OK || cudaStreamSynchronize(stream) != cudaSuccess) (void)cudaGetLastError();
+    if (stream) cudaStreamDestroy(stream);
+}
+/* Memory that kernels and the host know by the same address? */
+static int moek_ep_is_pinned_(const void *report)
+{
+    struct cudaPointerAttributes at;
+    if (report && cudaPointerGetAttributes(&at, report) == cudaSuccess && at.type == cudaMemoryTypeHost &&
+        at.devicePointer == report) return 1;
+    (void)cudaGetLastError();
+    return 0;
 }
 
 /* What ranks greet with: odd, and the same for all ranks of a device, however processes number it. */
@@ -113,7 +128,10 @@ moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather g
     memset(base, 0, sizeof *base * (size_t)ranks);
     if (gather(context, &mine, all, sizeof mine)) MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
     for (p = 0; p < ranks && own == MOEK_OK; p++) own = moek_ep_ipc_map_(&mine, &all[p], p, &base[p], &why);
-    if (gather(context, &own, each, sizeof own)) MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
+    if (gather(context, &own, each, sizeof own)) {
+        moek_ep_ipc_close(ranks, window, base);
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
+    }
     for (p = 0; p < ranks; p++) {
         if (each[p] == MOEK_OK) continue;
         moek_ep_ipc_close(ranks, window, base);
@@ -134,9 +152,10 @@ void moek_ep_ipc_close(int ranks, void *window, void **base)
 }
 
 #else
-#define MOEK_EP_OWN_STREAM_ ((moek_stream)0)
 static int moek_ep_on_device_(int device) { return device; }
-static void moek_ep_finish_(moek_status launched) { (void)launched; }
+static moek_stream moek_ep_new_stream_(void) { return (moek_stream)0; }
+static void moek_ep_finish_(moek_status launched, moek_stream stream) { (void)launched; (void)stream; }
+static int moek_ep_is_pinned_(const void *report) { return report != NULL; }
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {
     (void)base; (void)why;
@@ -167,14 +186,16 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     return g;
 }
 
-/* Ends the group by a kernel, from whatever thread; the host knows on return. */
+/* Ends the group by a kernel, from whatever thread; the host knows on return.  On a stream that waits for no other: runs
+ * may be on the NULL stream, and wait for a peer there. */
 static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
 {
     const int current = moek_ep_on_device_(ep->device);
+    const moek_stream stream = moek_ep_new_stream_();
     moek_ep_end_ a;
     a.g = moek_ep_on_gpu_(ep, 0, 0, NULL);
     a.error = moek_ep_pack_(e);
-    moek_ep_finish_(MOEK_LAUNCH_(moek_ep_end_k_, 1, 1, 0, MOEK_EP_OWN_STREAM_, a));
+    moek_ep_finish_(MOEK_LAUNCH_(moek_ep_end_k_, 1, 1, 0, stream, a), stream);
     moek_ep_on_device_(current);
     return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
 }
@@ -259,6 +280,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
+    a.ids = w.ids;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)w.arrived.scale;
     if (moek_ep_low_latency_(ep)) {

@@ -239,7 +239,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* What must be the same on all ranks: X(name, value). */
 #define MOEK_EACH_EP_HELLO_(X) \
-    X("the version of moek_ep.h", 1) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
+    X("the version of moek_ep.h", 2) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
     X("physical_experts", ep->physical_experts) X("quant", ep->quant) X("dtype", ep->dtype) X("kind", c->kind) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
     X("bytes of a row", ep->row_bytes) X("the owners of experts (a number for all)", moek_ep_owners_(ep)) \
@@ -326,9 +326,9 @@ static moek_status moek_ep_check_windows_(moek_ep *ep, void *const *base, moek_t
         moek_status status = moek_ep_reach_windows_(ep, base, why);
         if (status == MOEK_OK) status = moek_ep_load_kernels_(why);
         if (status != MOEK_OK) return status;
-        if (!ep->config.report || *(const volatile uint64_t *)ep->config.report)
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "report is NULL or was not zeroed; on GPUs it is MOEK_EP_REPORT bytes of "
-                     "pinned host memory (cudaHostAlloc)");
+        if (!moek_ep_is_pinned_(ep->config.report) || *(const volatile uint64_t *)ep->config.report)
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "report is no pinned memory or was not zeroed; on GPUs it is MOEK_EP_REPORT "
+                     "bytes of host memory by cudaHostAlloc");
     }
 #endif
     for (at = l->latch; at < l->rows; at += n) {      /* nobody writes here before this rank has greeted */

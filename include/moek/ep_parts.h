@@ -84,6 +84,7 @@ typedef struct moek_ep_work_ {
                                          offsets[ranks]: of all (alltoall)                                            */
     int32_t *expert_tokens;           /* low_latency: [local experts]                                                 */
     int32_t *slot_row;                /* low_latency: [received rows][slots]: row by expert, or -1                    */
+    int32_t *ids;                     /* others, on a GPU: [received rows][slots]: a copy, which no peer can change   */
 } moek_ep_work_;
 
 static int moek_ep_low_latency_(const moek_ep *ep) { return ep->config.kind == MOEK_EP_LOW_LATENCY; }
@@ -104,6 +105,8 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
     w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
     w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * received * (size_t)plan->slots : 0);
+    w->ids = (int32_t *)moek_take_(&carver, !batched && ep->config.transport == MOEK_EP_GPU
+                                            ? 4 * received * (size_t)plan->slots : 0);
     return carver.used;
 }
 
@@ -367,7 +370,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     step->a = moek_ep_field_(ep, me, handle, ep->layout.x, 0);
     step->a_scale = m.scale_bytes ? (const float *)moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
                   : moek_ep_sends_t_(plan) ? NULL : plan->weights.x_scale;
-    step->expert_ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
+    step->expert_ids = gpu ? w->ids : (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
     step->expert_weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, 0);
     step->expert_tokens = NULL;
     if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
