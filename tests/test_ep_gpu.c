@@ -6,7 +6,8 @@
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu [loopback]
  *   c++ -std=c++17 -O2 -DMOEK_EMU '-DMOEK_WANT_ARCH(a)=((a)<90)' -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
  *
- * The second runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups.
+ * The second runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups; and
+ * whole layers of ranks that are processes, so that their kernels wait for each other as on GPUs.
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
  * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they
@@ -97,12 +98,15 @@ static void sync_devices(scene *s)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* `bytes` of `fill` between guards, wherever the side lives. */
+/* `bytes` of `fill` between guards, wherever the side lives.  shared: processes to come see it, too. */
+static int shared;
 static unsigned char *guarded(const side *k, size_t bytes, int fill)
 {
     unsigned char *p;
     on(k);
-    p = (unsigned char *)mem_alloc(k->gpu, bytes + 2 * GUARD);
+    if (!shared) p = (unsigned char *)mem_alloc(k->gpu, bytes + 2 * GUARD);
+    else p = (unsigned char *)mmap(NULL, bytes + 2 * GUARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
     if (k->gpu) {
         mem_must(cudaMemset(p, LAYER_POISON, bytes + 2 * GUARD));
         mem_must(cudaMemset(p + GUARD, fill, bytes));
@@ -128,7 +132,8 @@ static void drop(const side *k, unsigned char *p, size_t bytes, const char *what
     mem_get(k->gpu, guard + GUARD, p + bytes, GUARD);
     for (i = 0; i < 2 * GUARD; i++) ok &= guard[i] == LAYER_POISON;
     CHECK(ok, "%s: something was written beside an array", what);
-    mem_free(k->gpu, p - GUARD);
+    if (!shared) mem_free(k->gpu, p - GUARD);
+    else munmap(p - GUARD, bytes + 2 * GUARD);
 }
 static const void *gift(side *k, const void *host, size_t bytes)
 {
@@ -793,6 +798,75 @@ static void test_capacity(void)
     kind = MOEK_EP_LOW_LATENCY;
 }
 
+#ifdef MOEK_EMU
+/* One rank of `together`, a process: 9 runs at its own pace.  tight (alltoall): rows of every third do not fit. */
+static int run_alone(scene *s, int rank, int tight)
+{
+    side *k = &s->gpu[rank];
+    const size_t row = 2 * (size_t)s->config.hidden, bytes = row * (size_t)s->tokens[rank];
+    const int failed = check_failed;
+    size_t first = 0;
+    int i, r;
+    for (r = 0; r < rank; r++) first += row * (size_t)s->tokens[r];
+    for (i = 0; i < 9; i++) {
+        const int fits = !tight || i % 3 != 1;
+        moek_status status;
+        if (tight && !rank) give_rows(s, fits);
+        memset(k->args.y, LAYER_POISON, bytes);
+        usleep((unsigned)((rank * 7 + i * 5) % 11 * 300));
+        status = moek_run(&k->plan, &k->args, NULL);
+        CHECK(status == MOEK_OK, "%s: rank %d, run %d: %s: %s", s->what, rank, i, moek_status_name(status), k->why);
+        status = moek_ep_poll(&k->ep, NULL);
+        CHECK(status == (fits ? MOEK_OK : MOEK_E_CAPACITY), "%s: rank %d, run %d: poll says %s", s->what, rank, i,
+              moek_status_name(status));
+        if (fits) CHECK(!memcmp(k->args.y, (char *)s->y + first, bytes), "%s: rank %d, run %d: y", s->what, rank, i);
+        else CHECK(untouched(s, rank), "%s: rank %d, run %d: y was written", s->what, rank, i);
+    }
+    return check_failed > failed;
+}
+static void together(int ranks, int combine, int quant, int tight)
+{
+    scene *s = scene_new(1, combine, ranks, quant, "together");
+    pid_t child[RANKS];
+    int r, status;
+    shared = 1;
+    give_tokens(s, ONE_RANK);
+    for (r = 0; r < ranks && tight; r++) s->group.max_rows += s->tokens[r];
+    s->group.max_rows -= tight;
+    if (staged(s, tight ? ONE_RANK : UNIFORM)) {
+        if (tight) give_rows(s, 1);
+        if (layered(s)) {
+            fflush(stdout);
+            for (r = 0; r < ranks; r++) {
+                child[r] = fork();
+                if (child[r]) continue;
+                status = run_alone(s, r, tight);
+                fflush(stdout);
+                _exit(status);
+            }
+            for (r = 0; r < ranks; r++) {
+                waitpid(child[r], &status, 0);
+                CHECK(WIFEXITED(status) && !WEXITSTATUS(status), "%s: rank %d: status %x", s->what, r, status);
+            }
+        }
+    }
+    forget(s);
+    shared = 0;
+}
+static void test_together(void)
+{
+    together(2, MOEK_EP_REDUCED, MOEK_FP8B128, 0);
+    kind = MOEK_EP_ALLGATHER;
+    together(3, MOEK_EP_EXACT, MOEK_BF16, 0);
+    kind = MOEK_EP_ALLTOALL;
+    together(2, MOEK_EP_REDUCED, MOEK_FP8B128, 0);
+    together(4, MOEK_EP_REDUCED_F32, MOEK_FP8T, 0);
+    together(3, MOEK_EP_EXACT, MOEK_BF16, 1);
+    together(4, MOEK_EP_REDUCED, MOEK_FP8B128, 1);
+    kind = MOEK_EP_LOW_LATENCY;
+}
+#endif
+
 /* Rank `silent` stops before half `until` (0: prepare_send, 2: finalize_send); or, `aborts`, says so. */
 static void silence(int peers, int ranks, int silent, int until, int aborts)
 {
@@ -1130,6 +1204,9 @@ int main(int argc, char **argv)
     RUN(test_ranks);
     RUN(test_capacity);
     moek_emu_backwards = 0;
+#endif
+#ifdef MOEK_EMU
+    RUN(test_together);
 #endif
     RUN(test_two_in_flight);
     RUN(test_silence);

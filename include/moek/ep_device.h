@@ -68,17 +68,21 @@ MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
     return v;
 }
 #else
-MOEK_FN uint64_t moek_load_relaxed_sys_(const uint64_t *p) { return *(const volatile uint64_t *)p; }
-MOEK_FN uint64_t moek_load_acquire_sys_(const uint64_t *p) { return moek_load_relaxed_sys_(p); }
-MOEK_FN void moek_store_relaxed_sys_(uint64_t *p, uint64_t v) { *(volatile uint64_t *)p = v; }
-MOEK_FN void moek_fence_sys_(void) {}
+MOEK_FN uint64_t moek_load_relaxed_sys_(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+MOEK_FN uint64_t moek_load_acquire_sys_(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+MOEK_FN void moek_store_relaxed_sys_(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+MOEK_FN void moek_fence_sys_(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 MOEK_FN uint32_t moek_count_to_(uint32_t *counter, uint32_t last)
 {
     const uint32_t before = *counter;
     *counter = before >= last ? 0 : before + 1;
     return before;
 }
-MOEK_FN uint64_t moek_clock_ns_(void) { return 1000000 * MOEK_EP_MS(); }
+MOEK_FN uint64_t moek_clock_ns_(void)                 /* asked by those who wait: for other processes */
+{
+    MOEK_EP_PAUSE();
+    return 1000000 * MOEK_EP_MS();
+}
 MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 #endif
 
@@ -302,8 +306,8 @@ MOEK_DEVICE uint64_t moek_ep_gpu_ranks_(const moek_ep_send_ *a, int token)
     return ranks;
 }
 
-/* row, all: [ranks], shared: how many rows go to each rank of the tokens before `first`, added, and of all tokens,
- * written.  Meanwhile the grant.  Not 0: the group has ended. */
+/* Rows that go to each rank: row (added to) of the tokens before `first`, all (written) of all of them; both shared.
+ * Meanwhile the grant.  Not 0: the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_number_(const moek_ep_send_ *a, int phase, int first, int *row, int *all)
 {
     const int lane = threadIdx.x % 32, ranks = a->g.ranks;
@@ -356,7 +360,7 @@ MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *unused)
     return MOEK_EP_FULL_;
 }
 
-/* One block. */
+/* One block: how many rows go to whom, to all. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
 {
     __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
