@@ -75,6 +75,7 @@ typedef struct scene {
     side host[RANKS], gpu[RANKS];
     void *host_base[RANKS], *gpu_base[RANKS];
     uint16_t *y;                                       /* of the twins, once they have run */
+    uint16_t *shared;                                  /* shared_y of all tokens, or NULL */
 } scene;
 
 static double now_s(void)
@@ -301,12 +302,54 @@ static int staged(scene *s, int pattern)
     c.max_tokens = s->total ? s->total : 1;
     layer_new(&s->whole, &c, s->options, c.max_tokens);
     give_ids(s, pattern);
+    if (pattern % 2) {
+        const size_t n = (size_t)c.max_tokens * (size_t)c.hidden;
+        s->shared = (uint16_t *)malloc(2 * n);
+        layer_fill_t(s->shared, n, 1, s->config.quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : s->config.dtype);
+        s->whole.args.shared_y = s->shared;
+    }
     ok = opened(s, s->host) && opened(s, s->gpu);
     for (r = 0; r < s->group.ranks && ok; r++) {
         ok = planned(s, &s->host[r], first) && planned(s, &s->gpu[r], first);
         first += s->tokens[r];
     }
     return ok;
+}
+/* What planned gave to both sides of a rank, once more, as it is now in `whole`. */
+static void hand_out(scene *s)
+{
+    const moek_args *l = &s->whole.args;
+    const size_t row = 2 * (size_t)s->config.hidden, slots = 4 * (size_t)s->config.topk;
+    size_t first = 0, n;
+    int r, g;
+    for (r = 0; r < s->group.ranks; r++, first += n) {
+        n = (size_t)s->tokens[r];
+        for (g = 0; g < 2; g++) {
+            const moek_args *a = g ? &s->gpu[r].args : &s->host[r].args;
+            on(g ? &s->gpu[r] : &s->host[r]);
+            mem_put(g, (void *)(size_t)a->x, (const char *)l->x + first * row, n * row);
+            mem_put(g, a->topk_ids, (const char *)l->topk_ids + first * slots, n * slots);
+            mem_put(g, a->topk_weights, (const char *)l->topk_weights + first * slots, n * slots);
+        }
+    }
+}
+/* Other tokens: what is left over from the operation before must show. */
+static void renew(scene *s)
+{
+    const moek_args *l = &s->whole.args;
+    const size_t slots = (size_t)s->config.topk;
+    size_t first = 0, i;
+    int r;
+    layer_fill_t((void *)(size_t)l->x, (size_t)s->total * (size_t)s->config.hidden, 1, s->host[0].plan.config.dtype);
+    for (i = 0; i < (size_t)s->total * slots; i++) l->topk_weights[i] = (float)(0.2 + rng_uniform());
+    for (r = 0; r < s->group.ranks; first += (size_t)s->tokens[r++]) {         /* ids: of the token behind it */
+        int32_t *const ids = l->topk_ids + first * slots, kept[TOPK];
+        if (s->tokens[r] < 2) continue;
+        memcpy(kept, ids, 4 * slots);
+        memmove(ids, ids + slots, 4 * slots * (size_t)(s->tokens[r] - 1));
+        memcpy(ids + slots * (size_t)(s->tokens[r] - 1), kept, 4 * slots);
+    }
+    hand_out(s);
 }
 static void forget(scene *s)
 {
@@ -323,7 +366,7 @@ static void forget(scene *s)
             if (k->stream) { on(k); mem_must(cudaStreamDestroy(k->stream)); }
         }
     layer_free(&s->whole);
-    free(s->y);
+    free(s->y); free(s->shared);
     free(s);
 }
 
@@ -571,19 +614,10 @@ static void exchange(int peers, int combine, int ranks, int quant, int pattern, 
     if (pattern == HOT_EXPERT && combine != MOEK_EP_REDUCED) s->config.max_rows_per_expert = 5;
     if (staged(s, pattern)) {
         if (spoiled) {
-            int r;
             spoil_inputs(s);
-            for (r = 0; r < s->group.ranks; r++) {
-                const size_t bytes = 2 * (size_t)s->config.hidden * (size_t)s->tokens[r];
-                size_t first = 0;
-                int q;
-                for (q = 0; q < r; q++) first += 2 * (size_t)s->config.hidden * (size_t)s->tokens[q];
-                memcpy((void *)(size_t)s->host[r].args.x, (const char *)s->whole.args.x + first, bytes);
-                on(&s->gpu[r]);
-                mem_put(1, (void *)(size_t)s->gpu[r].args.x, (const char *)s->whole.args.x + first, bytes);
-            }
+            hand_out(s);
         }
-        for (turn = 0; turn < 3 && exchanged(s); turn++) { }
+        for (turn = 0; turn < 3 && exchanged(s); turn++) renew(s);
         alive(s);
     }
     forget(s);
@@ -933,15 +967,27 @@ static void two_in_flight(void)
 {
     scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, 2, MOEK_BF16, "two in flight");
     side other[RANKS];
+    uint16_t *y;
     int r, i;
     s->group.handles = 2;
     if (!staged(s, UNIFORM) || !layered(s)) { forget(s); return; }
+    y = y_of(s, s->gpu);                               /* of handle 1, with these tokens; handle 0 gets others */
     for (r = 0; r < 2; r++) {
+        const moek_args *const a = &s->host[r].args;
+        const size_t n = (size_t)s->tokens[r], slots = 4 * (size_t)s->config.topk;
+        const void *const x = gift(&s->gpu[r], a->x, 2 * (size_t)s->config.hidden * n);
+        const void *const ids = gift(&s->gpu[r], a->topk_ids, slots * n);
+        const void *const weights = gift(&s->gpu[r], a->topk_weights, slots * n);
         other[r] = s->gpu[r];
+        other[r].args.x = x;
+        other[r].args.topk_ids = (int32_t *)(size_t)ids;
+        other[r].args.topk_weights = (float *)(size_t)weights;
         other[r].args.handle = 1;
         other[r].args.workspace = guarded(&other[r], other[r].args.workspace_size, 0xff);
         other[r].args.y = guarded(&other[r], 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], LAYER_POISON);
     }
+    renew(s);
+    if (!layered(s)) abort();
     for (i = 0; i < 9; i++) {
         each(s, s->gpu, NULL); each(s, other, NULL);
         each(s, s->gpu, moek_route); each(s, other, moek_route);
@@ -954,11 +1000,11 @@ static void two_in_flight(void)
     sync_all(s);
     alive(s);
     same_y(s, "handle 0");
-    {
-        uint16_t *y = y_of(s, other);
-        CHECK(!memcmp(y, s->y, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: handle 1: other bits", s->what);
-        free(y);
-    }
+    free(s->y);
+    s->y = y;
+    y = y_of(s, other);
+    CHECK(!memcmp(y, s->y, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: handle 1: other bits", s->what);
+    free(y);
     for (r = 0; r < 2; r++) {
         drop(&other[r], (unsigned char *)other[r].args.workspace, other[r].args.workspace_size, s->what);
         drop(&other[r], (unsigned char *)other[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
@@ -1149,7 +1195,8 @@ static void test_refused(void)
     base[0] = mem_alloc(1, size);
     mem_must(cudaMemset(base[0], 0, size));
     mem_must(cudaDeviceSynchronize());
-    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is no pinned memory"), "report: %s", ep.why);
+    CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is no pinned memory"),
+          "report: %s", ep.why);
     mem_must(cudaHostAlloc(&g.report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(g.report, 0, MOEK_EP_REPORT);
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "open: %s", ep.why);

@@ -186,8 +186,8 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     return g;
 }
 
-/* Ends the group by a kernel, from whatever thread; the host knows on return.  On a stream that waits for no other: runs
- * may be on the NULL stream, and wait for a peer there. */
+/* Ends the group by a kernel, from whatever thread; the host knows on return.  On a stream that waits for no other:
+ * runs may be on the NULL stream, and wait for a peer there. */
 static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
 {
     const int current = moek_ep_on_device_(ep->device);
