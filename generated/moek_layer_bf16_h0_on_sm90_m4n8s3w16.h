@@ -423,6 +423,6 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     }
     p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
     return MOEK_CHAIN_(moek_layer_bf16_h0_on_sm90_m4n8s3w16_k, blocks, 512,
-                       p.fit.act + p.fit.factors + p.fit.pages + 98304, stream, 1, p);
+                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
 }
 #endif

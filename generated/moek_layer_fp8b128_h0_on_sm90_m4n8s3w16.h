@@ -196,32 +196,6 @@ MOEK_DEVICE moek_words_ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(uint2 code
     moek_fp16_of_e4m3_(h.w + 2, codes.y);
     return h;
 }
-/* By a warp: eight columns a lane -> e4m3, 16 lanes with one scale. */
-MOEK_DEVICE uint2 moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_codes_(moek_words_ x, float *scale, int ue8m0, int dtype)
-{
-    uint32_t most = moek_most_t8_(x, dtype);
-    float f[8], s = 0, inverse;
-    int i;
-    #pragma unroll
-    for (i = 8; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
-    most = moek_most_t2_(most, most >> 16, dtype) & 0xffff;
-    if (__all_sync(0xffffffff, moek_finite_t_(most, dtype))) {
-        moek_from_t2_(f, most, dtype);
-        *scale = moek_finite_scale_(f[0], ue8m0);
-        return moek_e4m3_of_t8_(x, moek_invert_(*scale), dtype);
-    }
-    moek_from_t8_(f, x, dtype);
-    #pragma unroll
-    for (i = 0; i < 8; i++) s = fmaxf(s, fabsf(f[i]));
-    #pragma unroll
-    for (i = 8; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));
-    s = moek_group_scale_(s, ue8m0);
-    inverse = __fdiv_rn(1.0f, s);
-    #pragma unroll
-    for (i = 0; i < 8; i++) f[i] = moek_by_scale_(f[i], s, inverse);
-    *scale = s;
-    return moek_to_e4m3x8_(f);
-}
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(512)
@@ -269,8 +243,8 @@ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8
         int group;
         column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(&p, 0, i, &row, &group);
         {
-            float s;
-            const uint2 codes = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_codes_(x[0], &s, a->ue8m0, dtype);
+            uint2 codes;
+            const float s = moek_group_codes_(&codes, &x[0], 1, LANES, a->ue8m0, dtype);
             if (row < tokens) {
                 moek_store_words_(act + row * p.pitch[0] + column * 2, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(codes));
                 if (t % 16 == 0) factors[4 * group + row] = s;
@@ -401,8 +375,8 @@ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8
         column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(&p, 1, i, &row, &group);
         pair = row < slots ? pair_of[row] : -1;
         {
-            float s;
-            const uint2 codes = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_codes_(h, &s, a->ue8m0, dtype);
+            uint2 codes;
+            const float s = moek_group_codes_(&codes, &h, 1, LANES, a->ue8m0, dtype);
             if (pair >= 0) {
                 moek_store_words_(act + row * p.pitch[1] + column * 2, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(codes));
                 if (t % 16 == 0) factors[4 * (pair / 4 * p.steps[1] * 2 + group) + pair % 4] = s * weight_of[pair];
@@ -498,6 +472,6 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m4n8s3w16(const void *args, moek_str
     }
     p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
     return MOEK_CHAIN_(moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k, blocks, 512,
-                       p.fit.act + p.fit.factors + p.fit.pages + 98304, stream, 1, p);
+                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
 }
 #endif

@@ -196,17 +196,6 @@ MOEK_DEVICE moek_words_ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(uint2 codes)
     moek_fp16_of_e4m3_(h.w + 2, codes.y);
     return h;
 }
-/* Eight columns -> e4m3. */
-MOEK_DEVICE uint2 moek_layer_fp8t_h0_on_sm90_m4n8s3w16_codes_(moek_words_ x, float scale, int dtype)
-{
-    const float inverse = __fdiv_rn(1.0f, scale);
-    float f[8];
-    int i;
-    moek_from_t8_(f, x, dtype);
-    #pragma unroll
-    for (i = 0; i < 8; i++) f[i] = moek_by_static_(f[i], inverse);
-    return moek_to_e4m3x8_(f);
-}
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(512)
@@ -254,8 +243,8 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         int group;
         column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(&p, 0, i, &row, &group);
         if (row < tokens)
-            moek_store_words_(act + row * p.pitch[0] + column * 2,
-                moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_codes_(x[0], *p.up.a_scale, dtype)));
+            moek_store_words_(act + row * p.pitch[0] + column * 2, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_static_codes_(x[0],
+                __fdiv_rn(1.0f, *p.up.a_scale), dtype)));
         #pragma unroll
         for (j = 1; j < FIRST; j++) x[j - 1] = x[j];
         x[FIRST - 1] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_x_(&p, i + FIRST * THREADS);
@@ -382,8 +371,8 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(&p, 1, i, &row, &group);
         pair = row < slots ? pair_of[row] : -1;
         if (pair >= 0)
-            moek_store_words_(act + row * p.pitch[1] + column * 2,
-                moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_codes_(h, *p.down.a_scale, dtype)));
+            moek_store_words_(act + row * p.pitch[1] + column * 2, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_static_codes_(h,
+                __fdiv_rn(1.0f, *p.down.a_scale), dtype)));
     }
     __syncthreads();
     moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &at, 1, down.unit0 * used, down.begin);
@@ -474,6 +463,6 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     }
     p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
     return MOEK_CHAIN_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k, blocks, 512,
-                       p.fit.act + p.fit.factors + p.fit.pages + 98304, stream, 1, p);
+                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
 }
 #endif

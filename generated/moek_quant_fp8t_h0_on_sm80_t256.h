@@ -119,17 +119,6 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm8
     }
 }
 
-/* Codes of eight columns. */
-MOEK_DEVICE uint2 moek_quant_fp8t_h0_on_sm80_t256_codes8(moek_words_ x, float inverse, int dtype)
-{
-    float f[8];
-    int i;
-    moek_from_t8_(f, x, dtype);
-    #pragma unroll
-    for (i = 0; i < 8; i++) f[i] = moek_by_static_(f[i], inverse);
-    return moek_to_e4m3x8_(f);
-}
-
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on_sm80_t256_params *p, moek_quant_fp8t_h0_on_sm80_t256_item *it,
     int r, int column, float inverse, int whole, int dtype)
 {
@@ -148,7 +137,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on
         const int n = (int)cols - column - h * 32;
         if (n <= 0) continue;
         moek_quant_fp8t_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32,
-            moek_quant_fp8t_h0_on_sm80_t256_codes8(it->x[h], inverse, dtype), n, whole);
+            moek_static_codes_(it->x[h], inverse, dtype), n, whole);
     }
 }
 

@@ -447,6 +447,16 @@ MOEK_DEVICE uint2 moek_e4m3_of_t8_(moek_words_ x, moek_inverse_ by, int dtype)
                       moek_numbers_to_e4m3x4_(y[4], y[5], y[6], y[7]));
 }
 
+/* fp8t: codes of eight columns, by 1 / scale. */
+MOEK_DEVICE uint2 moek_static_codes_(moek_words_ x, float inverse, int dtype)
+{
+    float f[8];
+    int i;
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) f[i] = moek_by_static_(f[i], inverse);
+    return moek_to_e4m3x8_(f);
+}
 /* fp8b128: the scale of a group of 128 columns, which is returned, and its codes.  A lane has 8 * parts of the columns,
  * `lanes` (a power of 2) lanes side by side have the group.  All lanes of a warp come here together. */
 MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, int lanes, int ue8m0, int dtype)

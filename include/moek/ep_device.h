@@ -513,22 +513,19 @@ MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize, int pac
     }
     moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
 }
+MOEK_DEVICE void moek_ep_gpu_send_quantized_(const moek_ep_send_ *a, int packed)
+{
+    if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(a, MOEK_DTYPE_FP16, packed);
+    else moek_ep_gpu_send_(a, MOEK_DTYPE_BF16, packed);
+}
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
 moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0, 0); }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
-moek_ep_send_codes_k_(const moek_ep_send_ a)
-{
-    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(&a, MOEK_DTYPE_FP16, 0);
-    else moek_ep_gpu_send_(&a, MOEK_DTYPE_BF16, 0);
-}
+moek_ep_send_codes_k_(const moek_ep_send_ a) { moek_ep_gpu_send_quantized_(&a, 0); }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3)
 moek_ep_send_packed_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0, 1); }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3)
-moek_ep_send_packed_codes_k_(const moek_ep_send_ a)
-{
-    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(&a, MOEK_DTYPE_FP16, 1);
-    else moek_ep_gpu_send_(&a, MOEK_DTYPE_BF16, 1);
-}
+moek_ep_send_packed_codes_k_(const moek_ep_send_ a) { moek_ep_gpu_send_quantized_(&a, 1); }
 
 /* ---- prepare_receive --------------------------------------------------------------------------------------------- */
 

@@ -217,12 +217,14 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
 
+/* No GEMM of another operation or rank need run beside a kernel that waits. */
+static int moek_ep_alone_(const moek_ep *ep) { return ep->sharing <= 1 && ep->config.handles == 1; }
+
 /* The most blocks of a kernel, `each` on a multiprocessor.  Where GEMMs of another operation or rank may have to run
  * beside one that waits, half of the multiprocessors stay free for them: each could be what the other waits for. */
 static int moek_ep_blocks_(const moek_ep *ep, int each)
 {
-    const int alone = ep->sharing <= 1 && ep->config.handles == 1;
-    const int n = alone ? each * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
+    const int n = moek_ep_alone_(ep) ? each * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
     return n > 1 ? n : 1;
 }
 
@@ -276,7 +278,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
-    a.go = ep->sharing <= 1 && ep->config.handles == 1;
+    a.go = moek_ep_alone_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;

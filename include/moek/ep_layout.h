@@ -150,9 +150,13 @@ static int32_t *moek_ep_places_(const moek_ep *ep) { return (int32_t *)(ep->base
 
 /* Wherever the window is: a few at a time. */
 enum { MOEK_EP_PLACES_ = 512 };
+static int moek_ep_few_(const moek_ep *ep, int first)
+{
+    return ep->physical_experts - first < MOEK_EP_PLACES_ ? ep->physical_experts - first : (int)MOEK_EP_PLACES_;
+}
 static int moek_ep_some_places_(const moek_ep *ep, int first, int32_t *place)
 {
-    const int n = ep->physical_experts - first < MOEK_EP_PLACES_ ? ep->physical_experts - first : (int)MOEK_EP_PLACES_;
+    const int n = moek_ep_few_(ep, first);
     if (n > 0) moek_ep_copy_(ep, place, ep->base[ep->config.rank] + moek_ep_places_at_(ep, first), 4 * (size_t)n);
     return n;
 }
@@ -164,7 +168,7 @@ static moek_status moek_ep_fill_places_(const moek_ep *ep, const int32_t *owner)
     moek_status status = MOEK_OK;
     memset(count, 0, sizeof count);
     for (first = 0; first < ep->physical_experts && status == MOEK_OK; first += n) {
-        n = ep->physical_experts - first < MOEK_EP_PLACES_ ? ep->physical_experts - first : (int)MOEK_EP_PLACES_;
+        n = moek_ep_few_(ep, first);
         for (e = 0; e < n; e++)
             place[e] = owner ? owner[first + e] << 16 | count[owner[first + e]]++
                      : moek_ep_home_(&ep->config, ep->physical_experts, first + e);

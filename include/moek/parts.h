@@ -384,19 +384,18 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     return plan->down[tile]->launch(&g, stream);
 }
 
-/* The most tokens that a layer row with m = 4 can take, but no more than `tokens`. */
-static int moek_few_fit_(const moek_plan *plan, int tokens)
+/* Can a layer row with m = 4 take so many tokens? */
+static int moek_few_fits_(const moek_plan *plan, int tokens)
 {
     const moek_config *c = &plan->config;
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
-    while (tokens && !moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
-                                  moek_act_gated_(c->act), moek_is_fp8_(c->quant) ? 1 : 2, blocks).fits) tokens--;
-    return tokens;
+    return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
+                       moek_is_fp8_(c->quant) ? 1 : 2, blocks).fits;
 }
-/* The same, but no more than it was measured to win at, if nobody asks for it. */
-static int moek_few_tokens_(const moek_plan *plan)
+/* The most at which it was measured to win, or, if it was asked for, that it may have. */
+static int moek_few_most_(const moek_plan *plan)
 {
-    return moek_few_fit_(plan, plan->layers_demanded ? 4 : plan->config.inter > 1024 ? 1 : 3);
+    return plan->layers_demanded ? 4 : plan->config.inter > 1024 ? 1 : 3;
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
@@ -411,10 +410,10 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
-        if (k->m > 4 || tokens <= moek_few_fit_(plan, 4)) return k;
+        if (k->m > 4 || moek_few_fits_(plan, tokens)) return k;
     }
     for (i = 0; i < plan->layers && plan->layer[i]->m == 4; i++)
-        if (tokens <= moek_few_tokens_(plan)) return plan->layer[i];
+        if (tokens <= moek_few_most_(plan) && moek_few_fits_(plan, tokens)) return plan->layer[i];
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
         plan->config.inter > 1024 && !plan->layers_demanded) return NULL;
     for (; i < plan->layers; i++)

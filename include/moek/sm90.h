@@ -350,6 +350,7 @@ MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
 {
     while (moek_flag_read_(flag) < n) continue;
 }
+
 /* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
 MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
