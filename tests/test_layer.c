@@ -3,7 +3,7 @@
  *   cc -std=c99 -O2 -Iinclude -Itests tests/test_layer.c -lm -o layer                       the CPU rows
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
- *   ./layer [SM90 | SM80 | CPU]                                                                    one backend only
+ *   ./layer [SM90 | SM80 | CPU [WORD]]                     one backend only, and tests whose names hold the word
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Tolerances: layer.h, layer_tolerance. */
 #ifdef MOEK_EMU
@@ -908,9 +908,12 @@ static void test_own_experts(void)
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
+static const char *wanted = "";                      /* a word of test names */
+
 static void run(const char *backend_name, const char *test_name, void (*test)(void))
 {
     const int failed = check_failed;
+    if (!strstr(test_name, wanted)) return;
     rng_seed(1);                                       /* a test gives the same, whatever runs before it */
     layer_worst = 0;
     test();
@@ -960,6 +963,7 @@ static void try_backend(const char *name, int number, int arch, const char *only
 int main(int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : NULL;
+    if (argc > 2) wanted = argv[2];
 #define BACKEND(name, number, arch) try_backend(#name, number, arch, only);
     MOEK_EACH_BACKEND(BACKEND)
 #undef BACKEND
