@@ -313,8 +313,8 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
     const moek_layer_args *const a = &p.a;
     const int t = threadIdx.x, slots = a->tokens * a->topk, experts = p.up.experts;
     const int gated = p.up.w_rows > p.up.n;
-    unsigned long long *const met = (unsigned long long *)a->state;
-    int32_t *const flags = a->state + 8, *const ready = flags + 2 * MOEK_SPLITS;
+    unsigned long long *const met = (unsigned long long *)a->state->flags;
+    int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
     moek_schedule_ s;
     float weight[4] = {1, 1, 1, 1};
     int i, row_blocks, all[2], demand[2], inflight;        /* of up, of down: tiles; whether they are taken by demand */
@@ -358,7 +358,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     int until = p.size[0].steps;
                     if (demand[0]) {
                         if (t == 0) {
-                            w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(a->state + 3, 1);
+                            w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(a->state->flags + 3, 1);
                             claim[n % CLAIMS] = w.tile;
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
@@ -377,7 +377,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
                         if (issued == 1) {
-                            if (t == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                            if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
                         issued++;
                         if (t == 0) {
@@ -397,7 +397,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     int until = p.size[1].steps;
                     if (demand[1]) {
                         if (t == 0) {
-                            w.tile = atomicAdd(a->state + 4, 1);
+                            w.tile = atomicAdd(a->state->flags + 4, 1);
                             claim[n % CLAIMS] = w.tile;
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
@@ -416,7 +416,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
                         if (issued == 1) {
-                            if (t == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                            if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
                         issued++;
                         if (t == 0) {
@@ -456,7 +456,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     if (!begun) {                  /* (A block with no tile must not look: others clear the count.) */
-                        if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                        if (u % 32 == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         __syncwarp();
                         begun = 1;
                     }
@@ -534,7 +534,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
         int slot = 0, phase = 0, j, to[M / 8], n = 0;
         moek_registers_more_(216);
         moek_named_wait_(3, CONSUMERS);
-        if (t == 128) moek_flag_add_(a->state + 2);
+        if (t == 128) moek_flag_add_(a->state->flags + 2);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
         #pragma unroll
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
@@ -686,8 +686,8 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
-        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_STATE; i += gridDim.x * CONSUMERS)
-            a->state[i] = 0;
+        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
+            a->state->flags[i] = 0;
         if (a->y && p.size[1].tiles * a->tokens <= 8 * (int)gridDim.x)
             moek_layer_bf16_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 1);
         else if (a->y) moek_layer_bf16_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 2);

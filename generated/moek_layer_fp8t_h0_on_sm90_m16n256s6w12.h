@@ -349,8 +349,8 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
     const moek_layer_args *const a = &p.a;
     const int t = threadIdx.x, slots = a->tokens * a->topk, experts = p.up.experts;
     const int gated = p.up.w_rows > p.up.n;
-    unsigned long long *const met = (unsigned long long *)a->state;
-    int32_t *const flags = a->state + 8, *const ready = flags + 2 * MOEK_SPLITS;
+    unsigned long long *const met = (unsigned long long *)a->state->flags;
+    int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
     moek_schedule_ s;
     float weight[4] = {1, 1, 1, 1};
     moek_words_ x[MOEK_LAYER_FP8T_H0_ON_SM90_M16N256S6W12_FIRST];
@@ -400,7 +400,7 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
                     int until = p.size[0].steps;
                     if (demand[0]) {
                         if (t == 0) {
-                            w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(a->state + 3, 1);
+                            w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(a->state->flags + 3, 1);
                             claim[n % CLAIMS] = w.tile;
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
@@ -419,7 +419,7 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
                         if (issued == 1) {
-                            if (t == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                            if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
                         issued++;
                         if (t == 0) {
@@ -439,7 +439,7 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
                     int until = p.size[1].steps;
                     if (demand[1]) {
                         if (t == 0) {
-                            w.tile = atomicAdd(a->state + 4, 1);
+                            w.tile = atomicAdd(a->state->flags + 4, 1);
                             claim[n % CLAIMS] = w.tile;
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
@@ -458,7 +458,7 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
                         if (issued == 1) {
-                            if (t == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                            if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
                         issued++;
                         if (t == 0) {
@@ -498,7 +498,7 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
                     moek_layer_fp8t_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     if (!begun) {                  /* (A block with no tile must not look: others clear the count.) */
-                        if (u % 32 == 0) moek_flag_reach_(a->state + 2, (int)gridDim.x);
+                        if (u % 32 == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         __syncwarp();
                         begun = 1;
                     }
@@ -583,7 +583,7 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
             for (j = 1; j < MOEK_LAYER_FP8T_H0_ON_SM90_M16N256S6W12_FIRST; j++) x[j - 1] = x[j];
         }
         moek_named_wait_(3, CONSUMERS);
-        if (t == 128) moek_flag_add_(a->state + 2);
+        if (t == 128) moek_flag_add_(a->state->flags + 2);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
         #pragma unroll
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
@@ -765,8 +765,8 @@ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp8
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
-        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_STATE; i += gridDim.x * CONSUMERS)
-            a->state[i] = 0;
+        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
+            a->state->flags[i] = 0;
         if (a->y && p.size[1].tiles * a->tokens <= 8 * (int)gridDim.x)
             moek_layer_fp8t_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 1);
         else if (a->y) moek_layer_fp8t_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 2);

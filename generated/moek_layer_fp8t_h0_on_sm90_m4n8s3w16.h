@@ -32,111 +32,128 @@ MOEK_DEVICE moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share moek_layer_fp8t_h0_on_sm9
     return s;
 }
 
-/* Where a warp is: segment v, 8 rows of w with all of their k, at item g.  Segments of up: columns of h, of gate and
- * then of up, expert by expert; of down: columns of y, for one expert after the other. */
-typedef struct moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk { int v, g, steps; } moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk;
+/* What a warp asks for: of 8 rows of w, with all of their k, an item after the other.  The order of such rows: in up
+ * the columns of h, of gate and then of up (half 1), expert by expert; in down the columns of y, for one expert after
+ * the other.  asks: items to ask for, `down` of them of down; run: until other rows begin. */
+typedef struct moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk {
+    const unsigned char *w;                            /* this lane's first 16 bytes of the next item */
+    const float *scale;                                /* fp8: of its half lane % 2 */
+    int left;                                          /* bytes of k from the next item on */
+    int unit, d, half, asks, down, run, put;
+} moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk;
 
-/* To item i of the block's, whose first segment is v0. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, int down, int v0, int i)
+/* To item g of rows (unit, d, half).  mine: lane d has the number of the d-th expert in use. */
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, int g, int mine)
 {
-    const int v = (int)moek_over_(i, p->over_steps[down]);
-    at->steps = p->steps[down];
-    at->v = v0 + v;
-    at->g = i - v * at->steps;
-}
-/* On.  1: to another segment. */
-MOEK_DEVICE int moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at)
-{
-    if (++at->g < at->steps) return 0;
-    at->g = 0;
-    at->v++;
-    return 1;
-}
-
-/* The rows that a warp asks for: this lane's, from its first 16 bytes on; how many bytes come from there on. */
-typedef struct moek_layer_fp8t_h0_on_sm90_m4n8s3w16_from {
-    const unsigned char *w;
-    int end;
-    const float *scale;
-} moek_layer_fp8t_h0_on_sm90_m4n8s3w16_from;
-
-/* Those of segment v.  mine: lane d has the number of the d-th expert in use. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_from *at, int v, int down, int mine, int used)
-{
+    const int down = at->asks <= at->down, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
     const moek_gemm_args *const a = down ? &p->down : &p->up;
-    int first = 0, step = 1, d, unit, row, e;
-    if (down) {
-        unit = moek_quotient_(v, used);
-        d = v - unit * used;
-    } else {
-        unit = p->parts == 2 ? v >> 1 : v;
-        d = (int)moek_over_(unit, p->over_units);
-        unit -= d * p->units[0];
-        if (p->parts == 2) { first = v & 1 ? a->up_first : a->gate_first; step = a->w_step; }
-    }
-    e = __shfl_sync(0xffffffff, mine, d);
-    row = first + 8 * unit * step;
-    at->w = (const unsigned char *)a->w + threadIdx.x % 4 * 16 +
-            ((size_t)e * a->w_rows + row + min((int)threadIdx.x % 32 / 4, a->n - 1 - 8 * unit) * step) *
-            ((size_t)a->k * 1);
-    at->end = a->k * 1 - threadIdx.x % 4 * 16;
+    const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * 1;
+    const int step = gated ? a->w_step : 1;
+    const int row = (gated ? at->half ? a->up_first : a->gate_first : 0) + 8 * at->unit * step;
+    at->w = (const unsigned char *)a->w + g * 256 + lane % 4 * 16 +
+            ((size_t)e * a->w_rows + row + min(lane / 4, a->n - 1 - 8 * at->unit) * step) * (size_t)bytes;
+    at->left = bytes - g * 256;
+    at->run = p->steps[down] - g;
     at->scale = a->w_scale + e;
 }
-
-/* Ask for an item.  to: this lane's 16 bytes of each 64 of k; the next 64 are 512 on. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(unsigned char *to, const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_from *from, int g)
+/* To the first item of a block's share of up, or of down, that is this warp's. */
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share s, int used,
+                                   int mine)
 {
-    int i;
-    #pragma unroll
-    for (i = 0; i < 4; i++) {
-        const int at = g * 256 + i * 64, in = at < from->end;
-        moek_cp_async16_(to + i * 512, from->w + (in ? at : 0), in ? 16 : 0);
+    const int down = at->asks <= at->down;
+    int v = (int)moek_over_(s.begin, p->over_steps[down]);
+    const int g = s.begin - v * p->steps[down];
+    at->half = 0;
+    if (down) {
+        at->unit = moek_quotient_(v, used);
+        at->d = v - at->unit * used;
+        at->unit += s.unit0;
+    } else {
+        if (p->parts == 2) { at->half = v & 1; v >>= 1; }
+        v += s.unit0;
+        at->d = (int)moek_over_(v, p->over_units);
+        at->unit = v - at->d * p->units[0];
     }
+    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(p, at, g, mine);
 }
-/* Scales of an item: of each half. */
-MOEK_DEVICE float2 moek_layer_fp8t_h0_on_sm90_m4n8s3w16_scale_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_from *from, int g)
+/* Ask for the next item, if there is one.  to: this lane's 16 bytes of each 64 of k, 512 apart. */
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, unsigned char *ring,
+                                 float *scales, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share down, int used, int mine)
 {
-    const float s = __ldg(from->scale);
-    (void)g;
-    return make_float2(s, s);
-}
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_times_(float2 factor[2], float2 scale)
-{
-    factor[0].x *= scale.x; factor[0].y *= scale.x; factor[1].x *= scale.y; factor[1].y *= scale.y;
+    const int lane = threadIdx.x % 32;
+    unsigned char *const to = ring + at->put * 2048;
+    int i;
+    if (at->asks > 0) {
+        if (at->left >= 256) {
+            #pragma unroll
+            for (i = 0; i < 4; i++) moek_cp_async16_(to + i * 512, at->w + i * 64, 16);
+            if (lane < 2) moek_cp_async4_(scales + at->put * 2 + lane, at->scale);
+        } else {
+            #pragma unroll
+            for (i = 0; i < 4; i++) {
+                const int in = lane % 4 * 16 + i * 64 < at->left;
+                moek_cp_async16_(to + i * 512, in ? at->w + i * 64 : (const unsigned char *)p->up.w, in ? 16 : 0);
+            }
+            if (lane < 2) moek_cp_async4_(scales + at->put * 2 + lane,
+                                          at->scale);
+        }
+        at->w += 256;
+        at->left -= 256;
+        if (++at->put == 3) at->put = 0;
+        at->asks--;
+        if (--at->run == 0 && at->asks > 0) {
+            if (at->asks == at->down) {
+                moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(p, at, down, used, mine);
+            } else {
+                if (at->asks < at->down) {
+                    if (++at->d == used) { at->d = 0; at->unit++; }
+                } else if (p->parts == 2 && !at->half) {
+                    at->half = 1;
+                } else {
+                    at->half = 0;
+                    if (++at->unit == p->units[0]) { at->unit = 0; at->d++; }
+                }
+                moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(p, at, 0, mine);
+            }
+        } else if (at->asks > 0 && at->asks == at->down) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(p, at, down, used, mine);
+    }
+    moek_cp_async_commit_();
 }
 
-/* A lane's part of 256 bytes of w of a row of x or h (NULL: zeros). */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_b_(moek_words_ *b, const unsigned char *row)
-{
-    int i;
-    #pragma unroll
-    for (i = 0; i < 4; i++)
-        b[i] = row ? moek_load_words_(row + i / 2 * 256 + i % 2 * 16)
-                   : moek_zero_words_();
-}
-/* sum += item * b, for tokens 2 (lane % 2) and the next; factor: of these two, for each half. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(float sum[2], const unsigned char *item, const moek_words_ *b,
-                                 const float2 factor[2], int live)
+/* sum += item * b: all quarters that mma makes.  f_at: factors of this lane's two tokens, for each half. */
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(float sum[4], const unsigned char *item, const unsigned char *b_at, const float *f_at,
+                                 const float *scales, int live)
 {
     float c[2][4] = {{0}};
-    const int upper = threadIdx.x & 2;
+    float2 f[2];
     int h, i;
+    f[0] = *(const float2 *)f_at;
+    f[1] = f[0];
+    {
+        const float2 s = *(const float2 *)scales;
+        f[0].x *= s.x; f[0].y *= s.x; f[1].x *= s.y; f[1].y *= s.y;
+    }
     #pragma unroll
     for (h = 0; h < 2; h++) {
         const moek_words_ first = moek_load_words_(item + h * 1024), last = moek_load_words_(item + h * 1024 + 512);
         #pragma unroll
         for (i = 0; i < 4; i++) {
+            const moek_words_ b = moek_load_words_(b_at + h * 256 + i / 2 * 16);
             uint32_t u[2], v[2], w[4];
             moek_fp16_of_e4m3_(u, first.w[i]);
             moek_fp16_of_e4m3_(v, last.w[i]);
             w[0] = u[0]; w[1] = v[0]; w[2] = u[1]; w[3] = v[1];
-            moek_mma_fp16_(c[h], w, b[2 * h + i / 2].w + i % 2 * 2);
+            moek_mma_fp16_(c[h], w, b.w + i % 2 * 2);
         }
     }
-    if (live & 1)
-        sum[0] += (upper ? c[0][2] : c[0][0]) * factor[0].x + (upper ? c[1][2] : c[1][0]) * factor[1].x;
-    if (live & 2)
-        sum[1] += (upper ? c[0][3] : c[0][1]) * factor[0].y + (upper ? c[1][3] : c[1][1]) * factor[1].y;
+    if (live & 1) {
+        sum[0] = fmaf(c[1][0], f[1].x, fmaf(c[0][0], f[0].x, sum[0]));
+        sum[2] = fmaf(c[1][2], f[1].x, fmaf(c[0][2], f[0].x, sum[2]));
+    }
+    if (live & 2) {
+        sum[1] = fmaf(c[1][1], f[1].y, fmaf(c[0][1], f[0].y, sum[1]));
+        sum[3] = fmaf(c[1][3], f[1].y, fmaf(c[0][3], f[0].y, sum[3]));
+    }
 }
 
 /* Which of a lane's two tokens have this expert: their bits. */
@@ -146,23 +163,25 @@ MOEK_DEVICE int moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(const int *slot_of)
     return (slot_of[i] >= 0) | (slot_of[i + 1] >= 0) << 1;
 }
 /* A warp's sums of 8 rows -> page[row][4 tokens]; begin anew. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(float *page, float sum[2])
+MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(float *page, float sum[4])
 {
-    const int lane = threadIdx.x % 32;
-    sum[0] += __shfl_xor_sync(0xffffffff, sum[0], 2);
-    sum[1] += __shfl_xor_sync(0xffffffff, sum[1], 2);
-    if (!(lane & 2)) moek_store2_(page + lane / 4 * 4 + lane % 2 * 2, sum[0], sum[1]);
-    sum[0] = sum[1] = 0;
+    const int lane = threadIdx.x % 32, upper = lane & 2;
+    float x = upper ? sum[2] : sum[0], y = upper ? sum[3] : sum[1];
+    x += __shfl_xor_sync(0xffffffff, x, 2);
+    y += __shfl_xor_sync(0xffffffff, y, 2);
+    if (!upper) moek_store2_(page + lane / 4 * 4 + lane % 2 * 2, x, y);
+    sum[0] = sum[1] = sum[2] = sum[3] = 0;
 }
-/* What the warps have put there for items [from, until) of the block's, in the order of k: warp w on page first + w, if
- * it has an item at all; i: which of a page. */
-MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(const float *pages, int first, int from, int until, int all, int i)
+/* What the warps have put there for items [from, until) of the block's, in the order of k: warp w on page w, if it has
+ * such an item.  All lanes of a warp come here together, each for one of the 32 sums of a page. */
+MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(const float *pages, int from, int until, int all)
 {
-    const int last = moek_quotient_(16 * until - 1, all);
+    const int lane = threadIdx.x % 32, begin = all * lane / 16, end = all * (lane + 1) / 16;
+    const unsigned warps = __ballot_sync(0xffffffff, lane < 16 && max(begin, from) < min(end, until));
     float sum = 0;
-    int warp;
-    for (warp = moek_quotient_(16 * from + 15, all); warp <= last; warp++)
-        if (all * warp / 16 != all * (warp + 1) / 16) sum += pages[(first + warp) * 32 + i];
+    int w;
+    #pragma unroll
+    for (w = 0; w < 16; w++) if (warps >> w & 1) sum += pages[w * 32 + lane];
     return sum;
 }
 
@@ -175,19 +194,16 @@ MOEK_DEVICE int moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(const moek_layer_fp8t
     *group = part - *row * 2 * p->steps[down];
     return *group * 128 + i % 16 * 8;
 }
-MOEK_DEVICE moek_words_ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_x_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, int i)
+/* These columns as they lie in memory; of h that is the complement, and 0 is what is not there yet. */
+MOEK_DEVICE moek_words_ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, int down, const uint16_t *from, int i, int rows,
+                                         const int *pair_of)
 {
+    const int k = down ? p->down.k : p->up.k;
     int row, group;
-    const int column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(p, 0, i, &row, &group);
-    if (row >= p->a.tokens || column >= p->up.k) return moek_zero_words_();
-    return moek_load_l2_((const uint16_t *)p->a.x + (size_t)row * p->up.k + column);
-}
-MOEK_DEVICE moek_words_ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_h_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, int i, int slots, const int *pair_of)
-{
-    int row, group;
-    const int column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(p, 1, i, &row, &group);
-    if (row >= slots || column >= p->down.k || pair_of[row] < 0) return moek_zero_words_();
-    return moek_load_l2_((const uint16_t *)p->a.h + (size_t)row * p->down.k + column);
+    const int column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(p, down, i, &row, &group);
+    if (row >= rows || column >= k || (down && pair_of[row] < 0))
+        return down ? moek_not_words_(moek_zero_words_()) : moek_zero_words_();
+    return moek_load_relaxed_(from + (size_t)row * k + column);
 }
 MOEK_DEVICE moek_words_ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(uint2 codes)
 {
@@ -215,41 +231,33 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
      * that has it (-1: none), and its weight; the pair of a slot (-1: none, or a slot before it has the same). */
     __shared__ int list[WARPS][SLOTS], slot_of[4 * SLOTS], pair_of[SLOTS];
     __shared__ float weight_of[4 * SLOTS];
-    __shared__ float2 scale_of[WARPS][STAGES];         /* of the items in the ring */
-    float2 scale = {0, 0};
+    __shared__ int turn_of;
+    uint16_t *h;
+    float inverse;
+    __shared__ __align__(8) float scale_of[WARPS][STAGES][2];          /* of the items in the ring */
     const moek_layer_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32, warp = t / 32, tokens = a->tokens, slots = tokens * a->topk;
     const int dtype = p.up.dtype;
     /* A lane's part of b. */
     const int token = lane / 4 % 4, bytes = lane / 16 * 128 + lane % 4 * 32;
-    const int x_row = token < tokens ? token : -1;
     moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share up, down;
-    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk ask, at;                           /* at what is asked for, and at what is multiplied */
-    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_from from;
+    const unsigned char *b_at;
+    const float *f_at;
+    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk ask;
     moek_words_ x[FIRST];
-    float sum[2] = {0, 0};
-    float weight = 1;
-    int id, used, mine, row, column, unit, d, live, i, j;
-    int asked = 0, put = 0, slot = 0;                  /* items asked for; where the next goes, and comes from */
+    float weight = 1, sum[4] = {0, 0, 0, 0};
+    int id, used, mine, row, column, d, live, page, run, turn = 0, slot = 0, i, j;
 
+    if (warp == WARPS - 1) for (i = lane; i < 4 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
     moek_grid_wait_();
     moek_grid_go_();
     id = lane < slots ? a->ids[lane] : -1;
     if (a->weights && lane < slots) weight = a->weights[lane];
     #pragma unroll
-    for (i = 0; i < FIRST; i++) x[i] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_x_(&p, t + i * THREADS);
-    #pragma unroll 1
-    for (i = t; i - lane < tokens * p.steps[0] * 2 * LANES; i += THREADS) {    /* x -> act */
-        int group;
-        column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(&p, 0, i, &row, &group);
-        if (row < tokens)
-            moek_store_words_(act + row * p.pitch[0] + column * 2, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_static_codes_(x[0],
-                __fdiv_rn(1.0f, *p.up.a_scale), dtype)));
-        #pragma unroll
-        for (j = 1; j < FIRST; j++) x[j - 1] = x[j];
-        x[FIRST - 1] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_x_(&p, i + FIRST * THREADS);
-    }
-    if (t < 4) factors[t] = *p.up.a_scale;
+    for (i = 0; i < FIRST; i++)
+        x[i] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(&p, 0, (const uint16_t *)a->x, t + i * THREADS, tokens, NULL);
+    if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
+    inverse = __fdiv_rn(1.0f, *p.up.a_scale);
     {                                                  /* the experts in use, by their first slots */
         const int in = (uint32_t)id < (uint32_t)p.up.experts;
         const unsigned before = (1u << lane) - 1, same = __match_any_sync(0xffffffff, in ? id : -1);
@@ -259,6 +267,13 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         if (leads) list[warp][__popc(leaders & before)] = id;
         __syncwarp();
         mine = list[warp][min(lane, max(used - 1, 0))];
+        up = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(&p, used * p.units[0], p.parts * p.steps[0]);
+        down = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(&p, p.units[1], used * p.steps[1]);
+        ask.asks = up.n + down.n; ask.down = down.n; ask.put = 0;
+        if (ask.asks) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, up.n ? up : down, used, mine);
+        #pragma unroll 1
+        for (i = 0; i < STAGES - 1; i++)
+            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], down, used, mine);
         if (warp == WARPS - 1) {
             const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
             const int pair = in ? 4 * leader + lane / a->topk : -1;
@@ -272,158 +287,149 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
                 }
                 weight = weights;
             }
-            for (i = lane; i < 4 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
-            __syncwarp();
             if (in && !(all_same & before)) { slot_of[pair] = lane; weight_of[pair] = weight; }
             pair_of[lane] = in && !(all_same & before) ? pair : -1;
         }
     }
-    up = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(&p, used * p.units[0], p.parts * p.steps[0]);
-    down = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(&p, p.units[1], used * p.steps[1]);
-    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 0, up.unit0 * p.parts, up.begin);
-    at = ask;
-    if (up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
     #pragma unroll 1
-    for (i = 0; i < STAGES - 1; i++) {
-        if (asked == up.n && down.n) {                         /* on to down */
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-        }
-        if (lane == 0) scale_of[warp][(put ? put : STAGES) - 1] = scale;   /* of the one before: it has come by now */
-        __syncwarp();
-        if (asked < up.n + down.n) {
-            scale = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_scale_(&from, ask.g);
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
-            if (++put == STAGES) put = 0;
-            asked++;
-            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked != up.n && asked < up.n + down.n) {
-                if (asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-                else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-            }
-        }
-        moek_cp_async_commit_();
+    for (i = t; i - lane < tokens * p.steps[0] * 2 * LANES; i += THREADS) {    /* x -> act */
+        const int pitch = p.pitch[0];
+        int group;
+        column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(&p, 0, i, &row, &group);
+        if (row < tokens)
+            moek_store_words_(act + row * pitch + column * 2, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_static_codes_(x[0], inverse, dtype)));
+        #pragma unroll
+        for (j = 1; j < FIRST; j++) x[j - 1] = x[j];
+        x[FIRST - 1] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(&p, 0, (const uint16_t *)a->x, i + FIRST * THREADS, tokens, NULL);
     }
+    if (t < 4) factors[t] = *p.up.a_scale;
+    if (t == 0) turn_of = turn;
     __syncthreads();
+    turn = turn_of;
+    h = a->state->h[turn];
 
     /* ---- up ---- */
-    #pragma unroll 1
-    for (i = 0; i < up.n; i++) {
-        moek_words_ b[4];
-        float2 factor[2];
-        factor[0] = *(const float2 *)(factors + 0 + lane % 2 * 2);
-        factor[1] = factor[0];
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_b_(b, x_row >= 0 ? act + x_row * p.pitch[0] + at.g * 512 + bytes : NULL);
-        moek_cp_async_wait_(1);
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_times_(factor, scale_of[warp][slot]);
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor, 3);
-        if (++slot == STAGES) slot = 0;
-        if (asked == up.n && down.n) {                         /* on to down */
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
+    {
+        const int v = (int)moek_over_(up.begin, p.over_steps[0]), g = up.begin - v * p.steps[0];
+        /* (Nobody looks at the sums of a token that is not there: any row will do.) */
+        const unsigned char *const b_first = act + min(token, tokens - 1) * p.pitch[0] + bytes;
+        const float *const f_first = factors + lane % 2 * 2;
+        page = v + warp;
+        run = p.steps[0] - g;
+        b_at = b_first + g * 512;
+        f_at = f_first;
+        live = 3;
+        #pragma unroll 1
+        for (i = up.n; i > 0; i--) {
+            __syncwarp();                                      /* what all have read, may be written */
+            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], down, used, mine);
+            moek_cp_async_wait_(STAGES - 1);
+            __syncwarp();
+            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
+            if (++slot == STAGES) slot = 0;
+            b_at += 512;
+            if (--run == 0) {
+                moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                page++;
+                b_at = b_first;
+                f_at = f_first;
+                run = p.steps[0];
+            } else if (i == 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
         }
-        if (lane == 0) scale_of[warp][(put ? put : STAGES) - 1] = scale;   /* of the one before: it has come by now */
-        __syncwarp();
-        if (asked < up.n + down.n) {
-            scale = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_scale_(&from, ask.g);
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
-            if (++put == STAGES) put = 0;
-            asked++;
-            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked != up.n && asked < up.n + down.n) {
-                if (asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-                else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-            }
-        }
-        moek_cp_async_commit_();
-        row = at.v - up.unit0 * p.parts;
-        if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&at) || i == up.n - 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + (row + warp) * 32, sum);
     }
     __syncthreads();
     #pragma unroll 1
     for (i = t; i < up.units * 32; i += THREADS) {     /* h of unit i / 32 */
-        const int unit = up.unit0 + i / 32, item = i / 32 * up.each, until = item + p.steps[0];
-        d = (int)moek_over_(unit, p.over_units);
-        column = (unit - d * p.units[0]) * 8 + i % 32 / 4;
+        const int from = i / 32 * up.each, until = from + up.each, half = from + p.steps[0], gated = p.parts == 2;
+        const int of = up.unit0 + i / 32;
+        const float *const first = pages + i / 32 * p.parts * 32;
+        float gate = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(first, from, half, up.all), other = 0;
+        if (gated) other = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(first + 32, half, until, up.all);
+        d = (int)moek_over_(of, p.over_units);
+        column = (of - d * p.units[0]) * 8 + i % 32 / 4;
         row = slot_of[4 * d + i % 4];
         if (row >= 0 && column < p.up.n) {
             const uint16_t *const bias = (const uint16_t *)p.up.bias + (size_t)list[warp][d] * p.up.w_rows;
-            const int gated = p.parts == 2, first = i / 32 * p.parts;
-            float gate = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(pages, first, item, until, up.all, i % 32), other = 0;
-            if (gated) other = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(pages, first + 1, until, item + up.each, up.all, i % 32);
             if (p.up.bias) {
                 gate += moek_from_t_(bias[gated ? p.up.gate_first + column * p.up.w_step : column], dtype);
                 if (gated) other += moek_from_t_(bias[p.up.up_first + column * p.up.w_step], dtype);
             }
-            ((uint16_t *)a->h)[(size_t)row * p.up.n + column] =
-                moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype);
+            moek_store_relaxed_(h + (size_t)row * p.up.n + column, moek_not_t_(
+                moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype)));
         }
     }
-    __syncthreads();
-    if (t == 0) moek_meet_((unsigned long long *)a->state, gridDim.x);
     for (i = t; i < 4 * used; i += THREADS)
         factors[i] = weight_of[i] * *p.down.a_scale;
-    __syncthreads();
+    inverse = __fdiv_rn(1.0f, *p.down.a_scale);
 
     /* ---- down ---- */
+    #pragma unroll
+    for (i = 0; i < FIRST; i++) x[i] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, t + i * THREADS, slots, pair_of);
     #pragma unroll 1
     for (i = t; i - lane < slots * p.steps[1] * 2 * LANES; i += THREADS) {     /* h -> act */
-        const moek_words_ h = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_h_(&p, i, slots, pair_of);
-        int group, pair;
+        const int pitch = p.pitch[1];
+        int group, pair, tries = 0;
+        while (!__all_sync(0xffffffff, moek_all_there_(x[0]))) {
+            if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
+            if (!moek_all_there_(x[0])) x[0] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, i, slots, pair_of);
+        }
+        if (tries)
+            #pragma unroll
+            for (j = 1; j < FIRST; j++)
+                if (!moek_all_there_(x[j])) x[j] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, i + j * THREADS, slots, pair_of);
+        x[0] = moek_not_words_(x[0]);
         column = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_part_(&p, 1, i, &row, &group);
         pair = row < slots ? pair_of[row] : -1;
         if (pair >= 0)
-            moek_store_words_(act + row * p.pitch[1] + column * 2, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_static_codes_(h,
-                __fdiv_rn(1.0f, *p.down.a_scale), dtype)));
+            moek_store_words_(act + row * pitch + column * 2, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fp16_(moek_static_codes_(x[0], inverse, dtype)));
+        #pragma unroll
+        for (j = 1; j < FIRST; j++) x[j - 1] = x[j];
+        x[FIRST - 1] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, i + FIRST * THREADS, slots, pair_of);
     }
     __syncthreads();
-    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &at, 1, down.unit0 * used, down.begin);
-    unit = down.n ? at.v / used : 0;
-    d = down.n ? at.v - unit * used : 0;
-    row = slot_of[4 * d + token];
-    live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
-    #pragma unroll 1
-    for (i = 0; i < down.n; i++) {
-        moek_words_ b[4];
-        float2 factor[2];
-        factor[0] = *(const float2 *)(factors + 4 * d + lane % 2 * 2);
-        factor[1] = factor[0];
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_b_(b, row >= 0 ? act + row * p.pitch[1] + at.g * 512 + bytes : NULL);
-        moek_cp_async_wait_(1);
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_times_(factor, scale_of[warp][slot]);
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b, factor, live);
-        if (++slot == STAGES) slot = 0;
-        if (asked == up.n && down.n) {                         /* on to down */
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_start_(&p, &ask, 1, down.unit0 * used, down.begin);
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-        }
-        if (lane == 0) scale_of[warp][(put ? put : STAGES) - 1] = scale;   /* of the one before: it has come by now */
-        __syncwarp();
-        if (asked < up.n + down.n) {
-            scale = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_scale_(&from, ask.g);
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_fetch_(ring + put * ITEM, &from, ask.g);
-            if (++put == STAGES) put = 0;
-            asked++;
-            if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&ask) && asked != up.n && asked < up.n + down.n) {
-                if (asked < up.n) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 0, mine, used);
-                else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(&p, &from, ask.v, 1, mine, used);
-            }
-        }
-        moek_cp_async_commit_();
-        if (moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(&at)) {
-            if (++d == used) d = 0;
-            row = slot_of[4 * d + token];
-            live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
-        }
-        if ((d == 0 && at.g == 0) || i == down.n - 1) {
-            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + (unit - down.unit0 + warp) * 32, sum);
-            unit++;
+    for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
+        moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
+    {
+        const int v = (int)moek_over_(down.begin, p.over_steps[1]), g = down.begin - v * p.steps[1];
+        const unsigned char *const b_first = act + bytes;
+        const float *const f_first = factors + lane % 2 * 2;
+        const int unit = moek_quotient_(v, max(used, 1));
+        d = v - unit * used;
+        page = unit + warp;
+        run = p.steps[1] - g;
+        b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1] + g * 512;
+        f_at = f_first + 4 * d;
+        live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
+        #pragma unroll 1
+        for (i = down.n; i > 0; i--) {
+            __syncwarp();                                      /* what all have read, may be written */
+            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], down, used, mine);
+            moek_cp_async_wait_(STAGES - 1);
+            __syncwarp();
+            moek_layer_fp8t_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
+            if (++slot == STAGES) slot = 0;
+            b_at += 512;
+            if (--run == 0) {
+                if (++d == used) {
+                    d = 0;
+                    f_at = f_first;
+                    moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                    page++;
+                } else {
+                    f_at += 4;
+                    if (i == 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                }
+                b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
+                live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
+                run = p.steps[1];
+            } else if (i == 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
         }
     }
     __syncthreads();
     #pragma unroll 1
     for (i = t; i < down.units * 32; i += THREADS) {   /* y of unit i / 32 */
-        const int item = i / 32 * down.each;
-        float y = 0;
-        if (used) y = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(pages, i / 32, item, item + down.each, down.all, i % 32);
+        const int from = i / 32 * down.each;
+        float y = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(pages + i / 32 * 32, from, from + down.each, down.all);
         column = (down.unit0 + i / 32) * 8 + i % 32 / 4;
         if (i % 4 < tokens && column < p.down.n) {
             const size_t to = (size_t)(i % 4) * p.down.n + column;
@@ -451,7 +457,7 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
                         1, (int)blocks);
-    if (!p.fit.fits || !a->state || !a->h || !a->y) return MOEK_E_ARGUMENT;
+    if (!p.fit.fits || !a->state || !a->y) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
     for (i = 0; i < 2; i++) {

@@ -102,7 +102,7 @@ template <class T, class V> EMU_FN T atomicCAS(T *p, V is, V v) { return emu_swa
 /* ---- Fibres. ---- */
 
 enum { EMU_THREADS = 1024, EMU_STACK = 128 * 1024, EMU_SHARED = 227 * 1024, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
-enum emu_state { EMU_DONE, EMU_RUNS, EMU_AT_WARP, EMU_AT_BLOCK };
+enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_AT_WARP, EMU_AT_BLOCK };
 enum emu_word {
     EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
     EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16
@@ -279,6 +279,7 @@ EMU_FN void emu_run_block(size_t shared)
         emu_fibres[i].copies_count = emu_fibres[i].groups = 0;
     }
     for (;;) {
+        for (i = 0; i < emu_count; i++) if (emu_fibres[i].state == EMU_PAUSES) emu_fibres[i].state = EMU_RUNS;
         for (ran = 0, i = 0; i < warps; i++) ran |= emu_run_warp(moek_emu_backwards ? warps - 1 - i : i);
         for (alive = 0, i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
         if (!alive) break;
@@ -583,5 +584,10 @@ EMU_FN void moek_cp_async16_(void *shared, const void *global, int bytes) { emu_
 EMU_FN void moek_cp_async4_(void *shared, const void *global) { emu_cp_async(shared, global, 4, 4); }
 EMU_FN void moek_cp_async_commit_(void) { emu_fibres[emu_now].groups++; }
 #define moek_cp_async_wait_(n) emu_cp_async_wait(n)
+EMU_FN void moek_pause_(unsigned)                     /* until every warp has had its turn */
+{
+    emu_fibres[emu_now].state = EMU_PAUSES;
+    emu_yield();
+}
 
 #endif

@@ -94,6 +94,14 @@ MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
         asm volatile("ld.acquire.gpu.global.b64 %0, [%1];\n" : "=l"(have) : "l"(count) : "memory");
 }
 
+/* By a thread of each block: 0 or 1 in turns from launch to launch, the same in all blocks of one. */
+MOEK_DEVICE int moek_turn_(unsigned long long *count, unsigned blocks)
+{
+    unsigned long long have;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;\n" : "=l"(have) : "l"(count) : "memory");
+    return (int)(have / blocks & 1);
+}
+
 /* Rows of sm90 need code for sm_90a.  Where one is compiled for anything else its kernel is empty and takes 32 threads
  * at most, by which its launcher knows that there is no code. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -164,6 +172,20 @@ MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
                  : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
     return v;
 }
+
+/* What other blocks write, or read, at the same time: each of the eight T comes whole, in no order. */
+MOEK_DEVICE moek_words_ moek_load_relaxed_(const void *p)
+{
+    moek_words_ v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+    return v;
+}
+MOEK_DEVICE void moek_store_relaxed_(uint16_t *p, uint16_t t)
+{
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;\n" :: "l"(p), "h"(t) : "memory");
+}
+MOEK_DEVICE void moek_pause_(unsigned ns) { asm volatile("nanosleep.u32 %0;\n" :: "r"(ns)); }
 
 /* Four 8 x 8 matrices of 2-byte elements: lane 8 i + r points to row r of matrix i; r[i] of lane 4 g + q is elements 2q
  * and 2q + 1 of row g of matrix i. */
@@ -288,6 +310,7 @@ MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
 MOEK_FN unsigned moek_multiprocessors_(void) { return 1; }            /* blocks run one after another: none may wait */
 MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks) { *count += blocks; }
+MOEK_FN int moek_turn_(unsigned long long *count, unsigned blocks) { return (int)((*count)++ / blocks & 1); }
 MOEK_FN moek_words_ moek_load_words_(const void *shared) { moek_words_ r; memcpy(&r, shared, 16); return r; }
 MOEK_FN void moek_ldmatrix4_(uint32_t r[4], const void *shared)
 {
@@ -318,6 +341,8 @@ MOEK_FN uint32_t moek_to_e4m3x2_(float lo, float hi) { return moek_to_e4m3_(lo) 
 MOEK_FN void moek_store_words_(void *to, moek_words_ v) { memcpy(to, &v, 16); }
 MOEK_FN moek_words_ moek_load_once_(const void *global) { return moek_load_words_(global); }
 MOEK_FN moek_words_ moek_load_l2_(const void *global) { return moek_load_words_(global); }
+MOEK_FN moek_words_ moek_load_relaxed_(const void *global) { return moek_load_words_(global); }
+MOEK_FN void moek_store_relaxed_(uint16_t *global, uint16_t t) { *global = t; }
 MOEK_FN uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
 {
     return moek_to_e4m3x2_(a, b) | moek_to_e4m3x2_(c, d) << 16;
@@ -337,6 +362,25 @@ MOEK_DEVICE moek_words_ moek_zero_words_(void)
 {
     const moek_words_ v = {{0, 0, 0, 0}};
     return v;
+}
+
+/* What one block hands another needs no flag: T are stored as their complement, and 0 is what is not there yet.  (Two
+ * NaNs become one.) */
+MOEK_DEVICE uint16_t moek_not_t_(uint16_t t) { return t == 0xffff ? 1 : (uint16_t)~t; }
+MOEK_DEVICE moek_words_ moek_not_words_(moek_words_ v)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) v.w[i] = ~v.w[i];
+    return v;
+}
+MOEK_DEVICE int moek_all_there_(moek_words_ v)                        /* none of eight is 0 */
+{
+    uint32_t zero = 0;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) zero |= (v.w[i] - 0x00010001) & ~v.w[i] & 0x80008000;
+    return !zero;
 }
 
 /* Eight T from memory, by one load if `whole` (all are there, and aligned to 16 bytes), else the first n and zeros. */

@@ -179,13 +179,25 @@ typedef struct moek_combine_args {
     int early;                      /* see above                                                                      */
 } moek_combine_args;
 
+/* What launches of layer rows leave for each other; zeros before the first.  flags: of rows with m > 4; the first two
+ * count on, the others are left as zeros.  Rows with m = 4: launches counts the blocks of all launches; h is handed
+ * over here, in turns: one half is written and read while the other becomes zeros. */
+enum { MOEK_LAYER_FLAGS = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
+enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_FEW_RING = 96 * 1024,
+       MOEK_FEW_H = MOEK_FEW_BYTES - MOEK_FEW_RING };
+typedef struct moek_layer_state {
+    int32_t flags[MOEK_LAYER_FLAGS];
+    unsigned long long launches[2];
+    uint16_t h[2][MOEK_FEW_H / 2];
+} moek_layer_state;
+
 /* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down and
  *   combine, as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
  *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
  *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, and what up and
  *   down say about the order of rows, is not read.
  *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, write none of
- *   these arrays but `h`, and do not round rows of down to T before they are weighted and added.                     */
+ *   these arrays, and do not round rows of down to T before they are weighted and added.                             */
 typedef struct moek_layer_args {
     int tokens, topk;
     const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */
@@ -196,19 +208,14 @@ typedef struct moek_layer_args {
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine (m > 4)   */
     float *split;                   /* scratch: 2 * blocks * m * 256 floats, blocks: one a multiprocessor (m > 4)    */
-    void *h;                        /* scratch: [tokens * topk][inter] T (m = 4)                                     */
-    int32_t *state;                 /* [MOEK_LAYER_STATE], aligned to 8: zeros before the first launch, left for the
-                                       next as it wants it.  Blocks wait for each other: all of them must be resident
-                                       at once, one a multiprocessor                                                 */
+    moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
+                                       one a multiprocessor                                                          */
     int equal;                      /* never by demand: for tests                                                    */
 } moek_layer_args;
-enum { MOEK_LAYER_STATE = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
-
 /* What a layer row with m = 4 keeps in shared memory, in bytes, one part behind the other: rows of x or h, factors,
  * sums; behind that 96 KB of weights on their way.  fits: it serves this many tokens of this shape.  element: bytes of
  * a weight; blocks: one a multiprocessor. */
 typedef struct moek_few { int fits, act, factors, pages; } moek_few;
-enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024, MOEK_FEW_RING = 96 * 1024 };  /* BYTES: 227 KB less static */
 static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int element,
                                    int blocks)
 {

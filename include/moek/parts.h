@@ -395,7 +395,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
 /* The most at which it was measured to win, or, if it was asked for, that it may have. */
 static int moek_few_most_(const moek_plan *plan)
 {
-    return plan->layers_demanded ? 4 : plan->config.inter > 1024 ? 1 : 3;
+    return plan->layers_demanded ? 4 : plan->config.inter > 1024 ? 1 : moek_is_fp8_(plan->config.quant) ? 4 : 3;
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
@@ -448,8 +448,8 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     a.x = step->args.x; a.ue8m0 = plan->config.ue8m0;
     a.up = &up; a.down = &down;
     a.addend = step->args.shared_y; a.y = step->args.y;
-    a.split = w.split; a.h = w.h;
-    a.state = (int32_t *)step->args.state;
+    a.split = w.split;
+    a.state = (moek_layer_state *)step->args.state;
     return layer->launch(&a, stream);
 }
 

@@ -505,7 +505,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
 }
 
 size_t moek_workspace_size(const moek_plan *plan) { return plan ? plan->workspace_size : 0; }
-size_t moek_state_size(void) { return 4 * MOEK_LAYER_STATE; }
+size_t moek_state_size(void) { return sizeof(moek_layer_state); }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
