@@ -335,7 +335,7 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
     if (t >= 128 && a->weights)
         #pragma unroll
         for (i = 0; i < 4; i++) if (t - 128 + 256 * i < slots) weight[i] = a->weights[t - 128 + 256 * i];
-    moek_count_ids_(ids, counts, a->ids, slots, experts);
+    moek_place_ids_(ids, order, counts, a->ids, slots, experts);
     s = moek_schedule_of_(schedule, counts, experts, M);
     row_blocks = s.block[experts];
     all[0] = row_blocks * p.size[0].tiles; all[1] = row_blocks * p.size[1].tiles;
@@ -351,6 +351,7 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
+            const int hold = min(1 + a->tokens / 32, STAGES - 1);      /* stages, until x is quantized */
             {
                 moek_layer_fp16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 at.e = -1;
@@ -376,7 +377,7 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
                         if (issued >= inflight)
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
-                        if (issued == 1) {
+                        if (issued == hold) {
                             if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
                         issued++;
@@ -415,7 +416,7 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
                         if (issued >= inflight)
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
-                        if (issued == 1) {
+                        if (issued == hold) {
                             if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
                         issued++;
@@ -432,7 +433,7 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
         } else if (t >= 32) {                      /* rows of a */
             const int u = t - 32;
             int begun = 0;
-            if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
+            moek_order_ids_(order, (uint16_t *)counts, ids, slots, s.row, u, 96, 4);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
                 moek_layer_fp16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
