@@ -24,7 +24,9 @@
  *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
  *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
  *                    and runs with its GPU as the current device.  hidden a multiple of 16
- * WHAT IS NOT HERE YET: more than one host.  A group that has ended can not go on with the ranks that survive.  But all
+ *                  ranks that reach no other's memory, or are on several hosts: `move` (moek_ep_config) brings rows from
+ *                  rank to rank; moek_ep_nccl.h has one
+ * WHAT IS NOT HERE YET: ranks on the CPU on more than one host.  A group that has ended can not go on with the ranks that survive.  But all
  * ranks may open it again, in the same moek_ep: when the runs of all of them have returned (on GPUs: and their streams
  * are idle), each zeroes its window (and report); after a barrier of yours they open.  Plans that have joined are then
  * good again.
@@ -123,6 +125,12 @@ enum { MOEK_EP_HOST = 1, MOEK_EP_GPU };                 /* transport (above) */
 enum { MOEK_EP_REPORT = 128 };                         /* bytes of config.report */
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
+/* For ranks that do not reach each other's windows: sends and receives of one phase, to be enqueued on `stream` as one
+ * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  All ranks are asked in the
+ * same order, and pieces of a pair of ranks have the same order and sizes on both.  0: enqueued.                     */
+typedef struct moek_ep_piece { int rank; const void *from; void *to; size_t bytes; } moek_ep_piece;
+typedef int (*moek_ep_move)(void *context, const moek_ep_piece *pieces, int count, moek_stream stream);
+
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
 typedef struct moek_ep_config {
     int rank, ranks;                  /* required: 0 <= rank < ranks <= MOEK_EP_MAX_RANKS                             */
@@ -139,6 +147,9 @@ typedef struct moek_ep_config {
     int transport;                    /* MOEK_EP_HOST, _GPU; 0: _GPU where the layer may run on one, else _HOST       */
     void *report;                     /* _GPU: MOEK_EP_REPORT bytes of pinned host memory (cudaHostAlloc), zeroed, of
                                          this rank alone: what ended the group or did not fit, for moek_ep_poll       */
+    moek_ep_move move;                /* _GPU: NULL, or what moves rows.  base[rank] is this rank's window then, and base
+                                         of all others a second piece of its memory, as large: what goes out          */
+    void *move_context;
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */

@@ -11,7 +11,8 @@
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
  * GPU.  One thread drives all ranks, half by half, but where that is what is tested.  Windows are rubbish where they
- * may be, y and workspaces always; y and windows lie between guards. */
+ * may be, y and workspaces always; y and windows lie between guards.  Where rows are moved (config.move) ranks on GPUs
+ * know no window but their own, and `cross` copies. */
 #ifdef MOEK_EMU
 #include "emu.h"
 #endif
@@ -55,7 +56,7 @@ typedef struct side {                                  /* one rank, in host memo
     moek_args args;
     moek_step step;
     moek_weights w;
-    unsigned char *window;
+    unsigned char *window, *out;                       /* out: where rows are moved */
     size_t window_size;
     void *report;
     cudaStream_t stream;
@@ -147,6 +148,62 @@ static const void *gift(side *k, const void *host, size_t bytes)
     return k->given[k->gifts++] = p;
 }
 
+/* ---- rows that are moved ----------------------------------------------------------------------------------------- */
+
+static int moved;                                      /* ranks on GPUs of the scenes to come do not reach each other */
+static struct crossing {
+    moek_ep_piece piece[RANKS][7 * RANKS];
+    int count[RANKS], ranks, here;
+    int threads;                                       /* each rank is in one of its own, and waits for the others */
+    int lost;                                          /* bit r: nothing of rank r arrives */
+    pthread_barrier_t barrier;
+} crossing;
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+#if MEM_CUDA
+    mem_must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread));
+    mem_must(cudaStreamSynchronize(cudaStreamPerThread));
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+/* All that goes to rank r: the n-th piece of a pair from the n-th. */
+static void bring(int r)
+{
+    int taken[RANKS] = { 0 }, i, j;
+    for (i = 0; i < crossing.count[r]; i++) {
+        const moek_ep_piece *const to = &crossing.piece[r][i], *from = crossing.piece[to->rank];
+        for (j = taken[to->rank]; from->rank != r || j--; from++) { }
+        taken[to->rank]++;
+        if (CHECK(from->bytes == to->bytes, "pieces of ranks %d and %d", r, to->rank) &&
+            !(crossing.lost >> to->rank & 1))
+            copy(to->to, from->from, to->bytes);
+    }
+}
+static int cross(void *context, const moek_ep_piece *piece, int count, moek_stream stream)
+{
+    const side *k = (const side *)context;
+    int r;
+    mem_must(cudaStreamSynchronize((cudaStream_t)stream));
+    memcpy(crossing.piece[k->group.rank], piece, sizeof *piece * (size_t)count);
+    crossing.count[k->group.rank] = count;
+    if (crossing.threads) {
+        pthread_barrier_wait(&crossing.barrier);
+        bring(k->group.rank);
+        pthread_barrier_wait(&crossing.barrier);
+    } else if (++crossing.here == crossing.ranks)
+        for (crossing.here = r = 0; r < crossing.ranks; r++) bring(r);
+    return 0;
+}
+static void cross_in_threads(int ranks)                /* 0: no longer */
+{
+    if (!moved) return;
+    if (ranks) pthread_barrier_init(&crossing.barrier, NULL, (unsigned)ranks);
+    else pthread_barrier_destroy(&crossing.barrier);
+    crossing.threads = ranks > 0;
+}
+
 /* ---- a scene ----------------------------------------------------------------------------------------------------- */
 
 static int kind = MOEK_EP_LOW_LATENCY;                 /* of the scenes to come */
@@ -160,8 +217,9 @@ static scene *scene_new(int peers, int combine, int ranks, int quant, const char
     s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     for (r = 0; r < RANKS; r++) s->tokens[r] = MOST;
-    snprintf(s->what, sizeof s->what, "%s, %s, combine %d, %d ranks, %s, %s", moek_ep_kind_name(kind),
-             peers > 1 ? "peers" : "loopback", combine, ranks, moek_quant_name(quant), what);
+    crossing.ranks = ranks;
+    snprintf(s->what, sizeof s->what, "%s%s, %s, combine %d, %d ranks, %s, %s", moek_ep_kind_name(kind),
+             moved ? ", moved" : "", peers > 1 ? "peers" : "loopback", combine, ranks, moek_quant_name(quant), what);
     return s;
 }
 
@@ -226,9 +284,12 @@ static void *open_side(void *p)
     side *k = (side *)p;
     scene *s = (scene *)k->group.layer;                /* the scene, whose config is the layer */
     moek_ep_config g = k->group;
+    void *base[RANKS];
+    int r;
     on(k);
     g.layer = &s->config;
-    k->status = moek_ep_open(&k->ep, &g, k->gpu ? s->gpu_base : s->host_base);
+    for (r = 0; r < RANKS; r++) base[r] = r == g.rank ? k->window : k->out;
+    k->status = moek_ep_open(&k->ep, &g, k->out ? base : k->gpu ? s->gpu_base : s->host_base);
     return NULL;
 }
 /* Opens all ranks of one kind of side; 0 if one does not. */
@@ -243,6 +304,8 @@ static int opened(scene *s, side *sides)
         k->group = s->group;
         k->group.rank = r;
         k->group.transport = k->gpu ? MOEK_EP_GPU : MOEK_EP_HOST;
+        k->group.move = k->gpu && moved ? cross : NULL;
+        k->group.move_context = k;
         k->group.layer = &s->config;
         k->window_size = moek_ep_window_size(&k->group);
         if (!CHECK(k->window_size > 0, "%s: no window", s->what)) return 0;
@@ -254,15 +317,20 @@ static int opened(scene *s, side *sides)
         memset(k->report, 0, MOEK_EP_REPORT);
         k->group.report = k->report;
         mem_must(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking));
+        if (moved) k->out = guarded(k, k->window_size, 0);
     }
     if (sides == s->gpu) for (r = 0; r < s->group.ranks; r++) { on(&sides[r]); mem_must(cudaDeviceSynchronize()); }
+    if (sides == s->gpu) cross_in_threads(s->group.ranks);
     for (r = 0; r < s->group.ranks; r++) if (pthread_create(&thread[r], NULL, open_side, &sides[r])) abort();
     for (r = 0; r < s->group.ranks; r++) pthread_join(thread[r], NULL);
+    if (sides == s->gpu) cross_in_threads(0);
     for (r = 0; r < s->group.ranks; r++)
         ok &= CHECK(sides[r].status == MOEK_OK, "%s: rank %d does not open: %s", s->what, r, sides[r].ep.why);
-    for (r = 0; r < s->group.ranks && ok; r++)         /* as if long in use */
-        refill(&sides[r], sides[r].window + sides[r].ep.layout.rows, sides[r].window_size - sides[r].ep.layout.rows,
-               0x7b);
+    for (r = 0; r < s->group.ranks && ok; r++) {       /* as if long in use */
+        const size_t at = sides[r].ep.layout.rows;
+        refill(&sides[r], sides[r].window + at, sides[r].window_size - at, 0x7b);
+        if (sides[r].out) refill(&sides[r], sides[r].out + at, sides[r].window_size - at, 0x6a);
+    }
     return ok;
 }
 
@@ -359,6 +427,7 @@ static void forget(scene *s)
         for (g = 0; g < 2; g++) {
             side *k = g ? &s->gpu[r] : &s->host[r];
             drop(k, k->window, k->window_size, s->what);
+            drop(k, k->out, k->window_size, s->what);
             drop(k, (unsigned char *)k->args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
             drop(k, (unsigned char *)k->args.workspace, k->args.workspace_size, s->what);
             for (i = 0; i < k->gifts; i++) { on(k); mem_free(k->gpu, k->given[i]); }
@@ -661,11 +730,13 @@ static void layers(int peers, int combine, int ranks, int quant, int pattern)
     int r;
     if (!staged(s, pattern) || !layered(s)) { forget(s); return; }
     poison_y(s);
+    cross_in_threads(ranks);
     for (r = 0; r < ranks; r++) {
         c[r].k = &s->gpu[r]; c[r].runs = 7;
         if (pthread_create(&thread[r], NULL, run_side, &c[r])) abort();
     }
     for (r = 0; r < ranks; r++) pthread_join(thread[r], NULL);
+    cross_in_threads(0);
     sync_all(s);
     for (r = 0; r < ranks; r++)
         CHECK(s->gpu[r].status == MOEK_OK, "%s: rank %d: %s", s->what, r, s->gpu[r].why);
@@ -962,6 +1033,61 @@ static void test_silence(void)
     kind = MOEK_EP_LOW_LATENCY;
 }
 
+/* What rank 1 sends is lost from the second operation on: the others find that they have nothing of it, and it that
+ * they have ended; nobody waits. */
+static void lost(int peers, int ranks)
+{
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_BF16, "lost");
+    const double began = now_s();
+    moek_ep_error e;
+    int r;
+    s->group.timeout_ms = 20000;
+    if (!staged(s, UNIFORM) || !exchanged(s)) { forget(s); return; }
+    poison_y(s);
+    crossing.lost = 2;
+    each(s, s->gpu, NULL); each(s, s->gpu, moek_route); each(s, s->gpu, moek_prepare_send);
+    start(s, s->gpu, moek_prepare_receive); start(s, s->gpu, moek_finalize_send);
+    start(s, s->gpu, moek_finalize_receive);
+    sync_all(s);
+    crossing.lost = crossing.here = 0;
+    for (r = 0; r < ranks; r++) {
+        side *k = &s->gpu[r];
+        const moek_status status = moek_ep_poll(&k->ep, &e);
+        CHECK(status == MOEK_E_TIMEOUT && e.reporter == r && (e.peer == 1) == (r != 1), "%s: rank %d: %s, of rank %d",
+              s->what, r, moek_status_name(status), e.peer);
+        CHECK(untouched(s, r), "%s: rank %d: y was written", s->what, r);
+        on(k);
+        CHECK(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == status && strstr(k->why, "brought no rows"),
+              "%s: rank %d: a run after the end: %s", s->what, r, k->why);
+    }
+    CHECK(now_s() - began < 10, "%s: took %.1f s", s->what, now_s() - began);
+    forget(s);
+}
+static void moved_kind(int standard)
+{
+    int pattern, combine, i = 0;
+    kind = standard;
+    for (pattern = 0; pattern < PATTERNS; pattern++)
+        for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++, i++) {
+            static const int sizes[] = { 2, 4, 8, 3, 1 };
+            static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+            exchange(gpus > 1 && i % 2 ? 2 : 1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
+        }
+    exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
+    lost(1, 3);
+#if MEM_CUDA
+    layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
+    layers(gpus > 1 ? 2 : 1, MOEK_EP_EXACT, 4, MOEK_BF16, SOME_MISSING);
+#endif
+}
+static void test_moved(void)
+{
+    moved = 1;
+    moved_kind(MOEK_EP_ALLGATHER);
+    moved_kind(MOEK_EP_LOW_LATENCY);
+    moved = 0;
+}
+
 /* Two operations in flight: both sent before either is received, on one workspace each; 9 times. */
 static void two_in_flight(void)
 {
@@ -1180,6 +1306,13 @@ static void test_refused(void)
     g.kind = MOEK_EP_ALLTOALL;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "alltoall: taken") && strstr(text, "in GPU memory"), "alltoall: %s", text);
+    g.move = cross;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "alltoall: where rows are moved"), "alltoall, moved: %s", text);
+    g.kind = 0; g.transport = MOEK_EP_HOST;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "move is for transport"), "host, moved: %s", text);
+    g.transport = 0; g.move = NULL;
     g.kind = 0; g.ranks = 1; c.max_tokens = 64;
     c.hidden = 7176;
     moek_ep_explain(&g, text, sizeof text);
@@ -1255,6 +1388,7 @@ int main(int argc, char **argv)
 #ifdef MOEK_EMU
     RUN(test_together);
 #endif
+    RUN(test_moved);
     RUN(test_two_in_flight);
     RUN(test_silence);
 #if MEM_CUDA

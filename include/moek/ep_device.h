@@ -95,6 +95,7 @@ typedef struct moek_ep_gpu_ {
     int rank, ranks, handle, handles, slots, physical_experts, max_tokens, tag, combine;
     int gather;                       /* allgather: each token goes to all ranks                                      */
     int packed;                       /* alltoall: the most rows that a rank receives; others: 0                      */
+    int moved;                        /* rows are moved: base[p] is what goes out, and its parts are p's              */
     uint64_t timeout_ns, *report;
     char *base[MOEK_EP_MAX_RANKS];
 } moek_ep_gpu_;
@@ -125,6 +126,8 @@ MOEK_DEVICE int moek_ep_gpu_place_(const moek_ep_gpu_ *g, int32_t id)     /* ran
     const int32_t *place = (const int32_t *)(g->base[g->rank] + g->layout.place);
     return (uint32_t)id < (uint32_t)g->physical_experts ? place[id] : -1;
 }
+/* In the window of rank `to`: whose part is mine? */
+MOEK_DEVICE int moek_ep_gpu_mine_(const moek_ep_gpu_ *g, int to) { return g->moved ? to : g->rank; }
 /* Thread i's peer: from the next rank on, so that not all begin with rank 0. */
 MOEK_DEVICE int moek_ep_gpu_turn_(const moek_ep_gpu_ *g, int i) { return (g->rank + 1 + i) % g->ranks; }
 
@@ -272,8 +275,8 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     operations = *moek_ep_gpu_local_(g, other).operations;
     news.sent += (uint64_t)1 << 40 | (uint64_t)g->tag << 32 | (uint32_t)counts[p];
     moek_fence_sys_();
-    moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 1, other, g->rank), operations);
-    moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 0, phase, g->rank), news.sent);
+    moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 1, other, moek_ep_gpu_mine_(g, p)), operations);
+    moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 0, phase, moek_ep_gpu_mine_(g, p)), news.sent);
     moek_ep_gpu_local_(g, phase).sent[p] = news.sent;
     moek_ep_gpu_local_(g, other).seen[p] = news.arrived;
     if (threadIdx.x == 0) *moek_ep_gpu_local_(g, phase).operations += 1;
@@ -495,7 +498,7 @@ MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize, int pac
     moek_grid_wait_();
     moek_grid_go_();
     if (packed) room = moek_ep_gpu_room_(g, row, all);
-    else if (me < g->ranks) row[me] = g->rank * g->max_tokens;
+    else if (me < g->ranks) row[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
     if (room > 0) return;
     news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before);
     if (first < end) moek_ep_gpu_fetch_(a, first, quantize, &it);
@@ -705,10 +708,11 @@ MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, size_t ro
                  : a->slot_row ? a->slot_row[row * slots + lane] : (int)(row * slots) + lane;
     const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, row);
     const float weight = a->reduced ? 1.0f : lane < slots ? weights[lane] : 0;
-    const size_t token = *(const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, row);
+    const size_t token = *(const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, row) +
+                         (g->moved ? (size_t)to * g->max_tokens : 0);
     const uint32_t mine = __ballot_sync(0xffffffff, id >= 0);
     uint32_t left = __ballot_sync(0xffffffff, at >= 0);
-    const int slot = g->ranks <= slots ? g->rank : __ffs(mine) - 1;
+    const int slot = g->moved ? 0 : g->ranks <= slots ? g->rank : __ffs(mine) - 1;
     char *const put = g->base[to] + moek_ep_partial_at_(&g->layout, g->handle, token * g->layout.slots, bytes);
     float sum[8] = {0}, x[8];
     int d, j, k;
@@ -801,11 +805,14 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
     for (p = 0; p < (exact ? g->slots : g->ranks); p++) {
         const uint32_t there = __ballot_sync(0xffffffff, place >= 0 && (exact ? lane : place >> 16) == p);
         if (!there) continue;
-        if (lane == s.rows) s.mine = exact || g->ranks <= g->slots ? p : __ffs(there) - 1;
+        if (lane == s.rows) s.mine = exact || g->moved || g->ranks <= g->slots ? p : __ffs(there) - 1;
         s.rows++;
     }
     if (exact && a->weights)
         s.weight = moek_float_((uint32_t)moek_load4_l2_(a->weights + (size_t)token * g->slots + s.mine));
+    if (!g->moved) return s;
+    p = __shfl_sync(0xffffffff, place, exact ? s.mine : 0) >> 16;
+    s.mine = exact ? p * g->max_tokens * g->slots + s.mine : s.mine * g->max_tokens;
     return s;
 }
 

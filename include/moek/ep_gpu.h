@@ -180,7 +180,8 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
     g.tag = tag;
     g.combine = c->combine;
-    g.timeout_ns = (uint64_t)c->timeout_ms * 1000000;
+    g.moved = c->move != NULL;
+    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: all has come by then, or never will */
     g.report = (uint64_t *)c->report;
     memcpy(g.base, ep->base, sizeof g.base);
     return g;
@@ -213,6 +214,68 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
         MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
         return MOEK_OK;
     MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
+}
+
+/* ---- rows that are moved ----------------------------------------------------------------------------------------- */
+
+/* What goes to each rank of a phase: of p's parts, where it is, how far from the next rank's, how much. */
+typedef struct moek_ep_part_of_ { size_t at, stride, bytes; } moek_ep_part_of_;
+static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle, moek_ep_part_of_ *part)
+{
+    const moek_ep_config *c = &ep->config;
+    const moek_ep_layout l = moek_ep_fields_(ep, m);
+    const moek_ep_field field[] = { l.x, l.scale, l.token, l.ids, l.weights };
+    const int other = phase == MOEK_EP_DISPATCH ? MOEK_EP_COMBINE : MOEK_EP_DISPATCH;
+    const size_t tokens = (size_t)c->max_tokens, first = l.rows + (size_t)handle * l.rows_size;
+    int n = 0, i;
+#define MOEK_PART_(at_, stride_, bytes_) \
+    (part[n].at = (at_), part[n].stride = (stride_), part[n].bytes = (bytes_), n += part[n].bytes != 0)
+    if (phase == MOEK_EP_COMBINE) {
+        const size_t bytes = tokens * (size_t)l.slots * (size_t)ep->hidden * (c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2);
+        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), bytes, bytes);
+    } else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, tokens * l.x.stride, tokens * l.x.stride);
+    else for (i = 0; i < 5; i++) MOEK_PART_(first + field[i].at, tokens * field[i].stride, tokens * field[i].stride);
+    for (i = 0; i < 2; i++)
+        MOEK_PART_(moek_ep_flag_at_(&l, c->handles, c->ranks, i, i ? other : phase, handle, 0), MOEK_EP_LINE_,
+                   MOEK_EP_LINE_);
+#undef MOEK_PART_
+    return n;
+}
+
+static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, moek_stream stream)
+{
+    moek_ep_piece piece[7 * MOEK_EP_MAX_RANKS];
+    int i, n, count = 0;
+    for (i = 1; i < ep->config.ranks; i++)
+        for (n = 0; n < parts; n++) {
+            const int p = moek_ep_turn_(ep, i);
+            const size_t at = part[n].at + (size_t)p * part[n].stride;
+            piece[count].rank = p;
+            piece[count].from = ep->base[p] + at;
+            piece[count].to = ep->base[ep->config.rank] + at;
+            piece[count++].bytes = part[n].bytes;
+        }
+    return !count || !ep->config.move(ep->config.move_context, piece, count, stream) ? MOEK_OK : MOEK_E_CUDA;
+}
+
+/* Behind the kernel that wrote what goes out.  Nothing where windows are reached. */
+static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int phase, moek_stream stream)
+{
+    const moek_ep_message_ m = moek_ep_message_of_(step->plan);
+    const int handle = step->args.handle;
+    moek_ep_part_of_ part[7];
+    if (!ep->config.move) return MOEK_OK;
+    if (moek_ep_move_parts_(ep, part, moek_ep_parts_of_(ep, &m, phase, handle, part), stream) == MOEK_OK) return MOEK_OK;
+    moek_ep_fail_(ep, MOEK_E_ABORTED, phase, handle, ep->config.rank, 0);
+    MOEK_REFUSE_(&step->args, MOEK_E_CUDA, "config.move could not move the rows of %s on handle %d; the group has ended",
+                 moek_ep_phase_name_(phase), handle);
+}
+
+static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
+{
+    moek_ep_part_of_ part;
+    part.at = ep->layout.hello; part.stride = part.bytes = MOEK_EP_LINE_;
+    return moek_ep_move_parts_(ep, &part, 1, stream);
 }
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
@@ -260,6 +323,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
         status = fused ? MOEK_CHAIN_(moek_ep_send_packed_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
                        : MOEK_CHAIN_(moek_ep_send_packed_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     }
+    if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_DISPATCH, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
     return status;
 }
@@ -270,7 +334,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     const moek_plan *plan = step->plan;
     const moek_ep_message_ m = moek_ep_message_of_(plan);
     const int most = moek_ep_blocks_(ep, 3), experts = plan->local_experts < most ? plan->local_experts : most;
-    const int rows = (int)(moek_ep_rows_(ep) / MOEK_EP_THREADS_) + 1, early = plan->arch >= 90;
+    const int rows = (int)(moek_ep_rows_(ep) / MOEK_EP_THREADS_) + 1, early = plan->arch >= 90 && !ep->config.move;
     moek_ep_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
@@ -316,6 +380,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.out = (const uint16_t *)step->out;
     status = MOEK_CHAIN_(moek_ep_giveback_k_, moek_ep_blocks_(ep, 4), MOEK_EP_THREADS_, 0, stream,
                          step->plan->arch >= 90, a);
+    if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_COMBINE, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
     return status;
 }
@@ -339,7 +404,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.addend = (const uint16_t *)step->args.shared_y;
     a.y = (uint16_t *)step->args.y;
     status = MOEK_CHAIN_(moek_ep_collect_k_, items < 1 ? 1 : items < most ? (int)items : most, MOEK_EP_THREADS_, 0,
-                         stream, step->plan->arch >= 90, a);
+                         stream, step->plan->arch >= 90 && !ep->config.move, a);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
 }

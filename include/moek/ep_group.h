@@ -66,6 +66,8 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     moek_fill_defaults_(&layer);
     ep->hidden = layer.hidden; ep->slots = layer.topk + layer.shared_slots; ep->quant = layer.quant;
     ep->dtype = layer.dtype; ep->physical_experts = layer.physical_experts;
+    if (c->move && c->transport != MOEK_EP_GPU)
+        MOEK_NO_(why, MOEK_E_BACKEND, "move is for transport = MOEK_EP_GPU; ranks on the CPU share their windows");
     if (c->transport == MOEK_EP_GPU && ep->hidden % 16)
         MOEK_NO_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so it must be a multiple "
                  "of 16", ep->hidden);
@@ -113,6 +115,8 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
         moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
+    else if (ep->config.move && kind == MOEK_EP_ALLTOALL)
+        moek_say_(t, "where rows are moved they have slots, and it would move as much as allgather");
     else if (demanded) return;
     else if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_ALLTOALL)
         moek_say_(t, "on GPUs only if it is demanded: its kernels have met no GPU yet");
@@ -282,7 +286,8 @@ static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, mo
     return MOEK_OK;
 }
 
-static moek_status moek_ep_greet_(moek_ep *ep, moek_text_ *why)
+/* stream: for what is moved; it may not come. */
+static moek_status moek_ep_greet_(moek_ep *ep, moek_stream stream, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
     const uint64_t mine[] = {
@@ -290,16 +295,20 @@ static moek_status moek_ep_greet_(moek_ep *ep, moek_text_ *why)
         MOEK_EACH_EP_HELLO_(MOEK_VALUE_)
 #undef MOEK_VALUE_
     };
-    const size_t at = ep->layout.hello + (size_t)c->rank * MOEK_EP_LINE_;
     moek_status status = MOEK_OK;
     int i;
     for (i = 0; i < c->ranks; i++) {
         const int p = moek_ep_turn_(ep, i);
-        uint64_t *line = moek_ep_word_(ep, p, at);
+        uint64_t *line = moek_ep_word_(ep, p, ep->layout.hello + (size_t)(c->move ? p : c->rank) * MOEK_EP_LINE_);
         if (moek_ep_copy_(ep, line + 1, mine, sizeof mine) != MOEK_OK ||
             moek_ep_poke_(ep, line, ep->mark) != MOEK_OK)
             MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
     }
+    (void)stream;
+#if MOEK_HAVE_CUDA_
+    if (c->move && moek_ep_move_hello_(ep, stream) != MOEK_OK)
+        MOEK_NO_(why, MOEK_E_CUDA, "config.move could not move a line to each rank");
+#endif
     for (i = 0; i < c->ranks && status == MOEK_OK; i++) {
         const int p = moek_ep_turn_(ep, i);
         const uint64_t *line = moek_ep_word_(ep, c->rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_);
@@ -344,6 +353,7 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
                           size_t config_size, int version)
 {
     moek_text_ why, log = moek_text_in_(NULL, 0);
+    moek_stream stream = (moek_stream)0;
     moek_status status;
     int p;
     if (!ep) return MOEK_E_ARGUMENT;
@@ -363,7 +373,13 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
     ep->config.layer = NULL;
     ep->config.owner = NULL;
     moek_ep_part_(ep);
-    status = moek_ep_greet_(ep, &why);
+#if MOEK_HAVE_CUDA_
+    if (config->move) stream = moek_ep_new_stream_();
+    status = moek_ep_greet_(ep, stream, &why);
+    if (config->move) moek_ep_finish_(status, stream);
+#else
+    status = moek_ep_greet_(ep, stream, &why);
+#endif
     ep->open = status == MOEK_OK;
     return status;
 }
@@ -392,15 +408,16 @@ void moek_ep_abort(moek_ep *ep)
 static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
 {
     const moek_ep_config *c = &ep->config;
-    moek_say_(t, "group     %d ranks, in %s memory, %d experts (%d here)\n", c->ranks,
-              c->transport == MOEK_EP_GPU ? "GPU" : "host", ep->physical_experts, ep->local_experts);
+    moek_say_(t, "group     %d ranks, in %s memory%s, %d experts (%d here)\n", c->ranks,
+              c->transport == MOEK_EP_GPU ? "GPU" : "host", c->move ? " (rows are moved)" : "", ep->physical_experts,
+              ep->local_experts);
     if (c->transport == MOEK_EP_GPU && ep->sharing > 1)
         moek_say_(t, "          %d of them share this GPU\n", ep->sharing);
     moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
     if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);
-    moek_say_(t, "\nwindow    %.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
-              (double)ep->layout.size / 1048576.0, c->handles, c->handles > 1 ? "s" : "", c->timeout_ms);
+    moek_say_(t, "\nwindow    %s%.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
+              c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles, c->handles > 1 ? "s" : "", c->timeout_ms);
 }
 
 size_t moek_ep_explain(const moek_ep_config *config, char *text, size_t size)

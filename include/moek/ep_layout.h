@@ -25,8 +25,12 @@
  * ON GPUs kernels get base[R] by value, this layout, and nothing else of the group.  Epochs and totals (`local`) lie in
  * the window, so in device memory: a captured graph may be replayed any number of times.  A handle's flags, rows and
  * partials are its own, so two operations need no common order and an odd number of them is no special case.  Flags are
- * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do; a transport
- * that can not reach base[p] at all needs a send buffer of [S][T] messages, which goes behind `partial`.             */
+ * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do.
+ *
+ * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own, and one for what goes out, which is base[p]
+ * of all others.  In that one everything of rank p is what goes to rank p: its line of flags, its T rows.  So a move is
+ * an exchange of all p's parts, from the one window to the same place in the other, where what came from p lies.
+ * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both: the rows of rank p.                                      */
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
 
@@ -108,11 +112,11 @@ static void moek_ep_lay_out_(moek_ep *ep)
 {
     const moek_ep_config *c = &ep->config;
     const size_t ranks = (size_t)c->ranks, handles = (size_t)c->handles, line = MOEK_EP_LINE_;
-    const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
+    const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2, apart = c->move ? ranks : 1;
     moek_ep_layout *l = &ep->layout;
     size_t used = 0;
     memset(l, 0, sizeof *l);
-    l->slots = c->combine == MOEK_EP_EXACT || ep->slots < c->ranks ? ep->slots : c->ranks;
+    l->slots = c->combine == MOEK_EP_EXACT ? ep->slots : c->move ? 1 : ep->slots < c->ranks ? ep->slots : c->ranks;
     l->hello = moek_ep_place_(&used, ranks * line, line);
     l->abort_word = moek_ep_place_(&used, line, line);
     l->latch = moek_ep_place_(&used, line, line);
@@ -125,7 +129,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     else moek_ep_arrays_(l, ep);
     l->rows_size = moek_ep_up_(l->rows_size, MOEK_EP_PAGE_);
     l->rows = moek_ep_place_(&used, handles * l->rows_size, MOEK_EP_PAGE_);
-    l->partial_size = moek_ep_up_((size_t)c->max_tokens * (size_t)l->slots * (size_t)ep->hidden * element,
+    l->partial_size = moek_ep_up_(apart * (size_t)c->max_tokens * (size_t)l->slots * (size_t)ep->hidden * element,
                                   MOEK_EP_PAGE_);
     l->partial = moek_ep_place_(&used, handles * l->partial_size, MOEK_EP_PAGE_);
     l->size = moek_ep_up_(used, MOEK_EP_PAGE_);

@@ -31,7 +31,9 @@ static void moek_ep_say_(const moek_ep *ep, moek_text_ *t)
     moek_ep_poll(ep, &e);
     if (e.reporter == ep->config.rank) moek_say_(t, "this rank, %d, ended the group: ", e.reporter);
     else moek_say_(t, "rank %d ended the group: ", e.reporter);
-    if (e.cause == MOEK_E_TIMEOUT)
+    if (e.cause == MOEK_E_TIMEOUT && ep->config.move && e.operation)
+        moek_say_(t, "what was moved from rank %d brought no rows: it has ended, or was elsewhere", e.peer);
+    else if (e.cause == MOEK_E_TIMEOUT)
         moek_say_(t, "rank %d did not answer within %d ms", e.peer, ep->config.timeout_ms);
     else if (e.cause == MOEK_E_MISMATCH && e.phase == MOEK_EP_OPENING)
         moek_say_(t, "rank %d was given another configuration", e.peer);
