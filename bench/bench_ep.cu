@@ -1,11 +1,11 @@
 /* bench_ep.cu -- what the exchange of expert parallelism costs on GPUs, a thread and a rank a GPU.
  *
- *   ./moek bench-ep [TOKENS ...]                       builds and runs it; tokens of a rank, by default 1 128 4096
+ *   ./moek bench-ep [KIND | TOKENS ...]                builds and runs it; tokens of a rank, by default 1 128 4096
  *   nvcc -std=c++17 -O2 -arch=sm_90a -Iinclude bench/bench_ep.cu -o bench_ep && ./bench_ep
  *
  * DeepSeek-V3's sizes: hidden 7168, 256 experts, top-8, each token to 8 experts at random; windows by peer access, on
- * all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  Up to 256 tokens by
- * low_latency, more by allgather.
+ * all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  KIND is that of the tokens
+ * behind it; without one up to 256 tokens go by low_latency, more by alltoall.
  *
  * Each rank replays a CUDA graph of OPERATIONS operations, experts left out.  dispatch: prepare_send and
  * prepare_receive; combine: finalize_send and finalize_receive; between clock stamps, which are kernels of one thread:
@@ -238,7 +238,7 @@ static void line(const setup *s, const char *what, double median, double p90, co
     fflush(stdout);
 }
 
-static void measure(int ranks, int gpus, int tokens, int quant)
+static void measure(int ranks, int gpus, int tokens, int quant, int kind)
 {
     static setup s;
     pthread_t thread[RANKS];
@@ -247,7 +247,7 @@ static void measure(int ranks, int gpus, int tokens, int quant)
     int i, k;
     memset(&s, 0, sizeof s);
     s.ranks = ranks; s.gpus = gpus; s.tokens = tokens; s.quant = quant;
-    s.kind = tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLGATHER : MOEK_EP_LOW_LATENCY;
+    s.kind = kind ? kind : tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLTOALL : MOEK_EP_LOW_LATENCY;
     s.config.hidden = HIDDEN; s.config.inter = INTER; s.config.experts = EXPERTS; s.config.topk = TOPK;
     s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = tokens;
     pthread_barrier_init(&s.barrier, NULL, (unsigned)ranks);
@@ -270,6 +270,14 @@ static void measure(int ranks, int gpus, int tokens, int quant)
     pthread_barrier_destroy(&s.barrier);
 }
 
+static int kind_of(const char *name)
+{
+    int kind;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) if (!strcmp(name, moek_ep_kind_name(kind))) return kind;
+    printf("bench_ep: neither a number of tokens nor a kind: %s\n", name);
+    exit(1);
+}
+
 int main(int argc, char **argv)
 {
     static const int quants[] = { MOEK_FP8B128, MOEK_BF16 }, usual[] = { 1, 128, 4096 };
@@ -286,8 +294,12 @@ int main(int argc, char **argv)
            REPLAYS * (OPERATIONS - 1), WIRE / 1e9);
     printf("tokens  format    kind         what            us       p90       bytes     floor  share\n");
     for (q = 0; q < 2; q++) {
-        for (i = 0; i < 3 && argc < 2; i++) measure(ranks, gpus, usual[i], quants[q]);
-        for (i = 1; i < argc; i++) measure(ranks, gpus, atoi(argv[i]), quants[q]);
+        int kind = MOEK_EP_AUTO;
+        for (i = 0; i < 3 && argc < 2; i++) measure(ranks, gpus, usual[i], quants[q], kind);
+        for (i = 1; i < argc; i++) {
+            if (atoi(argv[i]) > 0) measure(ranks, gpus, atoi(argv[i]), quants[q], kind);
+            else kind = kind_of(argv[i]);
+        }
     }
     return 0;
 }

@@ -3,7 +3,8 @@
  * graphs, runs in threads, ranks in processes, what a rank that is silent or killed does to the others, and what is
  * refused.
  *
- *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu [loopback]
+ *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu
+ *   ./ep_gpu [loopback] [TESTS]                        all but one GPU left out; these tests only
  *   c++ -std=c++17 -O2 -DMOEK_EMU '-DMOEK_WANT_ARCH(a)=((a)<90)' -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
  *
  * The second runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups; and
@@ -701,6 +702,7 @@ static void test_exchange(void)
             exchange(1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
         if (gpus > 1) exchange(2, pattern % 3, 2, quants[pattern % 4], pattern, HIDDEN, 0);
         if (gpus > 1) exchange(2, pattern % 3, 4, quants[(pattern + 1) % 4], pattern, HIDDEN, 0);
+        if (gpus > 3) exchange(4, (pattern + 1) % 3, 4, quants[(pattern + 2) % 4], pattern, HIDDEN, 0);
     }
     exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM, 7168, 0);
     exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
@@ -751,6 +753,7 @@ static void test_layers(void)
     layers(1, MOEK_EP_REDUCED_F32, 8, MOEK_FP8B128, SOME_EMPTY);
     if (gpus > 1) layers(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
     if (gpus > 1) layers(2, MOEK_EP_EXACT, 2, MOEK_BF16, SOME_EMPTY);
+    if (gpus > 3) layers(4, MOEK_EP_REDUCED, 4, MOEK_FP8B128, SOME_MISSING);
 }
 
 /* Three operations a graph, replayed five times: epochs are on the device. */
@@ -788,6 +791,7 @@ static void test_graphs(void)
     graphs(1, 2);
     graphs(1, 4);
     if (gpus > 1) graphs(2, 2);
+    if (gpus > 3) graphs(4, 4);
 }
 
 #endif
@@ -1026,6 +1030,7 @@ static void test_silence(void)
     if (gpus > 1) silence(2, 2, 0, 0, 0);
     if (gpus > 1) silence(2, 2, 1, 2, 0);
     if (gpus > 1) silence(2, 2, 1, 0, 1);
+    if (gpus > 3) silence(4, 4, 2, 2, 0);
     kind = MOEK_EP_ALLTOALL;
     silence(1, 3, 1, 0, 0);
     silence(1, 2, 0, 2, 0);
@@ -1338,10 +1343,18 @@ static void test_refused(void)
     mem_free(1, base[0]);
 }
 
+/* Those that were asked for; all, if none was. */
+static int wanted(const char *test, char **words)
+{
+    int i;
+    for (i = 0; words[i]; i++) if (!strcmp(words[i], test)) return 1;
+    return !words[0];
+}
 #define RUN(test) \
     do { \
         const int failed = check_failed; \
         const double start = now_s(); \
+        if (!wanted(#test, words)) break; \
         worst = 0; \
         test(); \
         printf("%-20s worst %.3f of the tolerance, %.1f s  %s\n", #test, worst, now_s() - start, \
@@ -1351,9 +1364,11 @@ static void test_refused(void)
 
 int main(int argc, char **argv)
 {
+    char **words = argv + 1;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* a queue for each rank's stream: kernels in them wait */
 #if MEM_CUDA
-    if (argc == 5) return be_rank(atoi(argv[2]), atoi(argv[3]), argv[4], !strcmp(argv[1], "dying"));
+    if (argc == 5 && (!strcmp(argv[1], "rank") || !strcmp(argv[1], "dying")))
+        return be_rank(atoi(argv[2]), atoi(argv[3]), argv[4], argv[1][0] == 'd');
     program = argv[0];
 #endif
     if (!mem_can_run(80)) {
@@ -1362,7 +1377,7 @@ int main(int argc, char **argv)
         return check_end();
     }
     mem_must(cudaGetDeviceCount(&gpus));
-    if (argc > 1 && !strcmp(argv[1], "loopback")) gpus = 1;
+    if (argc > 1 && !strcmp(argv[1], "loopback")) { gpus = 1; words++; }
     printf("%d GPU%s\n", gpus, gpus > 1 ? "s" : "");
     RUN(test_refused);
     RUN(test_exchange);
