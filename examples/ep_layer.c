@@ -6,8 +6,10 @@
  *
  * The program starts its own ranks, by fork, before any of them touches CUDA.  With more ranks than GPUs some share
  * one; without a GPU ranks are on the CPU, and their windows in memory that all share.
- * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it,
- * or NCCL.  The kernels are in examples/ep_moek.cu, two lines long; example.h has memory and a plain loop. */
+ * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it.
+ * Compile both files with -DUSE_NCCL, link with -lnccl, and ranks (a GPU each) open their group from a communicator:
+ * moek_ep_nccl.h finds out how they reach each other.  The kernels are in examples/ep_moek.cu; example.h has memory
+ * and a plain loop. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE                                /* fork, MAP_ANONYMOUS */
 #endif
@@ -15,7 +17,11 @@
 #define EXAMPLE_CUDA
 #endif
 #include <cuda_runtime_api.h>
+#ifdef USE_NCCL
+#include "moek_ep_nccl.h"
+#else
 #include "moek_ep.h"
+#endif
 #include "example.h"
 #include <sched.h>
 #include <sys/mman.h>
@@ -62,6 +68,57 @@ static int gather(void *context, const void *mine, void *all, size_t bytes)
     for (p = 0; p < g->ranks; p++) memcpy((char *)all + (size_t)p * bytes, g->t->slot[p], bytes);
     return meet(g);
 }
+
+/* ---- a group on GPUs --------------------------------------------------------------------------------------------- */
+
+/* What goes with a group: the memory behind it. */
+#ifdef USE_NCCL
+typedef moek_ep_nccl group_wire;
+static void open_gpu(group_wire *w, moek_ep *ep, moek_ep_config *group, gatherer *g)
+{
+    ncclUniqueId id, all[MAX_RANKS];
+    ncclComm_t comm;
+    memset(&id, 0, sizeof id);
+    if (g->rank == 0) example_must(ncclGetUniqueId(&id) == ncclSuccess, "ncclGetUniqueId", "failed");
+    example_must(!gather(g, &id, all, sizeof id), "gather", "failed");
+    example_must(ncclCommInitRank(&comm, g->ranks, all[0], g->rank) == ncclSuccess, "ncclCommInitRank",
+                 "failed.  Has each rank a GPU of its own?");
+    must(moek_ep_nccl_open(w, ep, group, comm, MOEK_EP_NCCL_AUTO), "moek_ep_nccl_open", w->text);
+    if (g->rank == 0) printf("%s", w->text);
+}
+static void wait_gpu(group_wire *w, moek_ep *ep) { must(moek_ep_nccl_wait(w, ep, NULL, 0), "moek_ep_nccl_wait", ""); }
+static void close_gpu(group_wire *w, gatherer *g)
+{
+    (void)g;
+    must(moek_ep_nccl_close(w), "moek_ep_nccl_close", "");
+    ncclCommDestroy(w->comm);
+}
+#else
+typedef struct group_wire { void *window, *base[MAX_RANKS]; } group_wire;
+static void open_gpu(group_wire *w, moek_ep *ep, moek_ep_config *group, gatherer *g)
+{
+    char why[512] = "";
+    w->window = example_new(0, NULL, moek_ep_window_size(group));
+    must_cuda(cudaHostAlloc(&group->report, MOEK_EP_REPORT, cudaHostAllocPortable), "cudaHostAlloc");
+    memset(group->report, 0, MOEK_EP_REPORT);
+    must_cuda(cudaDeviceSynchronize(), "zeros");
+    must(moek_ep_ipc_open(g->rank, g->ranks, w->window, gather, g, w->base, why, sizeof why), "moek_ep_ipc_open", why);
+    must(moek_ep_open(ep, group, w->base), "moek_ep_open", ep->why);
+}
+static void wait_gpu(group_wire *w, moek_ep *ep)
+{
+    (void)w;
+    must_cuda(cudaDeviceSynchronize(), "the layer");
+    must(moek_ep_poll(ep, NULL), "moek_ep_poll", "");
+}
+static void close_gpu(group_wire *w, gatherer *g)
+{
+    meet(g);                                           /* all are done: windows may go */
+    moek_ep_ipc_close(g->ranks, w->window, w->base);
+    meet(g);
+    example_free(0, w->window);
+}
+#endif
 
 /* ---- a rank ------------------------------------------------------------------------------------------------------ */
 
@@ -124,7 +181,8 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
     uint16_t *down = example_random((size_t)EXPERTS * HIDDEN * INTER, 0.1f, 2);             /* rank loads its own     */
     uint16_t *x = example_random((size_t)MAX_TOKENS * HIDDEN, 1, 10 + (uint32_t)rank);
     float logits[MAX_TOKENS * EXPERTS];
-    void *window = NULL, *base[MAX_RANKS];
+    group_wire wire;
+    void *base[MAX_RANKS];
     char why[512] = "";
     double error;
     int i, gpus = 0, device = -1;
@@ -133,20 +191,14 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
     if (device >= 0) must_cuda(cudaSetDevice(device), "cudaSetDevice");
     for (i = 0; i < MAX_TOKENS * EXPERTS; i++) logits[i] = (float)((i + 31 * rank) * 7919 % 1009) / 250.0f;
 
-    /* 1. The layer, the group, a window on this GPU; the other ranks' windows by way of `gather`. */
+    /* 1. The layer and the group; windows, or an id for NCCL, go by way of `gather`. */
     say_layer(&config);
     memset(&group, 0, sizeof group);
     group.rank = rank; group.ranks = ranks; group.layer = &config;
     group.transport = device < 0 ? MOEK_EP_HOST : MOEK_EP_GPU;
-    if (device >= 0) {
-        window = example_new(device, NULL, moek_ep_window_size(&group));
-        must_cuda(cudaHostAlloc(&group.report, MOEK_EP_REPORT, cudaHostAllocPortable), "cudaHostAlloc");
-        memset(group.report, 0, MOEK_EP_REPORT);
-        must_cuda(cudaDeviceSynchronize(), "zeros");
-        must(moek_ep_ipc_open(rank, ranks, window, gather, &g, base, why, sizeof why), "moek_ep_ipc_open", why);
-    }
-    for (i = 0; i < ranks && device < 0; i++) base[i] = host[i];
-    must(moek_ep_open(&ep, &group, base), "moek_ep_open", ep.why);
+    for (i = 0; i < ranks; i++) base[i] = host[i];
+    if (device >= 0) open_gpu(&wire, &ep, &group, &g);
+    else must(moek_ep_open(&ep, &group, base), "moek_ep_open", ep.why);
 
     /* 2. From here on as ever; join says which experts are here, and that rows have to travel. */
     must(moek_ep_join(&ep, &config), "moek_ep_join", "");
@@ -168,18 +220,15 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
     args.workspace = example_new(device, NULL, args.workspace_size);
     args.why = why; args.why_size = sizeof why;
     for (i = 0; i < 3; i++) must(moek_run(&plan, &args, NULL), "moek_run", why);
-    if (device >= 0) must_cuda(cudaDeviceSynchronize(), "the layer");
-    must(moek_ep_poll(&ep, NULL), "moek_ep_poll", "");
+    if (device >= 0) wait_gpu(&wire, &ep);
+    else must(moek_ep_poll(&ep, NULL), "moek_ep_poll", "");
 
     error = error_of(device, &args, x, up, down);
     printf("rank %d, %s %d: %d tokens by %s, off by %.2e of a plain loop: %s\n", rank,
            device < 0 ? "on the CPU, process" : "on GPU", device < 0 ? (int)getpid() : device, args.tokens,
            moek_ep_kind_name(ep.config.kind), error, error < 0.01 ? "ok" : "WRONG");
     fflush(stdout);
-    meet(&g);                                          /* all are done: windows may go */
-    if (device >= 0) moek_ep_ipc_close(ranks, window, base);
-    meet(&g);
-    if (device >= 0) example_free(device, window);
+    if (device >= 0) close_gpu(&wire, &g);
     return !(error < 0.01);
 }
 

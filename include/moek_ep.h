@@ -24,12 +24,12 @@
  *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
  *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
  *                    and runs with its GPU as the current device.  hidden a multiple of 16
- *                  ranks that reach no other's memory, or are on several hosts: `move` (moek_ep_config) brings rows from
- *                  rank to rank; moek_ep_nccl.h has one
- * WHAT IS NOT HERE YET: ranks on the CPU on more than one host.  A group that has ended can not go on with the ranks that survive.  But all
- * ranks may open it again, in the same moek_ep: when the runs of all of them have returned (on GPUs: and their streams
- * are idle), each zeroes its window (and report); after a barrier of yours they open.  Plans that have joined are then
- * good again.
+ *                  where ranks do not reach each other's memory, or are on several hosts: `move` (moek_ep_config)
+ *                  takes rows from rank to rank.  With NCCL see moek_ep_nccl.h: it finds out which of these it is
+ * WHAT IS NOT HERE YET: ranks on the CPUs of several hosts.  A group that has ended can not go on with the ranks that
+ * survive.  But all ranks may open it again, in the same moek_ep: when the runs of all of them have returned (on GPUs:
+ * and their streams are idle), each zeroes its window (and report); after a barrier of yours they open.  Plans that
+ * have joined are then good again.
  *
  * RANKS AND EXPERTS.  Each physical expert (0 .. config.physical_experts - 1, which without replicas are the router's
  * ids) lives on one rank.  P experts on R ranks:
@@ -147,8 +147,8 @@ typedef struct moek_ep_config {
     int transport;                    /* MOEK_EP_HOST, _GPU; 0: _GPU where the layer may run on one, else _HOST       */
     void *report;                     /* _GPU: MOEK_EP_REPORT bytes of pinned host memory (cudaHostAlloc), zeroed, of
                                          this rank alone: what ended the group or did not fit, for moek_ep_poll       */
-    moek_ep_move move;                /* _GPU: NULL, or what moves rows.  base[rank] is this rank's window then, and base
-                                         of all others a second piece of its memory, as large: what goes out          */
+    moek_ep_move move;                /* _GPU: NULL, or what moves rows.  base[rank] is this rank's window then, and
+                                         base[] of all others a second piece of its memory, as large: what goes out   */
     void *move_context;
 } moek_ep_config;
 
@@ -179,6 +179,7 @@ typedef struct moek_ep {
     int device, multiprocessors;      /* GPU: the one that was current at moek_ep_open; device -1: the CPU            */
     int sharing;                      /* ranks on the same device as this one, itself included                        */
     uint64_t mark;                    /* the device, as ranks know it of each other                                   */
+    uint32_t owners;                  /* a number for the ranks of all experts                                        */
 } moek_ep;
 
 /* What ended a group; or (on GPUs) which operation did not fit. */

@@ -106,7 +106,7 @@ MOEK_DEVICE uint64_t *moek_ep_gpu_word_(const moek_ep_gpu_ *g, int rank, size_t 
 }
 MOEK_DEVICE uint64_t *moek_ep_gpu_flag_(const moek_ep_gpu_ *g, int rank, int kind, int phase, int from)
 {
-    return moek_ep_gpu_word_(g, rank, moek_ep_flag_at_(&g->layout, g->handles, g->ranks, kind, phase, g->handle, from));
+    return moek_ep_gpu_word_(g, rank, moek_ep_flag_at_(&g->layout, g->ranks, kind, phase, g->handle, from));
 }
 MOEK_DEVICE moek_ep_totals_ moek_ep_gpu_local_(const moek_ep_gpu_ *g, int phase)
 {

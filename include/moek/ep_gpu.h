@@ -181,7 +181,7 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     g.tag = tag;
     g.combine = c->combine;
     g.moved = c->move != NULL;
-    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: all has come by then, or never will */
+    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: it has come, or never will */
     g.report = (uint64_t *)c->report;
     memcpy(g.base, ep->base, sizeof g.base);
     return g;
@@ -218,38 +218,36 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
 
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
 
-/* What goes to each rank of a phase: of p's parts, where it is, how far from the next rank's, how much. */
-typedef struct moek_ep_part_of_ { size_t at, stride, bytes; } moek_ep_part_of_;
-static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle, moek_ep_part_of_ *part)
+enum { MOEK_EP_PARTS_OF_ = 6 };                        /* the most: flags, and five arrays */
+/* What goes to each rank in a phase: where rank 0's is (those of the others behind it), and how much a rank. */
+typedef struct moek_ep_part_of_ { size_t at, bytes; } moek_ep_part_of_;
+static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle,
+                             moek_ep_part_of_ *part)
 {
     const moek_ep_config *c = &ep->config;
     const moek_ep_layout l = moek_ep_fields_(ep, m);
     const moek_ep_field field[] = { l.x, l.scale, l.token, l.ids, l.weights };
-    const int other = phase == MOEK_EP_DISPATCH ? MOEK_EP_COMBINE : MOEK_EP_DISPATCH;
     const size_t tokens = (size_t)c->max_tokens, first = l.rows + (size_t)handle * l.rows_size;
+    const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
     int n = 0, i;
-#define MOEK_PART_(at_, stride_, bytes_) \
-    (part[n].at = (at_), part[n].stride = (stride_), part[n].bytes = (bytes_), n += part[n].bytes != 0)
-    if (phase == MOEK_EP_COMBINE) {
-        const size_t bytes = tokens * (size_t)l.slots * (size_t)ep->hidden * (c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2);
-        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), bytes, bytes);
-    } else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, tokens * l.x.stride, tokens * l.x.stride);
-    else for (i = 0; i < 5; i++) MOEK_PART_(first + field[i].at, tokens * field[i].stride, tokens * field[i].stride);
-    for (i = 0; i < 2; i++)
-        MOEK_PART_(moek_ep_flag_at_(&l, c->handles, c->ranks, i, i ? other : phase, handle, 0), MOEK_EP_LINE_,
-                   MOEK_EP_LINE_);
+#define MOEK_PART_(at_, bytes_) (part[n].at = (at_), part[n].bytes = (bytes_), n += part[n].bytes != 0)
+    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), moek_ep_flags_(1));
+    if (phase == MOEK_EP_COMBINE)
+        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), tokens * (size_t)l.slots * (size_t)ep->hidden * element);
+    else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, tokens * l.x.stride);
+    else for (i = 0; i < 5; i++) MOEK_PART_(first + field[i].at, tokens * field[i].stride);
 #undef MOEK_PART_
     return n;
 }
 
 static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, moek_stream stream)
 {
-    moek_ep_piece piece[7 * MOEK_EP_MAX_RANKS];
+    moek_ep_piece piece[MOEK_EP_PARTS_OF_ * MOEK_EP_MAX_RANKS];
     int i, n, count = 0;
     for (i = 1; i < ep->config.ranks; i++)
         for (n = 0; n < parts; n++) {
             const int p = moek_ep_turn_(ep, i);
-            const size_t at = part[n].at + (size_t)p * part[n].stride;
+            const size_t at = part[n].at + (size_t)p * part[n].bytes;
             piece[count].rank = p;
             piece[count].from = ep->base[p] + at;
             piece[count].to = ep->base[ep->config.rank] + at;
@@ -263,18 +261,20 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
 {
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
     const int handle = step->args.handle;
-    moek_ep_part_of_ part[7];
+    moek_ep_part_of_ part[MOEK_EP_PARTS_OF_];
+    int parts;
     if (!ep->config.move) return MOEK_OK;
-    if (moek_ep_move_parts_(ep, part, moek_ep_parts_of_(ep, &m, phase, handle, part), stream) == MOEK_OK) return MOEK_OK;
+    parts = moek_ep_parts_of_(ep, &m, phase, handle, part);
+    if (moek_ep_move_parts_(ep, part, parts, stream) == MOEK_OK) return MOEK_OK;
     moek_ep_fail_(ep, MOEK_E_ABORTED, phase, handle, ep->config.rank, 0);
-    MOEK_REFUSE_(&step->args, MOEK_E_CUDA, "config.move could not move the rows of %s on handle %d; the group has ended",
-                 moek_ep_phase_name_(phase), handle);
+    MOEK_REFUSE_(&step->args, MOEK_E_CUDA, "config.move could not move the rows of %s on handle %d: the group has "
+                 "ended", moek_ep_phase_name_(phase), handle);
 }
 
 static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
 {
     moek_ep_part_of_ part;
-    part.at = ep->layout.hello; part.stride = part.bytes = MOEK_EP_LINE_;
+    part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_;
     return moek_ep_move_parts_(ep, &part, 1, stream);
 }
 

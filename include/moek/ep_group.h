@@ -83,6 +83,8 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (!c->max_rows || c->max_rows > c->max_tokens * c->ranks) c->max_rows = c->max_tokens * c->ranks;
     ep->local_experts = moek_ep_count_(c, ep->physical_experts, c->rank);
     if (!ep->local_experts) ep->local_experts = 1;
+    for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
+        ep->owners = (ep->owners ^ (uint32_t)moek_ep_owner_(c, ep->physical_experts, e)) * 16777619u;
     raw = !moek_is_fp8_(ep->quant) || ep->quant == MOEK_FP8T ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
     ep->row_bytes = ep->hidden * (raw ? 2 : 1);
@@ -246,7 +248,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
     X("the version of moek_ep.h", 2) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
     X("physical_experts", ep->physical_experts) X("quant", ep->quant) X("dtype", ep->dtype) X("kind", c->kind) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
-    X("bytes of a row", ep->row_bytes) X("the owners of experts (a number for all)", moek_ep_owners_(ep)) \
+    X("bytes of a row", ep->row_bytes) X("the owners of experts (a number for all)", ep->owners) \
     X("bytes of a window", ep->layout.size)
 
 #define MOEK_ONE_(name, value) +1
@@ -254,23 +256,27 @@ enum { MOEK_EP_HELLO_ = 0 MOEK_EACH_EP_HELLO_(MOEK_ONE_) };
 #undef MOEK_ONE_
 typedef char moek_ep_hello_fits_a_line_[8 * (1 + MOEK_EP_HELLO_) <= MOEK_EP_LINE_ ? 1 : -1];
 
-static uint32_t moek_ep_owners_(const moek_ep *ep)
-{
-    int32_t place[MOEK_EP_PLACES_];
-    uint32_t hash = 2166136261u;
-    int first, i, some;
-    for (first = 0; (some = moek_ep_some_places_(ep, first, place)) > 0; first += some)
-        for (i = 0; i < some; i++) hash = (hash ^ (uint32_t)place[i]) * 16777619u;
-    return hash;
-}
-
-static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, moek_text_ *why)
+static const char *moek_ep_hello_name_(int i)
 {
     static const char *const names[] = {
 #define MOEK_NAME_(name, value) name,
         MOEK_EACH_EP_HELLO_(MOEK_NAME_)
 #undef MOEK_NAME_
     };
+    return names[i];
+}
+/* to: [MOEK_EP_HELLO_], written. */
+static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
+{
+    const moek_ep_config *c = &ep->config;
+    int i = 0;
+#define MOEK_VALUE_(name, value) to[i++] = (uint64_t)(value);
+    MOEK_EACH_EP_HELLO_(MOEK_VALUE_)
+#undef MOEK_VALUE_
+}
+
+static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, moek_text_ *why)
+{
     uint64_t theirs[1 + MOEK_EP_HELLO_];             /* its mark, its configuration */
     int i;
     if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_),
@@ -280,7 +286,7 @@ static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, mo
     for (i = 0; i < MOEK_EP_HELLO_; i++) {
         if (theirs[i + 1] == mine[i]) continue;
         moek_ep_fail_(ep, MOEK_E_MISMATCH, MOEK_EP_OPENING, 0, p, 0);
-        MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, this rank, %d, has %lu", names[i], p,
+        MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, this rank, %d, has %lu", moek_ep_hello_name_(i), p,
                  (unsigned long)theirs[i + 1], ep->config.rank, (unsigned long)mine[i]);
     }
     return MOEK_OK;
@@ -290,13 +296,10 @@ static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, mo
 static moek_status moek_ep_greet_(moek_ep *ep, moek_stream stream, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
-    const uint64_t mine[] = {
-#define MOEK_VALUE_(name, value) (uint64_t)(value),
-        MOEK_EACH_EP_HELLO_(MOEK_VALUE_)
-#undef MOEK_VALUE_
-    };
+    uint64_t mine[MOEK_EP_HELLO_];
     moek_status status = MOEK_OK;
     int i;
+    moek_ep_hello_(ep, mine);
     for (i = 0; i < c->ranks; i++) {
         const int p = moek_ep_turn_(ep, i);
         uint64_t *line = moek_ep_word_(ep, p, ep->layout.hello + (size_t)(c->move ? p : c->rank) * MOEK_EP_LINE_);
@@ -417,7 +420,8 @@ static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
     if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);
     moek_say_(t, "\nwindow    %s%.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
-              c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles, c->handles > 1 ? "s" : "", c->timeout_ms);
+              c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles,
+              c->handles > 1 ? "s" : "", c->timeout_ms);
 }
 
 size_t moek_ep_explain(const moek_ep_config *config, char *text, size_t size)

@@ -5,8 +5,9 @@
  *     hello    [R]           a line each: the configuration of rank p, when it opened            rank p writes
  *     abort_word             why another rank gave up                                            any rank, once
  *     latch                  what ended the group here                                           owner
- *     flags    ready  [3 phases][S][R]  a line each: running total of what rank p has sent here  rank p writes
- *              credit [3 phases][S][R]  a line each: operations whose rows rank p has done with  rank p writes
+ *     flags    [S][R][3 phases]  two lines each: running total of what rank p has sent here      rank p writes
+ *                                                (ready), operations whose rows it has done with
+ *                                                (credit)
  *     local    [3 phases][S][2R + 1]    totals sent, totals seen, operations sent                owner
  *     done     [3 phases][S] a line each: GPU: blocks of a kernel that sends that are through   owner
  *     counts   [S][R][R]     alltoall: row p is how many rows rank p sends to each rank          rank p writes
@@ -62,6 +63,9 @@ static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, 
 /* ---- the layout -------------------------------------------------------------------------------------------------- */
 
 static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* Of n ranks and handles. */
+MOEK_FN size_t moek_ep_flags_(size_t n) { return n * 2 * MOEK_EP_PHASES_ * MOEK_EP_LINE_; }
 
 static size_t moek_ep_place_(size_t *used, size_t bytes, size_t align)
 {
@@ -120,7 +124,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     l->hello = moek_ep_place_(&used, ranks * line, line);
     l->abort_word = moek_ep_place_(&used, line, line);
     l->latch = moek_ep_place_(&used, line, line);
-    l->flags = moek_ep_place_(&used, 2 * MOEK_EP_PHASES_ * handles * ranks * line, line);
+    l->flags = moek_ep_place_(&used, moek_ep_flags_(handles * ranks), line);
     l->local = moek_ep_place_(&used, 8 * MOEK_EP_PHASES_ * handles * (2 * ranks + 1), line);
     l->done = moek_ep_place_(&used, MOEK_EP_PHASES_ * handles * line, line);
     l->counts = moek_ep_place_(&used, 4 * handles * ranks * ranks, line);
@@ -181,11 +185,15 @@ static moek_status moek_ep_fill_places_(const moek_ep *ep, const int32_t *owner)
     return status;
 }
 
-/* Experts of a rank, without a window. */
+/* The rank of an expert, and experts of a rank, without a window. */
+static int moek_ep_owner_(const moek_ep_config *c, int physical, int e)
+{
+    return c->owner ? (int)c->owner[e] : (int)(moek_ep_home_(c, physical, e) >> 16);
+}
 static int moek_ep_count_(const moek_ep_config *c, int physical, int rank)
 {
     int e, n = 0;
-    for (e = 0; e < physical; e++) n += (c->owner ? c->owner[e] : moek_ep_home_(c, physical, e) >> 16) == rank;
+    for (e = 0; e < physical; e++) n += moek_ep_owner_(c, physical, e) == rank;
     return n;
 }
 
@@ -221,12 +229,10 @@ MOEK_FN size_t moek_ep_partial_at_(const moek_ep_layout *l, int handle, size_t r
 {
     return l->partial + (size_t)handle * l->partial_size + row * row_bytes;
 }
-MOEK_FN size_t moek_ep_flag_at_(const moek_ep_layout *l, int handles, int ranks, int kind, int phase, int handle,
-                                int from)
+MOEK_FN size_t moek_ep_flag_at_(const moek_ep_layout *l, int ranks, int kind, int phase, int handle, int from)
 {
-    const size_t of_phase = (size_t)(kind * MOEK_EP_PHASES_ + phase - MOEK_EP_COUNTS);
-    const size_t line = (of_phase * (size_t)handles + (size_t)handle) * (size_t)ranks + (size_t)from;
-    return l->flags + line * MOEK_EP_LINE_;
+    return l->flags + moek_ep_flags_((size_t)handle * (size_t)ranks + (size_t)from) +
+           (size_t)(2 * (phase - MOEK_EP_COUNTS) + kind) * MOEK_EP_LINE_;
 }
 MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks, int phase, int handle)
 {

@@ -56,8 +56,7 @@ static uint64_t *moek_ep_word_(const moek_ep *ep, int rank, size_t at) { return 
 /* In the window of `rank`. */
 static uint64_t *moek_ep_flag_(const moek_ep *ep, int rank, int kind, int phase, int handle, int from)
 {
-    return moek_ep_word_(ep, rank, moek_ep_flag_at_(&ep->layout, ep->config.handles, ep->config.ranks, kind, phase,
-                                                    handle, from));
+    return moek_ep_word_(ep, rank, moek_ep_flag_at_(&ep->layout, ep->config.ranks, kind, phase, handle, from));
 }
 
 /* My own totals of a phase and handle. */

@@ -70,10 +70,25 @@ size_t caller_window(void);
 size_t caller_window(void)
 {
     moek_config config = MOEK_QWEN3_30B_A3B;
-    moek_ep_config group = { 0, 4, NULL, MOEK_EP_AUTO, MOEK_EP_REDUCED, MOEK_EP_LINEAR, NULL, 0, 0, 0, 0, 0, NULL };
+    moek_ep_config group = { 0, 4, NULL, MOEK_EP_AUTO, MOEK_EP_REDUCED, MOEK_EP_LINEAR, NULL, 0, 0, 0, 0, 0, NULL,
+                             NULL, NULL };
     config.max_tokens = 16;
     group.layer = &config;
     return moek_ep_window_size(&group);
+}
+END
+cat > nccl_caller.c <<'END'
+#include "moek_ep_nccl.h"
+int caller_nccl(ncclComm_t comm);
+int caller_nccl(ncclComm_t comm)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    moek_ep_config group;
+    moek_ep ep;
+    moek_ep_nccl wire;
+    memset(&group, 0, sizeof group);
+    group.layer = &config;
+    return moek_ep_nccl_open(&wire, &ep, &group, comm, MOEK_EP_NCCL_AUTO) == MOEK_OK && !moek_ep_nccl_close(&wire);
 }
 END
 for f in implementation caller main ranks ranks_caller; do cp $f.c $f.cc; cp $f.c $f.cu; done
@@ -83,7 +98,7 @@ warnings="-Wall -Wextra -Werror -I$root/include"
 # Every name that moek.h brings, beyond those of the system headers it includes, starts with moek_ or MOEK_.
 macros() {                                             # NAME HEADER COMMAND-THAT-PRINTS-MACROS
     name=$1 header=$2; shift 2
-    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h | grep -v cuda | sort -u > before.h
+    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h | grep -v 'cuda\|nccl' | sort -u > before.h
     { cat before.h; echo "#include \"$header\""; } > after.h
     "$@" before.h 2>&1 | sort > before.txt
     "$@" after.h 2>&1 | sort > after.txt
@@ -219,6 +234,17 @@ cuda_part() {
     symbols "symbol leak: implementation.cu" implementation.o
     must "nvcc: implementation of moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c ranks.cu -o ranks.o
     must "nvcc: caller of moek_ep.h" $nv -c ranks_caller.cu -o ranks_caller.o
+    if [ "$(sed -n 's/^nccl_libs = //p' "$root"/build/config.ninja 2> /dev/null)" ]; then
+        flags="$(sed -n 's/^nccl_flags = //p' "$root"/build/config.ninja) -isystem $(dirname "$(
+                 command -v "$nvcc")")/../include"
+        must "nvcc: implementation of moek_ep_nccl.h" $nv $flags -DMOEK_ARCH=80 -DMOEK_QUANT=MOEK_BF16 \
+            -DMOEK_IMPLEMENTATION -x cu -c "$root/include/moek_ep_nccl.h" -o nccl.o
+        symbols "symbol leak: moek_ep_nccl.h" nccl.o
+        must "cc -std=c99: caller of moek_ep_nccl.h" ${CC:-cc} -std=c99 $warnings $flags -include string.h \
+            -c nccl_caller.c -o nccl_caller.o
+    else
+        skip "no NCCL: moek_ep_nccl.h"
+    fi
     must "nvcc: caller and main" $nv -c caller.cu main.cu
     must "link: two .cu without the implementation, one with it" $nvcc caller.o main.o implementation.o -o program
     must "run it" sh -c './program > rows.txt'

@@ -1,0 +1,452 @@
+/* moek/ep_nccl.h -- how a group over NCCL opens, waits and closes (moek_ep_nccl.h).
+ *
+ * All that ranks say to each other here goes through one all-gather of at most MOEK_EP_NCCL_SAY_ bytes a rank, which is
+ * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back. */
+#ifndef MOEK_EP_NCCL_PARTS_H
+#define MOEK_EP_NCCL_PARTS_H
+#if !MOEK_HAVE_CUDA_ || defined(MOEK_EMU)
+#error "moek_ep_nccl.h: compile the implementation with nvcc"
+#endif
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+#if NCCL_VERSION_CODE >= 22807
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#include <nccl_device.h>
+#pragma GCC diagnostic pop
+#endif
+
+enum { MOEK_EP_NCCL_SAY_ = 512, MOEK_EP_NCCL_FIRST_ = 22807, MOEK_EP_NCCL_GETTER_ = 22902 };
+
+const char *moek_ep_nccl_path_name(int path)
+{
+    return path == MOEK_EP_NCCL_WINDOW ? "window" : path == MOEK_EP_NCCL_IPC ? "ipc"
+         : path == MOEK_EP_NCCL_SENDS ? "sends" : NULL;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+/* Did a call go well, or will it have, as communicators that do not block say? */
+static int moek_ep_nccl_ok_(const moek_ep_nccl *w, ncclResult_t r)
+{
+    const uint64_t start = MOEK_EP_MS();
+    while (r == ncclInProgress && MOEK_EP_MS() - start <= (uint64_t)w->timeout_ms) {
+        MOEK_EP_PAUSE();
+        if (ncclCommGetAsyncError(w->comm, &r) != ncclSuccess) return 0;
+    }
+    return r == ncclSuccess;
+}
+
+/* Until the stream is idle; at most ms.  OK, E_TIMEOUT (or NCCL, if it is watched, has failed), E_CUDA. */
+static moek_status moek_ep_nccl_idle_(const moek_ep_nccl *w, cudaStream_t stream, int ms, int watch)
+{
+    const uint64_t start = MOEK_EP_MS();
+    cudaError_t error;
+    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+        ncclResult_t r = ncclSuccess;
+        (void)cudaGetLastError();
+        if (watch && w->comm && (ncclCommGetAsyncError(w->comm, &r) != ncclSuccess ||
+                                 (r != ncclSuccess && r != ncclInProgress))) return MOEK_E_TIMEOUT;
+        if (MOEK_EP_MS() - start > (uint64_t)ms) return MOEK_E_TIMEOUT;
+        MOEK_EP_PAUSE();
+    }
+    if (error == cudaSuccess) return MOEK_OK;
+    (void)cudaGetLastError();
+    return MOEK_E_CUDA;
+}
+
+static void moek_ep_nccl_drop_(moek_ep_nccl *w)
+{
+    if (w->comm) (void)ncclCommAbort(w->comm);
+    w->comm = NULL;
+}
+
+/* ---- all ranks hear of all --------------------------------------------------------------------------------------- */
+
+/* A moek_ep_gather. */
+static int moek_ep_nccl_gather_(void *context, const void *mine, void *all, size_t bytes)
+{
+    moek_ep_nccl *const w = (moek_ep_nccl *)context;
+    const cudaStream_t stream = (cudaStream_t)w->stream;
+    char *const at = (char *)w->scratch;
+    if (!w->comm || bytes > MOEK_EP_NCCL_SAY_) return 1;
+    if (cudaMemcpyAsync(at + (size_t)w->rank * bytes, mine, bytes, cudaMemcpyHostToDevice, stream) == cudaSuccess &&
+        moek_ep_nccl_ok_(w, ncclAllGather(at + (size_t)w->rank * bytes, at, bytes, ncclInt8, w->comm, stream)) &&
+        moek_ep_nccl_idle_(w, stream, w->timeout_ms, 1) == MOEK_OK &&
+        cudaMemcpyAsync(all, at, (size_t)w->ranks * bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+        cudaStreamSynchronize(stream) == cudaSuccess) return 0;
+    (void)cudaGetLastError();
+    moek_ep_nccl_drop_(w);
+    return 1;
+}
+
+typedef struct moek_ep_nccl_vote_ { int64_t status; char why[MOEK_EP_NCCL_SAY_ - 8]; } moek_ep_nccl_vote_;
+
+/* How it went on all ranks: the first that failed, in `why`. */
+static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, const char *own, moek_text_ *why)
+{
+    moek_ep_nccl_vote_ mine, all[MOEK_EP_MAX_RANKS];
+    int p;
+    memset(&mine, 0, sizeof mine);
+    mine.status = status;
+    if (status != MOEK_OK) memcpy(mine.why, own, strlen(own) < sizeof mine.why ? strlen(own) : sizeof mine.why - 1);
+    if (moek_ep_nccl_gather_(w, &mine, all, sizeof mine))
+        MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: "
+                 "make another one", w->timeout_ms);
+    for (p = 0; p < w->ranks; p++)
+        if (all[p].status != MOEK_OK) MOEK_NO_(why, (moek_status)all[p].status, "rank %d: %s", p, all[p].why);
+    return MOEK_OK;
+}
+
+/* ---- who is there ------------------------------------------------------------------------------------------------ */
+
+typedef struct moek_ep_nccl_hello_ { uint64_t config[MOEK_EP_HELLO_], host, nccl, path; } moek_ep_nccl_hello_;
+typedef char moek_ep_nccl_hello_fits_[sizeof(moek_ep_nccl_hello_) <= MOEK_EP_NCCL_SAY_ ? 1 : -1];
+
+/* The same for all processes of a running kernel, wherever their containers are. */
+static uint64_t moek_ep_nccl_host_(void)
+{
+    char id[256] = "";
+    uint64_t hash = 14695981039346656037u;
+    size_t i;
+    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+    if (file < 0 || read(file, id, 36) != 36) (void)gethostname(id, sizeof id - 1);
+    if (file >= 0) close(file);
+    for (i = 0; i < sizeof id; i++) hash = (hash ^ (unsigned char)id[i]) * 1099511628211u;
+    return hash;
+}
+
+/* Compares configurations by name.  hosts: 1 if all are on one; nccl: the oldest version. */
+static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int path, int *one_host, int *nccl,
+                                       moek_text_ *why)
+{
+    moek_ep_nccl_hello_ mine, all[MOEK_EP_MAX_RANKS];
+    int p, i, version = 0;
+    (void)ncclGetVersion(&version);
+    memset(&mine, 0, sizeof mine);
+    moek_ep_hello_(ep, mine.config);
+    mine.host = moek_ep_nccl_host_(); mine.nccl = (uint64_t)version; mine.path = (uint64_t)path;
+    if (moek_ep_nccl_gather_(w, &mine, all, sizeof mine))
+        MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: "
+                 "make another one", w->timeout_ms);
+    *one_host = 1; *nccl = version;
+    for (p = 0; p < w->ranks; p++) {
+        if (all[p].path != all[0].path)
+            MOEK_NO_(why, MOEK_E_MISMATCH, "path: rank %d has %lu, rank 0 has %lu", p, (unsigned long)all[p].path,
+                     (unsigned long)all[0].path);
+        for (i = 0; i < MOEK_EP_HELLO_; i++)
+            if (all[p].config[i] != all[0].config[i])
+                MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, rank 0 has %lu", moek_ep_hello_name_(i), p,
+                         (unsigned long)all[p].config[i], (unsigned long)all[0].config[i]);
+        *one_host &= all[p].host == mine.host;
+        if ((int)all[p].nccl < *nccl) *nccl = (int)all[p].nccl;
+    }
+    return MOEK_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static moek_status moek_ep_nccl_alloc_(void **p, size_t bytes, int by_nccl, moek_text_ *why)
+{
+    const int ok = by_nccl ? ncclMemAlloc(p, bytes) == ncclSuccess : cudaMalloc(p, bytes) == cudaSuccess;
+    if (!ok) *p = NULL;
+    if (ok && cudaMemsetAsync(*p, 0, bytes, cudaStreamPerThread) == cudaSuccess &&
+        cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess) return MOEK_OK;
+    (void)cudaGetLastError();
+    MOEK_NO_(why, MOEK_E_CUDA, "%lu bytes of memory for a window are not to be had", (unsigned long)bytes);
+}
+
+/* ipc: nobody frees what another one still has mapped. */
+static void moek_ep_nccl_unmap_(moek_ep_nccl *w)
+{
+    char unused[MOEK_EP_NCCL_SAY_ + 64];
+    moek_text_ t = moek_text_in_(unused, sizeof unused);
+    if (w->path != MOEK_EP_NCCL_IPC) return;
+    moek_ep_ipc_close(w->ranks, w->window, w->base);
+    if (w->comm) (void)moek_ep_nccl_agree_(w, MOEK_OK, "", &t);
+}
+static void moek_ep_nccl_free_(moek_ep_nccl *w)
+{
+    moek_ep_nccl_unmap_(w);
+#if NCCL_VERSION_CODE >= 22807
+    if (w->registered && w->comm) (void)ncclCommWindowDeregister(w->comm, (ncclWindow_t)w->registered);
+#endif
+    if (w->window && w->path == MOEK_EP_NCCL_WINDOW) (void)ncclMemFree(w->window);
+    else if (w->window) (void)cudaFree(w->window);
+    if (w->out) (void)cudaFree(w->out);
+    w->window = w->out = w->registered = NULL;
+    (void)cudaGetLastError();
+}
+
+/* ---- the three paths: each tries, and leaves what it got in w ---------------------------------------------------- */
+
+#if NCCL_VERSION_CODE >= 22807
+typedef struct moek_ep_nccl_bases_ { void *base[MOEK_EP_MAX_RANKS]; } moek_ep_nccl_bases_;
+static __global__ void moek_ep_nccl_resolve_k_(ncclWindow_t window, int ranks, moek_ep_nccl_bases_ *to)
+{
+    if ((int)threadIdx.x < ranks) to->base[threadIdx.x] = ncclGetLsaPointer(window, 0, threadIdx.x);
+}
+
+/* The struct behind a window is private: from 2.29.2 on NCCL reads it for us. */
+static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text_ *why)
+{
+    typedef ncclResult_t (*getter)(ncclWindow_t, size_t, int, void **);
+    const ncclWindow_t window = (ncclWindow_t)w->registered;
+    const cudaStream_t stream = (cudaStream_t)w->stream;
+    getter get = NULL;
+    int p;
+    if (version >= MOEK_EP_NCCL_GETTER_) *(void **)&get = dlsym(RTLD_DEFAULT, "ncclGetLsaDevicePointer");
+    for (p = 0; get && p < w->ranks; p++)
+        if (get(window, 0, p, &w->base[p]) != ncclSuccess || !w->base[p])
+            MOEK_NO_(why, MOEK_E_BACKEND, "NCCL knows no pointer to the window of rank %d", p);
+    if (get) return MOEK_OK;
+    moek_ep_nccl_resolve_k_<<<1, MOEK_EP_MAX_RANKS, 0, stream>>>(window, w->ranks, (moek_ep_nccl_bases_ *)w->scratch);
+    if (cudaPeekAtLastError() == cudaSuccess &&
+        cudaMemcpyAsync(w->base, w->scratch, sizeof w->base[0] * (size_t)w->ranks, cudaMemcpyDeviceToHost, stream) ==
+            cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess) return MOEK_OK;
+    MOEK_NO_(why, MOEK_E_CUDA, "the window of NCCL: %s", cudaGetErrorString(cudaGetLastError()));
+}
+
+static moek_status moek_ep_nccl_register_(moek_ep_nccl *w, size_t size, int version, moek_text_ *why)
+{
+    struct cudaPointerAttributes at;
+    ncclWindow_t window = NULL;
+    const ncclResult_t r = ncclCommWindowRegister(w->comm, w->window, size, &window, NCCL_WIN_DEFAULT);
+    if (!moek_ep_nccl_ok_(w, r)) MOEK_NO_(why, MOEK_E_BACKEND, "ncclCommWindowRegister: %s", ncclGetErrorString(r));
+    w->registered = window;
+    if (!window || cudaPointerGetAttributes(&at, window) != cudaSuccess || at.type != cudaMemoryTypeDevice) {
+        (void)cudaGetLastError();
+        MOEK_NO_(why, MOEK_E_BACKEND, "NCCL gives no window (NCCL_CUMEM_ENABLE=0, NCCL_WIN_ENABLE=0 or "
+                 "NCCL_P2P_DISABLE=1 is set, or GPUs do not reach each other)");
+    }
+    if (ncclTeamLsa(w->comm).nRanks != w->ranks)
+        MOEK_NO_(why, MOEK_E_BACKEND, "NCCL reaches %d of %d ranks by loads and stores", ncclTeamLsa(w->comm).nRanks,
+                 w->ranks);
+    return moek_ep_nccl_resolve_(w, version, why);
+}
+#endif
+
+static moek_status moek_ep_nccl_by_window_(moek_ep_nccl *w, const moek_ep *ep, int version, moek_text_ *why)
+{
+#if NCCL_VERSION_CODE >= 22807
+    char own[MOEK_EP_NCCL_SAY_] = "";
+    moek_text_ t = moek_text_in_(own, sizeof own);
+    moek_status status;
+    if (version < MOEK_EP_NCCL_FIRST_)
+        MOEK_NO_(why, MOEK_E_BACKEND, "libnccl.so.2 is %d.%d.%d, here or on another rank; it must be 2.28.7 or later",
+                 version / 10000, version / 100 % 100, version % 100);
+    status = moek_ep_nccl_alloc_(&w->window, ep->layout.size, 1, &t);
+    if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;      /* register is collective */
+    status = moek_ep_nccl_register_(w, ep->layout.size, version, &t);
+    return moek_ep_nccl_agree_(w, status, own, why);
+#else
+    (void)w; (void)ep; (void)version;
+    MOEK_NO_(why, MOEK_E_BACKEND, "this was compiled with nccl.h of NCCL %d.%d.%d; it must be 2.28.7 or later",
+             NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+#endif
+}
+
+static moek_status moek_ep_nccl_by_ipc_(moek_ep_nccl *w, moek_ep *ep, moek_text_ *why)
+{
+    char own[MOEK_EP_NCCL_SAY_] = "", all[MOEK_EP_NCCL_SAY_] = "";
+    moek_text_ t = moek_text_in_(own, sizeof own);
+    moek_status status = moek_ep_nccl_alloc_(&w->window, ep->layout.size, 0, &t);
+    if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;
+    status = moek_ep_ipc_open(w->rank, w->ranks, w->window, moek_ep_nccl_gather_, w, w->base, all, sizeof all);
+    if (status == MOEK_OK) status = moek_ep_reach_windows_(ep, w->base, &t);
+    else moek_say_(&t, "%s", all);
+    return moek_ep_nccl_agree_(w, status, own, why);
+}
+
+/* A moek_ep_move. */
+static int moek_ep_nccl_move_(void *context, const moek_ep_piece *piece, int count, moek_stream stream)
+{
+    const moek_ep_nccl *const w = (const moek_ep_nccl *)context;
+    ncclResult_t r = ncclSuccess, end;
+    int i;
+    if (!w->comm || ncclGroupStart() != ncclSuccess) return 1;
+    for (i = 0; i < count && r == ncclSuccess; i++) {
+        r = ncclSend(piece[i].from, piece[i].bytes, ncclInt8, piece[i].rank, w->comm, (cudaStream_t)stream);
+        if (r == ncclSuccess)
+            r = ncclRecv(piece[i].to, piece[i].bytes, ncclInt8, piece[i].rank, w->comm, (cudaStream_t)stream);
+    }
+    end = ncclGroupEnd();
+    return !moek_ep_nccl_ok_(w, r) || !moek_ep_nccl_ok_(w, end);
+}
+
+static moek_status moek_ep_nccl_by_sends_(moek_ep_nccl *w, const moek_ep *ep, moek_text_ *why)
+{
+    char own[MOEK_EP_NCCL_SAY_] = "";
+    moek_text_ t = moek_text_in_(own, sizeof own);
+    int p;
+    moek_status status = moek_ep_nccl_alloc_(&w->window, ep->layout.size, 0, &t);
+    if (status == MOEK_OK && w->ranks > 1) status = moek_ep_nccl_alloc_(&w->out, ep->layout.size, 0, &t);
+    for (p = 0; p < w->ranks; p++) w->base[p] = p == w->rank ? w->window : w->out;
+    return moek_ep_nccl_agree_(w, status, own, why);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* What this rank can say alone. */
+static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *group, int path, moek_text_ *why)
+{
+    int device = -1, current = -1, ok;
+    if (!group || !w->comm) MOEK_NO_(why, MOEK_E_ARGUMENT, "group or comm is NULL");
+    if (ncclCommCount(w->comm, &w->ranks) != ncclSuccess || ncclCommUserRank(w->comm, &w->rank) != ncclSuccess ||
+        ncclCommCuDevice(w->comm, &device) != ncclSuccess || cudaGetDevice(&current) != cudaSuccess)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "comm is no communicator in working order: %s", ncclGetLastError(w->comm));
+    if (w->ranks > MOEK_EP_MAX_RANKS)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "the communicator has %d ranks, a group at most %d: ncclCommSplit makes smaller "
+                 "ones", w->ranks, (int)MOEK_EP_MAX_RANKS);
+    w->timeout_ms = group->timeout_ms > 0 ? group->timeout_ms : 30000;
+    moek_ep_on_device_(device);                        /* whatever is wrong, the others must hear of it */
+    ok = cudaMalloc(&w->scratch, (size_t)w->ranks * MOEK_EP_NCCL_SAY_ + 1024) == cudaSuccess &&
+         cudaStreamCreateWithFlags((cudaStream_t *)&w->stream, cudaStreamNonBlocking) == cudaSuccess;
+    moek_ep_on_device_(current);
+    if (!ok) MOEK_NO_(why, MOEK_E_CUDA, "%s", cudaGetErrorString(cudaGetLastError()));
+    if (device != current)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "the communicator is for device %d, current is %d: cudaSetDevice(%d) first",
+                 device, current, device);
+    if (group->ranks && (group->ranks != w->ranks || group->rank != w->rank))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "group says rank %d of %d, the communicator %d of %d; leave both 0 to take the "
+                 "communicator's", group->rank, group->ranks, w->rank, w->ranks);
+    if (path < MOEK_EP_NCCL_AUTO || path > MOEK_EP_NCCL_SENDS)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "path is %d; MOEK_EP_NCCL_AUTO, _WINDOW, _IPC or _SENDS", path);
+    return MOEK_OK;
+}
+
+/* Settles the group for a path; a refusal is this rank's. */
+static moek_status moek_ep_nccl_choose_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, int path, moek_text_ *why)
+{
+    moek_text_ none = moek_text_in_(NULL, 0);
+    group->move = path == MOEK_EP_NCCL_SENDS ? moek_ep_nccl_move_ : NULL;
+    group->move_context = w;
+    memset(ep, 0, sizeof *ep);
+    return moek_ep_choose_(ep, group, why, &none);
+}
+
+/* One path, from its memory to what all ranks think of it. */
+static moek_status moek_ep_nccl_try_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, int path, int demanded,
+                                     moek_text_ *why)
+{
+    char own[MOEK_EP_NCCL_SAY_] = "";
+    moek_text_ t = moek_text_in_(own, sizeof own);
+    int one_host = 0, nccl = 0;
+    moek_status status = moek_ep_nccl_choose_(w, ep, group, path, &t);
+    if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK ||
+        (status = moek_ep_nccl_greet_(w, ep, demanded, &one_host, &nccl, why)) != MOEK_OK) return status;
+    w->path = path;
+    if (path != MOEK_EP_NCCL_SENDS && !one_host) MOEK_NO_(why, MOEK_E_BACKEND, "ranks are on several hosts");
+    return path == MOEK_EP_NCCL_WINDOW ? moek_ep_nccl_by_window_(w, ep, nccl, why)
+         : path == MOEK_EP_NCCL_IPC ? moek_ep_nccl_by_ipc_(w, ep, why) : moek_ep_nccl_by_sends_(w, ep, why);
+}
+
+static moek_status moek_ep_nccl_find_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, int demanded,
+                                      moek_text_ *log)
+{
+    moek_status status = MOEK_E_BACKEND;
+    int path;
+    for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++) {
+        char reason[MOEK_EP_NCCL_SAY_ + 64] = "";
+        moek_text_ why = moek_text_in_(reason, sizeof reason);
+        if (demanded && path != demanded) {
+            moek_say_(log, "%s: not demanded\n", moek_ep_nccl_path_name(path));
+            continue;
+        }
+        status = moek_ep_nccl_try_(w, ep, group, path, demanded, &why);
+        moek_say_(log, "%s: %s\n", moek_ep_nccl_path_name(path), status == MOEK_OK ? "taken" : reason);
+        if (status == MOEK_OK) return status;
+        moek_ep_nccl_free_(w);
+        w->path = 0;
+        if (status != MOEK_E_BACKEND && status != MOEK_E_CUDA) return status;
+    }
+    return status;
+}
+
+static void moek_ep_nccl_end_(moek_ep_nccl *w)
+{
+    moek_ep_nccl_free_(w);
+    if (w->scratch) (void)cudaFree(w->scratch);
+    if (w->stream) (void)cudaStreamDestroy((cudaStream_t)w->stream);
+    if (w->report) (void)cudaFreeHost(w->report);
+    w->scratch = w->stream = w->report = NULL;
+    w->path = 0;
+    (void)cudaGetLastError();
+}
+
+/* The window is there on all ranks; what is left is this rank's end of the group. */
+static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, moek_text_ *log)
+{
+    char own[MOEK_EP_NCCL_SAY_] = "";
+    moek_text_ t = moek_text_in_(own, sizeof own);
+    moek_status status = MOEK_OK;
+    if (!group->report) {
+        if (cudaHostAlloc(&w->report, MOEK_EP_REPORT, cudaHostAllocPortable) == cudaSuccess)
+            memset(w->report, 0, MOEK_EP_REPORT);
+        else status = MOEK_E_CUDA;
+        group->report = w->report;
+    }
+    if (status != MOEK_OK) moek_say_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
+    if ((status = moek_ep_nccl_agree_(w, status, own, log)) != MOEK_OK) return status;
+    status = moek_ep_open(ep, group, w->base);
+    return moek_ep_nccl_agree_(w, status, ep->why, log);
+}
+
+moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
+                               size_t ep_size, size_t config_size, int version)
+{
+    char own[MOEK_EP_NCCL_SAY_] = "";
+    moek_text_ log, t = moek_text_in_(own, sizeof own);
+    moek_ep_config g;
+    moek_status status;
+    if (!w || !ep) return MOEK_E_ARGUMENT;
+    memset(w, 0, sizeof *w);
+    if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *group) return MOEK_E_VERSION;
+    w->comm = comm;
+    log = moek_text_in_(w->text, sizeof w->text);
+    status = moek_ep_nccl_look_(w, group, path, &t);
+    if (!w->stream) moek_say_(&log, "%s", own);        /* and can not tell the others */
+    else status = moek_ep_nccl_agree_(w, status, own, &log);
+    if (status == MOEK_OK) {
+        g = *group;
+        g.rank = w->rank; g.ranks = w->ranks; g.transport = MOEK_EP_GPU;
+        status = moek_ep_nccl_find_(w, ep, &g, path, &log);
+        if (status == MOEK_OK) status = moek_ep_nccl_join_(w, ep, &g, &log);
+    }
+    if (status != MOEK_OK) moek_ep_nccl_end_(w);
+    return status;
+}
+
+/* ---- afterwards -------------------------------------------------------------------------------------------------- */
+
+void moek_ep_nccl_abort(moek_ep_nccl *w, moek_ep *ep)
+{
+    if (!w || !ep || !w->path) return;
+    moek_ep_abort(ep);
+    if (w->path == MOEK_EP_NCCL_SENDS) moek_ep_nccl_drop_(w);
+}
+
+moek_status moek_ep_nccl_wait(moek_ep_nccl *w, moek_ep *ep, moek_stream stream, int ms)
+{
+    moek_status status;
+    if (!w || !ep || !w->path) return MOEK_E_ARGUMENT;
+    if (!ms) ms = w->timeout_ms;
+    status = moek_ep_nccl_idle_(w, (cudaStream_t)stream, ms, w->path == MOEK_EP_NCCL_SENDS);
+    if (status == MOEK_OK) return moek_ep_poll(ep, NULL);
+    moek_ep_nccl_abort(w, ep);
+    (void)moek_ep_nccl_idle_(w, (cudaStream_t)stream, w->timeout_ms, 0);         /* what waits there leaves now */
+    return status;
+}
+
+moek_status moek_ep_nccl_close(moek_ep_nccl *w)
+{
+    char unused[MOEK_EP_NCCL_SAY_ + 64];
+    moek_text_ t = moek_text_in_(unused, sizeof unused);
+    moek_status status = MOEK_OK;
+    if (!w || !w->path) return MOEK_E_ARGUMENT;
+    status = w->comm ? moek_ep_nccl_agree_(w, MOEK_OK, "", &t) : MOEK_E_TIMEOUT;
+    moek_ep_nccl_end_(w);
+    return status;
+}
+#endif

@@ -1,0 +1,95 @@
+/* moek_ep_nccl.h -- expert parallelism on GPUs over NCCL: from a communicator to an open group, in one call.
+ *
+ * Do this, in the ONE file that holds the implementation (instead of moek_ep.h, all of which it has); link with -lnccl:
+ *
+ *     #define MOEK_IMPLEMENTATION
+ *     #include "moek_ep_nccl.h"
+ *
+ * and on every rank, a thread or a process with a GPU of its own, which is the current device:
+ *
+ *     moek_ep_config group = {0};
+ *     group.layer = &config;                                         rank and ranks are those of the communicator
+ *     moek_ep_nccl_open(&wire, &ep, &group, comm, 0);                collective; wire.text says what was taken, and why
+ *     moek_ep_join(&ep, &config);                                    from here as moek_ep.h says:
+ *     moek_run(&plan, &args, stream);                                plan, bind, run
+ *     moek_ep_nccl_wait(&wire, &ep, stream, 0);                      instead of cudaStreamSynchronize and moek_ep_poll
+ *     moek_ep_nccl_close(&wire);                                     collective
+ *
+ * PATHS, best first.  All ranks take the same one: the first that all of them can take.
+ *     window  a window of NCCL (2.28.7 and later, cuMem on), by which kernels reach the memory of all ranks.  One host
+ *     ipc     cudaMalloc and, between processes, cudaIpc, whatever NCCL's version: NCCL only carries the handles.  One
+ *             host
+ *     sends   nobody reaches anybody: grouped ncclSend and ncclRecv, behind the kernels that write what goes out and
+ *             ahead of those that read what came.  Any number of hosts.  low_latency and allgather
+ * Kernels are the same on all of them, and so are the bits of y.  `sends` moves max_tokens rows to each rank and back,
+ * however many there are (so that the host need not know, and graphs can be captured): open the group with a
+ * max_tokens, or a chunk_tokens of the layer, near to what it gets.  It takes twice the window.
+ *
+ * No multicast is asked for.  NCCL makes objects of its own for that when a communicator is made, unless
+ * NCCL_NVLS_ENABLE=0 was in the environment before the process called NCCL first: set it where that matters.
+ *
+ * WAITS.  window and ipc: all that moek_ep.h promises; no kernel waits longer than timeout_ms.  sends: a kernel of NCCL
+ * waits for its peer without an end.  moek_ep_nccl_wait ends that: after `ms` (0: timeout_ms), or when NCCL reports an
+ * error, it ends the group and aborts the communicator (ncclCommAbort), which lets the stream go on; comm is NULL then,
+ * and not to be used or destroyed by you.  So wait for the stream by it, or watch it from another thread.  Each rank
+ * finds out by itself, or hears it from you: moek_ep_nccl_abort does the same at once.  A rank whose group has ended
+ * for another reason goes on sending, but nothing that counts: the others find that at their next operation.
+ * On `sends` two handles need the same order on all ranks, as all that is given to a communicator does; no two of its
+ * operations may be enqueued by different threads at once.
+ * Opening waits at most timeout_ms a step, but for what NCCL does in ncclCommWindowRegister.
+ *
+ * MEMORY.  Unlike the rest of moek this allocates: the window (zeroed), a little more, and on `sends` the second one;
+ * pinned memory for config.report, if that is NULL.  Close frees it.                                                 */
+#ifndef MOEK_EP_NCCL_H
+#define MOEK_EP_NCCL_H
+#include "moek_ep.h"
+#include <nccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MOEK_EP_NCCL_AUTO, MOEK_EP_NCCL_WINDOW, MOEK_EP_NCCL_IPC, MOEK_EP_NCCL_SENDS };      /* path (above) */
+
+/* Read it; only the functions below write it.  It must stay where it is while the group is used. */
+typedef struct moek_ep_nccl {
+    ncclComm_t comm;                  /* yours; NULL once it had to be aborted                                        */
+    int path;                         /* MOEK_EP_NCCL_WINDOW, ...; 0: not open                                        */
+    int rank, ranks, timeout_ms;
+    void *window, *out;               /* out: sends                                                                   */
+    void *registered;                 /* window: the ncclWindow_t                                                     */
+    void *scratch, *report, *stream;
+    void *base[MOEK_EP_MAX_RANKS];
+    char text[2048];                  /* a line a path: taken, or why not; or why it does not open                    */
+} moek_ep_nccl;
+
+/* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: transport, base and move are not
+ * looked at; report may be NULL.  All ranks get OK, or none.  OK, E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA,
+ * E_TIMEOUT, as moek_ep_open, with a sentence in wire->text; then all is freed, the communicator is as before or, after
+ * E_TIMEOUT, aborted and wire->comm NULL.                                                                            */
+#define moek_ep_nccl_open(wire, ep, group, comm, path) \
+    moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
+moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
+                               size_t ep_size, size_t config_size, int version);
+
+/* Waits for all that was enqueued on the stream, at most `ms`; then what moek_ep_poll says, or E_TIMEOUT (the group was
+ * ended by this rank), or E_CUDA.                                                                                    */
+moek_status moek_ep_nccl_wait(moek_ep_nccl *wire, moek_ep *ep, moek_stream stream, int ms);
+
+/* Ends the group as moek_ep_abort does; on `sends` aborts the communicator, too. */
+void        moek_ep_nccl_abort(moek_ep_nccl *wire, moek_ep *ep);
+
+/* When this rank's streams are idle: waits for all ranks (at most timeout_ms), takes back what was registered, frees.
+ * OK, or E_TIMEOUT: not all came; everything of this rank is freed all the same.                                     */
+moek_status moek_ep_nccl_close(moek_ep_nccl *wire);
+
+const char *moek_ep_nccl_path_name(int path);                                    /* "window"; NULL if there is none */
+
+#ifdef __cplusplus
+}
+#endif
+
+#ifdef MOEK_IMPLEMENTATION
+#include "moek/ep_nccl.h"
+#endif
+#endif

@@ -1,0 +1,491 @@
+/* test_ep_nccl.c -- groups over NCCL, a rank a GPU, in threads and in processes: every path gives the same bits, those
+ * of one GPU where that is promised, also in graphs; what differs between ranks is found, with its name; and a rank
+ * that does not come keeps nobody waiting.  With fewer than two GPUs all of it is skipped.
+ *
+ *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_nccl.c -o ep_nccl -lnccl
+ *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or at most RANKS
+ *
+ * With MOEK_SPLIT the implementation is linked from elsewhere. */
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek_ep_nccl.h"
+#include "layer.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS = 4, EXPERTS = 19, TOPK = 4, MOST = 21, HIDDEN = 512, INTER = 128, PATHS = 3, SCENES = 8 };
+
+typedef struct scene {
+    char what[96];
+    moek_config config;
+    moek_ep_config group;
+    int exact_bits, total, tokens[RANKS];
+    layer whole;                                       /* all experts and tokens on one GPU ... */
+    uint16_t *one, *y[PATHS];                          /* ... and its y; that of the ranks, by path */
+} scene;
+typedef struct world {
+    int ranks, scenes, window;                         /* window: has NCCL one here? */
+    scene scene[SCENES];
+    ncclUniqueId id;
+    pthread_barrier_t barrier;                         /* threads only */
+    int threads;
+} world;
+typedef struct rank {
+    world *all;
+    int number, device, gifts;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    void *given[16];
+    moek_ep ep;
+    moek_ep_nccl wire;
+    moek_plan plan;
+    moek_args args;
+    char why[MOEK_WHY];
+} rank;
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+/* CHECK of a rank: counters are the program's.  (The condition may wait for other ranks: it is not under the lock.) */
+#define SAY(condition, ...) \
+    do { \
+        const int ok_ = (condition) != 0; \
+        pthread_mutex_lock(&one_at_a_time); \
+        check_(ok_, __FILE__, __LINE__, #condition, __VA_ARGS__); \
+        pthread_mutex_unlock(&one_at_a_time); \
+    } while (0)
+static void must_nccl(ncclResult_t r)
+{
+    if (r == ncclSuccess) return;
+    printf("NCCL: %s\n", ncclGetErrorString(r));
+    exit(2);
+}
+static void meet(const rank *k) { if (k->all->threads) pthread_barrier_wait(&k->all->barrier); }
+
+/* ---- scenes ------------------------------------------------------------------------------------------------------ */
+
+static void add_scene(world *w, int kind, int combine, int quant, int alone)
+{
+    scene *s = &w->scene[w->scenes++];
+    int r;
+    snprintf(s->what, sizeof s->what, "%s, combine %d, %s, %d ranks%s", moek_ep_kind_name(kind), combine,
+             moek_quant_name(quant), w->ranks, alone ? ", one without tokens" : "");
+    s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
+    s->config.quant = quant; s->config.act = MOEK_SILU; s->config.exclude = 1u << MOEK_BACKEND_CPU;
+    s->config.batch_invariant = 1;
+    s->group.kind = kind; s->group.combine = combine;
+    s->group.timeout_ms = 10000;
+    s->exact_bits = combine == MOEK_EP_EXACT && kind != MOEK_EP_LOW_LATENCY;
+    for (r = 0; r < w->ranks; r++) s->total += s->tokens[r] = r == 1 && alone ? 0 : MOST - r % 3;
+    s->config.max_tokens = s->total;
+    layer_new(&s->whole, &s->config, 0, s->total);
+    memcpy(s->whole.what, s->what, sizeof s->what);
+    if (!layer_plan(&s->whole) || !(s->one = layer_y(&s->whole, moek_run))) exit(1);
+    s->config.max_tokens = MOST;
+    for (r = 0; r < PATHS; r++) s->y[r] = (uint16_t *)calloc((size_t)s->total, 2 * HIDDEN);
+}
+static void make_scenes(world *w)
+{
+    static const int quants[] = {
+#ifdef MOEK_QUANT
+        MOEK_QUANT, MOEK_QUANT
+#else
+        MOEK_BF16, MOEK_FP8B128
+#endif
+    };
+    add_scene(w, MOEK_EP_ALLGATHER, MOEK_EP_EXACT, quants[0], 0);
+    add_scene(w, MOEK_EP_ALLGATHER, MOEK_EP_EXACT, quants[1], 1);
+    add_scene(w, MOEK_EP_ALLGATHER, MOEK_EP_REDUCED_F32, quants[0], 0);
+    add_scene(w, MOEK_EP_LOW_LATENCY, MOEK_EP_REDUCED, quants[1], 0);
+    add_scene(w, MOEK_EP_LOW_LATENCY, MOEK_EP_EXACT, quants[0], 1);
+    add_scene(w, MOEK_EP_ALLTOALL, MOEK_EP_EXACT, quants[1], 0);
+    add_scene(w, MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, quants[0], 1);
+}
+
+/* ---- a rank in a scene ------------------------------------------------------------------------------------------- */
+
+static const void *gift(rank *k, const void *host, size_t bytes)
+{
+    void *p;
+    if (!host) return NULL;
+    p = mem_alloc(1, bytes);
+    mem_put(1, p, host, bytes);
+    if (k->gifts == 16) abort();
+    return k->given[k->gifts++] = p;
+}
+static const void *pieces(rank *k, const void *from, size_t bytes)
+{
+    unsigned char *to;
+    const void *p;
+    int i;
+    if (!from) return NULL;
+    to = (unsigned char *)calloc((size_t)k->ep.local_experts, bytes);
+    for (i = 0; i < k->ep.local_experts; i++) {
+        const int e = moek_ep_expert(&k->ep, k->number, i);
+        if (e >= 0) memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)e * bytes, bytes);
+    }
+    p = gift(k, to, bytes * (size_t)k->ep.local_experts);
+    free(to);
+    return p;
+}
+static int plan_rank(rank *k, const scene *s)
+{
+    const layer *l = &s->whole;
+    const size_t element = s->config.quant == MOEK_BF16 ? 2 : 1, h = HIDDEN, i = INTER, up = (size_t)l->up_rows;
+    moek_config c = s->config;
+    moek_weights w;
+    moek_args *a = &k->args;
+    size_t first = 0, n = (size_t)s->tokens[k->number];
+    int r, ok;
+    for (r = 0; r < k->number; r++) first += (size_t)s->tokens[r];
+    moek_ep_join(&k->ep, &c);
+    memset(&w, 0, sizeof w);
+    w.w_up = pieces(k, l->w.w_up, up * h * element);
+    w.w_down = pieces(k, l->w.w_down, h * i * element);
+    w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, 4 * ((up + 127) / 128 * ((h + 127) / 128)));
+    w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, 4 * ((h + 127) / 128 * ((i + 127) / 128)));
+    ok = moek_plan_init(&k->plan, &c) == MOEK_OK && moek_plan_bind(&k->plan, &w) == MOEK_OK;
+    SAY(ok, "%s: %s", s->what, k->plan.why);
+    if (!ok) return 0;
+    memset(a, 0, sizeof *a);
+    a->tokens = (int)n;
+    a->x = gift(k, (const char *)l->args.x + 2 * h * first, 2 * h * n);
+    a->topk_ids = (int32_t *)(size_t)gift(k, l->args.topk_ids + first * TOPK, 4 * TOPK * n);
+    a->topk_weights = (float *)(size_t)gift(k, l->args.topk_weights + first * TOPK, 4 * TOPK * n);
+    a->y = k->given[k->gifts++] = mem_alloc(1, 2 * h * n);
+    a->workspace_size = moek_workspace_size(&k->plan);
+    a->workspace = k->given[k->gifts++] = mem_alloc(1, a->workspace_size);
+    a->why = k->why; a->why_size = sizeof k->why;
+    return 1;
+}
+static void let_go(rank *k)
+{
+    while (k->gifts) mem_free(1, k->given[--k->gifts]);
+}
+static void run(rank *k, const scene *s, int runs)
+{
+    int i;
+    for (i = 0; i < runs; i++) {
+        const moek_status status = moek_run(&k->plan, &k->args, (moek_stream)k->stream);
+        SAY(status == MOEK_OK, "%s: rank %d: %s", s->what, k->number, k->why);
+    }
+}
+static void waited(rank *k, const scene *s, const char *how)
+{
+    const moek_status status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
+    SAY(status == MOEK_OK, "%s: rank %d: %s: %s", s->what, k->number, how, moek_status_name(status));
+}
+/* Three runs in a graph, replayed three times. */
+static void replay(rank *k, const scene *s)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int i;
+    mem_must(cudaStreamBeginCapture(k->stream, cudaStreamCaptureModeThreadLocal));
+    run(k, s, 3);
+    mem_must(cudaStreamEndCapture(k->stream, &graph));
+    mem_must(cudaGraphInstantiate(&exec, graph, 0));
+    mem_must(cudaMemsetAsync(k->args.y, LAYER_POISON, 2 * HIDDEN * (size_t)k->args.tokens, k->stream));
+    for (i = 0; i < 3; i++) mem_must(cudaGraphLaunch(exec, k->stream));
+    waited(k, s, "graph");
+    meet(k);
+    mem_must(cudaGraphExecDestroy(exec));
+    mem_must(cudaGraphDestroy(graph));
+}
+
+static int opens(rank *k, const scene *s, int path)
+{
+    moek_ep_config g = s->group;
+    moek_status status;
+    g.layer = &s->config;
+    status = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, path);
+    SAY(status == MOEK_OK && k->wire.path == path, "%s: rank %d: %s: %s", s->what, k->number,
+        moek_ep_nccl_path_name(path), k->wire.text);
+    return status == MOEK_OK;
+}
+static void on_path(rank *k, scene *s, int path)
+{
+    const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
+    uint16_t *y = s->y[path - 1];
+    int r;
+    if (!opens(k, s, path)) return;
+    for (r = 0; r < k->number; r++) y += HIDDEN * (size_t)s->tokens[r];
+    if (plan_rank(k, s)) {
+        run(k, s, 5);
+        waited(k, s, "runs");
+        mem_get(1, y, k->args.y, n);
+        replay(k, s);
+        if (n) {
+            uint16_t *again = (uint16_t *)malloc(n);
+            mem_get(1, again, k->args.y, n);
+            SAY(!memcmp(again, y, n), "%s: rank %d: %s: a graph gives other bits", s->what, k->number,
+                moek_ep_nccl_path_name(path));
+            free(again);
+        }
+    }
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "%s: rank %d: close", s->what, k->number);
+    let_go(k);
+}
+
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+/* All ranks are told `status`, and all texts hold `words`. */
+static void refused(rank *k, moek_ep_config g, int path, moek_status status, const char *words)
+{
+    const moek_status got = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, path);
+    SAY(got == status && strstr(k->wire.text, words) && !k->wire.path && !k->wire.window,
+        "rank %d: %s, not %s: \"%s\" has no \"%s\"", k->number, moek_status_name(got), moek_status_name(status),
+        k->wire.text, words);
+    if (!k->wire.comm) exit(1);
+    meet(k);
+}
+static void test_refused(rank *k)
+{
+    const int odd = k->number == 1;
+    scene *s = &k->all->scene[0];
+    moek_config c = s->config;
+    moek_ep_config g = s->group, h;
+    g.layer = &c;
+    c.topk += odd;
+    refused(k, g, 0, MOEK_E_MISMATCH, "topk + shared_slots: rank 1 has 5, rank 0 has 4");
+    c.topk -= odd;
+    c.max_tokens += odd;
+    refused(k, g, MOEK_EP_NCCL_IPC, MOEK_E_MISMATCH, "max_tokens: rank 1 has 22, rank 0 has 21");
+    c.max_tokens -= odd;
+    refused(k, g, odd ? MOEK_EP_NCCL_IPC : MOEK_EP_NCCL_SENDS, MOEK_E_MISMATCH,
+            "path: rank 1 has 2, rank 0 has 3");
+    h = g;
+    if (odd) { h.rank = 0; h.ranks = k->all->ranks; }
+    refused(k, h, 0, MOEK_E_ARGUMENT, "rank 1: group says rank 0");
+    h = g;
+    h.handles = odd ? 3 : 0;
+    refused(k, h, 0, MOEK_E_ARGUMENT, "rank 1: handles is 3");
+    h = g;
+    h.kind = MOEK_EP_ALLTOALL;
+    refused(k, h, MOEK_EP_NCCL_SENDS, MOEK_E_BACKEND, "where rows are moved they have slots");
+    if (odd) mem_must(cudaSetDevice(0));
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: the communicator is for device");
+    mem_must(cudaSetDevice(k->device));
+    if (!k->all->window) refused(k, g, MOEK_EP_NCCL_WINDOW, MOEK_E_BACKEND, "window: ");
+    SAY(moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, 0) == MOEK_OK &&
+        k->wire.path == (k->all->window ? MOEK_EP_NCCL_WINDOW : MOEK_EP_NCCL_IPC), "auto: %s", k->wire.text);
+    if (k->number == 0) printf("%s", k->wire.text);
+    meet(k);
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
+}
+
+/* ---- a rank that does not come ----------------------------------------------------------------------------------- */
+
+static void silence(rank *k, int path)
+{
+    scene *s = &k->all->scene[0];
+    const int limit = s->group.timeout_ms, silent = k->number == 1;
+    moek_status status;
+    double start;
+    meet(k);
+    s->group.timeout_ms = 600;
+    meet(k);
+    if (!opens(k, s, path) || !plan_rank(k, s)) exit(1);
+    run(k, s, 2);
+    waited(k, s, "before the silence");
+    meet(k);
+    start = now_s();
+    if (!silent) run(k, s, 1);
+    status = silent ? MOEK_OK : moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream,
+                                                  path == MOEK_EP_NCCL_SENDS ? 0 : 9000);
+    SAY(now_s() - start < 6, "silence: rank %d waited for %.1f s", k->number, now_s() - start);
+    SAY(silent || status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "silence: rank %d: %s", k->number,
+        moek_status_name(status));
+    if (path == MOEK_EP_NCCL_SENDS)
+        SAY((k->wire.comm == NULL) == !silent, "silence: rank %d: the communicator was %saborted", k->number,
+            k->wire.comm ? "not " : "");
+    meet(k);
+    if (!silent)
+        SAY(moek_run(&k->plan, &k->args, (moek_stream)k->stream) != MOEK_OK && k->why[0], "silence: rank %d runs on",
+            k->number);
+    if (silent && path == MOEK_EP_NCCL_SENDS) moek_ep_nccl_abort(&k->wire, &k->ep);   /* nobody answers any more */
+    status = moek_ep_nccl_close(&k->wire);
+    SAY(status == (path == MOEK_EP_NCCL_SENDS ? MOEK_E_TIMEOUT : MOEK_OK), "silence: rank %d: close: %s", k->number,
+        moek_status_name(status));
+    if (path == MOEK_EP_NCCL_SENDS) k->comm = k->wire.comm;
+    s->group.timeout_ms = limit;
+    let_go(k);
+    meet(k);
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+static void begin(rank *k)
+{
+    mem_must(cudaSetDevice(k->device));
+    mem_must(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking));
+    must_nccl(ncclCommInitRank(&k->comm, k->all->ranks, k->all->id, k->number));
+}
+static void all_paths(rank *k)
+{
+    int i, path;
+    for (i = 0; i < k->all->scenes; i++)
+        for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++) {
+            if (path == MOEK_EP_NCCL_WINDOW && !k->all->window) continue;
+            if (path == MOEK_EP_NCCL_SENDS && k->all->scene[i].group.kind == MOEK_EP_ALLTOALL) continue;
+            on_path(k, &k->all->scene[i], path);
+        }
+}
+static void *be_thread(void *p)
+{
+    rank *k = (rank *)p;
+    begin(k);
+    test_refused(k);
+    all_paths(k);
+    if (k->all->window) silence(k, MOEK_EP_NCCL_WINDOW);
+    silence(k, MOEK_EP_NCCL_IPC);
+    silence(k, MOEK_EP_NCCL_SENDS);
+    if (k->comm) (void)ncclCommAbort(k->comm);
+    mem_must(cudaStreamDestroy(k->stream));
+    return NULL;
+}
+
+static void compare(const scene *s, int path, const uint16_t *one, const uint16_t *y, size_t n)
+{
+    double *want = (double *)malloc(8 * n + 8);
+    ref_distance d;
+    size_t i;
+    for (i = 0; i < n; i++) want[i] = ref_get_t(one, i, s->whole.plan.config.dtype);
+    d = ref_compare_t(y, want, n, s->whole.plan.config.dtype);
+    CHECK(!n || d.rel_l2 < 2 * layer_tolerance(&s->whole), "%s: %s: off by %.2e", s->what,
+          moek_ep_nccl_path_name(path), d.rel_l2);
+    if (s->exact_bits)
+        CHECK(!memcmp(y, one, 2 * n), "%s: %s: not the bits of one GPU", s->what, moek_ep_nccl_path_name(path));
+    free(want);
+}
+static void compare_paths(const world *w, const scene *s, size_t first, size_t n)
+{
+    int path;
+    for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++) {
+        if (path == MOEK_EP_NCCL_WINDOW && !w->window) { check_skipped++; continue; }
+        if (path == MOEK_EP_NCCL_SENDS && s->group.kind == MOEK_EP_ALLTOALL) continue;
+        compare(s, path, s->one + first, s->y[path - 1] + first, n);
+        CHECK(!memcmp(s->y[path - 1] + first, s->y[MOEK_EP_NCCL_IPC - 1] + first, 2 * n), "%s: %s: not the bits of ipc",
+              s->what, moek_ep_nccl_path_name(path));
+    }
+}
+
+static world *new_world(int ranks)
+{
+    world *w = (world *)calloc(1, sizeof *w);
+    const char *const cumem = getenv("NCCL_CUMEM_ENABLE");
+    int version = 0;
+    w->ranks = ranks;
+    (void)ncclGetVersion(&version);
+    w->window = version >= 22807 && NCCL_VERSION_CODE >= 22807 && !(cumem && cumem[0] == '0');
+    printf("%d ranks, NCCL %d.%d.%d (compiled with %d.%d.%d)\n", ranks, version / 10000, version / 100 % 100,
+           version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    make_scenes(w);
+    return w;
+}
+static void threads(int ranks)
+{
+    static rank k[RANKS];
+    pthread_t thread[RANKS];
+    world *w = new_world(ranks);
+    int r, i;
+    w->threads = 1;
+    must_nccl(ncclGetUniqueId(&w->id));
+    pthread_barrier_init(&w->barrier, NULL, (unsigned)ranks);
+    memset(k, 0, sizeof k);
+    for (r = 0; r < ranks; r++) {
+        k[r].all = w; k[r].number = k[r].device = r;
+        if (pthread_create(&thread[r], NULL, be_thread, &k[r])) abort();
+    }
+    for (r = 0; r < ranks; r++) pthread_join(thread[r], NULL);
+    mem_must(cudaSetDevice(0));
+    for (i = 0; i < w->scenes; i++) compare_paths(w, &w->scene[i], 0, HIDDEN * (size_t)w->scene[i].total);
+}
+
+/* ---- processes --------------------------------------------------------------------------------------------------- */
+
+typedef struct board { int there; ncclUniqueId id; } board;       /* a file that all have mapped */
+
+static int be_process(int number, int ranks, const char *path)
+{
+    const int file = open(path, O_RDWR);
+    board *b = (board *)mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    static rank k;
+    int i, r;
+    mem_must(cudaSetDevice(number));
+    k.all = new_world(ranks);
+    k.number = k.device = number;
+    if (number == 0) {
+        must_nccl(ncclGetUniqueId(&b->id));
+        __atomic_store_n(&b->there, 1, __ATOMIC_RELEASE);
+    }
+    while (!__atomic_load_n(&b->there, __ATOMIC_ACQUIRE)) usleep(1000);
+    k.all->id = b->id;
+    begin(&k);
+    all_paths(&k);
+    for (i = 0; i < k.all->scenes; i++) {
+        const scene *s = &k.all->scene[i];
+        size_t first = 0;
+        for (r = 0; r < number; r++) first += (size_t)s->tokens[r];
+        compare_paths(k.all, s, HIDDEN * first, HIDDEN * (size_t)s->tokens[number]);
+    }
+    must_nccl(ncclCommDestroy(k.comm));
+    return check_end();
+}
+static void processes(const char *self, int ranks)
+{
+    char path[] = "/tmp/moek_ep_XXXXXX", n[2][16];
+    const int file = mkstemp(path);
+    pid_t child[RANKS];
+    int r, status;
+    if (file < 0 || ftruncate(file, sizeof(board))) abort();
+    for (r = 0; r < ranks; r++) {
+        snprintf(n[0], sizeof n[0], "%d", r);
+        snprintf(n[1], sizeof n[1], "%d", ranks);
+        fflush(stdout);
+        if ((child[r] = fork()) != 0) continue;
+        execl(self, self, "rank", n[0], n[1], path, (char *)NULL);
+        _exit(127);
+    }
+    for (r = 0; r < ranks; r++) {
+        waitpid(child[r], &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes: rank %d: status %x", ranks, r, status);
+    }
+    close(file);
+    unlink(path);
+}
+
+int main(int argc, char **argv)
+{
+    int gpus = 0, ranks, most = argc == 2 ? atoi(argv[1]) : RANKS;
+    struct cudaDeviceProp p;
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    if (mem_can_run(80)) mem_must(cudaGetDeviceCount(&gpus));
+    if (gpus < 2) {
+        printf("needs two GPUs\n");
+        check_skipped++;
+        return check_end();
+    }
+    mem_must(cudaGetDeviceProperties(&p, 0));
+    layer_arch = p.major == 9 ? 90 : 80;
+    alarm(240);
+    if (argc == 5) return be_process(atoi(argv[2]), atoi(argv[3]), argv[4]);
+    for (ranks = 2; ranks <= gpus && ranks <= most; ranks += 2) {
+        const double start = now_s();
+        alarm(240);                                    /* should something wait without an end */
+        processes(argv[0], ranks);
+        threads(ranks);
+        printf("%d ranks: %.1f s\n", ranks, now_s() - start);
+        fflush(stdout);
+    }
+    return check_end();
+}
