@@ -10,11 +10,19 @@
  * Each rank replays a CUDA graph of OPERATIONS operations, experts left out.  dispatch: prepare_send and
  * prepare_receive; combine: finalize_send and finalize_receive; between clock stamps, which are kernels of one thread:
  * the time of a stamp is in the figure.  A figure is the median over operations of the slowest rank's time.  pair:
- * dispatch and combine, from graphs without stamps.  The floor: bytes to the busiest peer's side at WIRE. */
+ * dispatch and combine, from graphs without stamps.  The floor: bytes to the busiest peer's side at WIRE.
+ *
+ * Compiled with -DUSE_NCCL, and with a GPU a rank, lines of NCCL's own collectives follow, with graphs without stamps:
+ * alltoall of the bytes that the busiest rank sends, allgather of all rows, reduce-scatter of rows of bf16.  And the
+ * words window, ipc and sends (moek_ep_nccl.h) are taken: so groups are opened for the tokens behind them. */
 #ifndef BENCH_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
+#ifdef USE_NCCL
+#include "moek_ep_nccl.h"
+#else
 #include "moek_ep.h"
+#endif
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +31,12 @@
 
 enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, OPERATIONS = 21, REPLAYS = 20, RANKS = 8, STAMPS = 3 };
 static const double WIRE = 370e9;                      /* bytes a second that plain stores reach on an H200's NVLink */
+#ifdef USE_NCCL
+#include "bench_nccl.h"
+#endif
 
 typedef struct setup {
-    int ranks, gpus, tokens, quant, kind;
+    int ranks, gpus, tokens, quant, kind, path;        /* path: over NCCL; 0: peer access */
     moek_config config;
     void *base[RANKS];
     pthread_barrier_t barrier;
@@ -112,6 +123,40 @@ static cudaGraphExec_t record(moek_step *step, cudaStream_t stream, uint64_t *st
     return exec;
 }
 
+#ifdef USE_NCCL
+static moek_ep_nccl wire[RANKS];
+static int nccl_path(const char *name)                 /* 0: none of that name */
+{
+    int path;
+    for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++)
+        if (!strcmp(name, moek_ep_nccl_path_name(path))) return path;
+    return 0;
+}
+#endif
+static void open_group(setup *s, moek_ep *ep, const moek_ep_config *group)
+{
+    const size_t size = moek_ep_window_size(group);
+    const int me = group->rank;
+#ifdef USE_NCCL
+    if (s->path) {
+        must(moek_ep_nccl_open(&wire[me], ep, group, nccl_comm(s->ranks, me), s->path), "open", wire[me].text);
+        return;
+    }
+#endif
+    s->base[me] = mem_alloc(1, size);
+    mem_must(cudaMemset(s->base[me], 0, size));
+    mem_must(cudaDeviceSynchronize());
+    pthread_barrier_wait(&s->barrier);
+    must(moek_ep_open(ep, group, s->base), "moek_ep_open", ep->why);
+}
+static void close_group(setup *s, int me)
+{
+#ifdef USE_NCCL
+    if (s->path) { must(moek_ep_nccl_close(&wire[me]), "close", ""); return; }
+#endif
+    mem_free(1, s->base[me]);
+}
+
 static void *run_rank(void *p)
 {
     rank *r = (rank *)p;
@@ -128,7 +173,6 @@ static void *run_rank(void *p)
     cudaEvent_t begin, end;
     cudaGraphExec_t exec[2];
     uint64_t *stamps;
-    size_t size;
     float ms;
     int i;
     moek_ep *ep = (moek_ep *)malloc(sizeof *ep);
@@ -140,14 +184,9 @@ static void *run_rank(void *p)
     group.rank = me; group.ranks = s->ranks; group.layer = &s->config;
     group.kind = s->kind; group.transport = MOEK_EP_GPU;
     group.timeout_ms = 5000;
-    size = moek_ep_window_size(&group);
-    s->base[me] = mem_alloc(1, size);
-    mem_must(cudaMemset(s->base[me], 0, size));
     mem_must(cudaHostAlloc(&group.report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(group.report, 0, MOEK_EP_REPORT);
-    mem_must(cudaDeviceSynchronize());
-    pthread_barrier_wait(&s->barrier);
-    must(moek_ep_open(ep, &group, s->base), "moek_ep_open", ep->why);
+    open_group(s, ep, &group);
     moek_ep_join(ep, &config);
     must(moek_plan_init(plan, &config), "moek_plan_init", plan->why);
 
@@ -197,7 +236,8 @@ static void *run_rank(void *p)
     mem_must(cudaGraphExecDestroy(exec[0])); mem_must(cudaGraphExecDestroy(exec[1]));
     mem_must(cudaStreamDestroy(stream));
     mem_must(cudaEventDestroy(begin)); mem_must(cudaEventDestroy(end));
-    mem_free(1, s->base[me]); mem_free(1, (void *)(size_t)a.x); mem_free(1, a.topk_ids); mem_free(1, a.topk_weights);
+    close_group(s, me);
+    mem_free(1, (void *)(size_t)a.x); mem_free(1, a.topk_ids); mem_free(1, a.topk_weights);
     mem_free(1, a.y); mem_free(1, a.workspace); mem_free(1, stamps);
     mem_must(cudaFreeHost(group.report));
     free(ep); free(plan);
@@ -238,7 +278,29 @@ static void line(const setup *s, const char *what, double median, double p90, co
     fflush(stdout);
 }
 
-static void measure(int ranks, int gpus, int tokens, int quant, int kind)
+#ifdef USE_NCCL
+/* NCCL's own: to all what the busiest rank sends, in equal parts; all tokens to all; rows of T added up. */
+static void measure_nccl(const setup *s)
+{
+    const size_t row = s->quant == MOEK_FP8B128 ? HIDDEN + HIDDEN / 32 : 2 * HIDDEN, tokens = (size_t)s->tokens;
+    size_t bytes[NCCL_KINDS];
+    double us[NCCL_KINDS][2], most = 0;
+    int i;
+    for (i = 0; i < s->ranks; i++) if (s->sent[i] > most) most = s->sent[i];
+    bytes[NCCL_ALLTOALL] = ((size_t)most / (size_t)(s->ranks - 1) + 15) / 16 * 16;
+    bytes[NCCL_ALLGATHER] = tokens * row;
+    bytes[NCCL_REDUCESCATTER] = tokens * 2 * HIDDEN;
+    nccl_measure(s->ranks, bytes, us, ascending);
+    for (i = 0; i < NCCL_KINDS; i++) {
+        const double out = (double)bytes[i] * (s->ranks - 1), floor_us = 1e6 * out / WIRE;
+        printf("%6d  %-8s  %-11s  %-8s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%\n", s->tokens,
+               moek_quant_name(s->quant), "NCCL's", nccl_names[i], us[i][0], us[i][1], out, floor_us,
+               100 * floor_us / us[i][0]);
+    }
+}
+#endif
+
+static void measure(int ranks, int gpus, int tokens, int quant, int kind, int path)
 {
     static setup s;
     pthread_t thread[RANKS];
@@ -246,7 +308,7 @@ static void measure(int ranks, int gpus, int tokens, int quant, int kind)
     double median, p90, pairs[REPLAYS], both[RANKS];
     int i, k;
     memset(&s, 0, sizeof s);
-    s.ranks = ranks; s.gpus = gpus; s.tokens = tokens; s.quant = quant;
+    s.ranks = ranks; s.gpus = gpus; s.tokens = tokens; s.quant = quant; s.path = path;
     s.kind = kind ? kind : tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLTOALL : MOEK_EP_LOW_LATENCY;
     s.config.hidden = HIDDEN; s.config.inter = INTER; s.config.experts = EXPERTS; s.config.topk = TOPK;
     s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = tokens;
@@ -268,6 +330,9 @@ static void measure(int ranks, int gpus, int tokens, int quant, int kind)
     line(&s, "pair", pairs[REPLAYS / 2], pairs[REPLAYS * 9 / 10], both);
     for (i = 0; i < ranks; i++) free(s.stamps[i]);
     pthread_barrier_destroy(&s.barrier);
+#ifdef USE_NCCL
+    if (gpus >= ranks && !path) measure_nccl(&s);
+#endif
 }
 
 static int kind_of(const char *name)
@@ -284,6 +349,10 @@ int main(int argc, char **argv)
     struct cudaDeviceProp p;
     int gpus = 0, ranks, i, q;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+#ifdef USE_NCCL
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    must_nccl(ncclGetUniqueId(&nccl_bench.id));
+#endif
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || !gpus) { printf("bench_ep: there is no GPU\n"); return 1; }
     if (gpus > RANKS) gpus = RANKS;
     ranks = gpus > 1 ? gpus : 2;
@@ -294,10 +363,16 @@ int main(int argc, char **argv)
            REPLAYS * (OPERATIONS - 1), WIRE / 1e9);
     printf("tokens  format    kind         what            us       p90       bytes     floor  share\n");
     for (q = 0; q < 2; q++) {
-        int kind = MOEK_EP_AUTO;
-        for (i = 0; i < 3 && argc < 2; i++) measure(ranks, gpus, usual[i], quants[q], kind);
+        int kind = MOEK_EP_AUTO, path = 0;
+        for (i = 0; i < 3 && argc < 2; i++) measure(ranks, gpus, usual[i], quants[q], kind, path);
         for (i = 1; i < argc; i++) {
-            if (atoi(argv[i]) > 0) measure(ranks, gpus, atoi(argv[i]), quants[q], kind);
+            if (atoi(argv[i]) > 0) measure(ranks, gpus, atoi(argv[i]), quants[q], kind, path);
+#ifdef USE_NCCL
+            else if (nccl_path(argv[i]) && gpus >= ranks) {
+                path = nccl_path(argv[i]);
+                printf("# over NCCL: %s\n", argv[i]);
+            }
+#endif
             else kind = kind_of(argv[i]);
         }
     }
