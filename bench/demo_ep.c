@@ -95,7 +95,7 @@ typedef struct whole {                                 /* the layer, and what on
     float weights[TOKENS * 32];
     double *want, one_seconds;
     int ranks, first[RANKS + 1];
-    pthread_barrier_t all_ran;
+    pthread_barrier_t together;
     moek_ep_config group;
     void *window[RANKS];
 } whole;
@@ -234,6 +234,7 @@ static void *run_rank(void *p)
     must(moek_plan_bind(&plan, &w), "moek_plan_bind", plan.why);
     a = args_of(l, &plan, l->first[r->number], l->first[r->number + 1] - l->first[r->number]);
     a.why = why; a.why_size = sizeof why;
+    pthread_barrier_wait(&l->together);                /* so would allocations */
     for (i = 0; i <= RUNS; i++) {
         const double start = seconds();
         must(moek_run(&plan, &a, stream), "moek_run", why);
@@ -241,7 +242,7 @@ static void *run_rank(void *p)
         if (i == 1 || (i && seconds() - start < r->seconds)) r->seconds = seconds() - start;
     }
     must(moek_ep_poll(&ep, NULL), "moek_ep_poll", "");
-    pthread_barrier_wait(&l->all_ran);                 /* frees would wait for other ranks' kernels */
+    pthread_barrier_wait(&l->together);                /* frees would wait for other ranks' kernels */
     end_args(l, &a, l->first[r->number]);
     end_part(l, &w);
     return NULL;
@@ -264,7 +265,7 @@ static int many_ranks(whole *l, int kind, int combine)
         l->window[i] = mem_alloc(l->gpus, size);
         zero(l->gpus, l->window[i], size);
     }
-    pthread_barrier_init(&l->all_ran, NULL, (unsigned)l->ranks);
+    pthread_barrier_init(&l->together, NULL, (unsigned)l->ranks);
     memset(l->y, 0, 2 * n);
     for (i = 0; i < l->ranks; i++) {
         r[i].all = l;
@@ -280,7 +281,7 @@ static int many_ranks(whole *l, int kind, int combine)
         if (l->gpus) use(i % l->gpus);
         mem_free(l->gpus, l->window[i]);
     }
-    pthread_barrier_destroy(&l->all_ran);
+    pthread_barrier_destroy(&l->together);
     d = ref_compare_t(l->y, l->want, n, MOEK_DTYPE_BF16);
     same = !memcmp(l->y, l->one, 2 * n);
     bad = !(d.rel_l2 < LIMIT && d.same_nonfinite) || (combine == MOEK_EP_EXACT && !same);
@@ -296,7 +297,8 @@ int main(int argc, char **argv)
     char text[4000];
     int i, kind, combine, bad = 0;
     if (ranks < 1 || ranks > RANKS) { printf("demo_ep [RANKS]: 1 to %d\n", (int)RANKS); return 1; }
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* ranks that share a GPU: a queue for each stream */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* ranks that share a GPU: a queue for each stream, and */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);         /* no kernel to load while one waits */
     l.gpus = count_gpus();
     make_layer(&l);
     l.ranks = l.group.ranks = ranks;

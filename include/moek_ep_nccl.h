@@ -63,10 +63,10 @@ typedef struct moek_ep_nccl {
     char text[2048];                  /* a line a path: taken, or why not; or why it does not open                    */
 } moek_ep_nccl;
 
-/* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: transport, base and move are not
- * looked at; report may be NULL.  All ranks get OK, or none.  OK, E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA,
- * E_TIMEOUT, as moek_ep_open, with a sentence in wire->text; then all is freed, the communicator is as before or, after
- * E_TIMEOUT, aborted and wire->comm NULL.                                                                            */
+/* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or those of
+ * the communicator; transport and move are not looked at; report may be NULL.  All ranks get OK, or none.  OK,
+ * E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA, E_TIMEOUT, as moek_ep_open, with a sentence in wire->text; then
+ * all is freed, and the communicator is as before or, after E_TIMEOUT, aborted and wire->comm NULL.                  */
 #define moek_ep_nccl_open(wire, ep, group, comm, path) \
     moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
 moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,

@@ -390,7 +390,9 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
     if (status != MOEK_OK) moek_say_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
     if ((status = moek_ep_nccl_agree_(w, status, own, log)) != MOEK_OK) return status;
     status = moek_ep_open(ep, group, w->base);
-    return moek_ep_nccl_agree_(w, status, ep->why, log);
+    status = moek_ep_nccl_agree_(w, status, ep->why, log);
+    if (status != MOEK_OK) ep->open = 0;
+    return status;
 }
 
 moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
