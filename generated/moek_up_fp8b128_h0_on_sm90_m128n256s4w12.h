@@ -32,18 +32,22 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_
                  : "l"(a), "l"(b), "r"(add));
 }
 
-/* A tile: expert, rows [row0, end), columns from j0 on; both: the other block of the cluster has the same weights; rows
- * of a and of out (-1: none).  In shared memory. */
-typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile { int e, row0, end, j0, both, pad[3], from[128], to[128]; } moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile;
+/* A tile: expert, rows [row0, end), columns from j0 on; both: the other block of the cluster has the same weights;
+ * narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
+typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile {
+    int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
+} moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile;
 
-/* By a warp: the tile of this number.  pairs: tiles are counted by pairs of row blocks, and this is that of one of the
- * two; it is empty if blocks are odd in number and this is behind the last. */
-MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_args *a, moek_schedule_ s, int tile, int tiles, int columns,
-                                  int pairs, moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *at)
+/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: tiles are counted by pairs of row
+ * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_args *a, moek_schedule_ s, int tile, int whole, int tiles,
+                                  int columns, int pairs, moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *at)
 {
     const int GROUP = 16 >> pairs;                                      /* row blocks, then the next columns */
+    const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
     const int all = s.block[a->experts], units = (all + pairs) >> pairs;
-    const int group0 = tile / (GROUP * tiles) * GROUP, within = tile % (GROUP * tiles);
+    const int number = narrow ? whole + (tile - whole) / 2 : tile;
+    const int group0 = number / (GROUP * tiles) * GROUP, within = number % (GROUP * tiles);
     const int group = units - group0 < GROUP ? units - group0 : GROUP;
     const int b0 = (group0 + within % group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
     int e = moek_schedule_find_(s, a->experts, b0), row0, end, i;
@@ -52,7 +56,10 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_
     row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
     row0 += (b - s.block[e]) * 128;
-    if (lane == 0) { at->e = e; at->row0 = row0; at->end = end; at->j0 = within / group * columns; at->both = both; }
+    if (lane == 0) {
+        at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
+        at->j0 = within / group * columns + second * (columns / 2);
+    }
     #pragma unroll
     for (i = lane; i < 128; i += 32) {
         const int r = row0 + i;
@@ -61,67 +68,68 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_
     }
 }
 
-/* One stage of weights, or, if another block of the cluster asks for the other half, half of one for both. */
+/* One stage of weights, a copy for each half: smaller ones for both blocks cost 7 %.  both: the other block of the
+ * cluster has the same weights, so that each asks for half of them, for both.  Gated, a half is 64 of gate and 64 of
+ * up, as they lie in memory. */
 MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params *p, unsigned char *to, uint64_t *full, int e, int j0,
-                                     int both, int gated, int step)
+                                     int both, int narrow, int gated, int step)
 {
-    const int k = step * 128;
-    const int swapped = gated && p->a.gate_first > p->a.up_first;
+    const int k = step * 128, mine = (int)(blockIdx.x % 2), turn = step % 2 == mine;
     int half;
     #pragma unroll
-    for (half = 0; half < 2; half++) {
+    for (half = 0; half < 2 - narrow; half++) {
         unsigned char *const at = to + half * 16384;
-        const int row = gated || !half ? j0 : j0 + 128, other = gated && swapped != half;
-        if (!both) moek_tma_shared_(at, &p->w, full, k, row, other, 0, e);
-        else if (half == (int)(blockIdx.x % 2)) moek_tma_both_(at, &p->w, full, k, row, other, 0, e);
+        const int row = j0 + half * (gated ? 64 : 128);
+        if (!both) moek_tma_shared_(at, &p->w, full, k, row, 0, 0, e);
+        else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, k, row, 0, 0, e);
     }
-    (void)gated;
 }
 
-/* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 128 columns from j
- * on, by way of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
+/* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
+ * of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
 MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n,
                                    int dtype)
 {
     enum { PITCH = 144 };
-    const int lane = moek_here_(threadIdx.x % 32);
+    const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
     unsigned char *const put = page + lane % 16 * PITCH + lane / 16 * 16;
     const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
-    int half, i;
+    int i;
+    __syncwarp();
     #pragma unroll
-    for (half = 0; half < 2; half++) {
-        const int column = j + 64 * half + lane % 8 * 8;
-        __syncwarp();
-        #pragma unroll
-        for (i = 0; i < 4; i++) {
-            const float *const of = y + (8 * half + 2 * i) * 4;
-            moek_stmatrix4_(put + 32 * i, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[2], of[3], dtype),
-                            moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[6], of[7], dtype));
-        }
-        __syncwarp();
-        #pragma unroll
-        for (i = 0; i < 4; i++) {
-            const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
-            if (row[i] >= 0 && column < n) moek_store_words_(out + (size_t)(uint32_t)row[i] * n + column, v);
-        }
+    for (i = 0; i < 4; i++) {
+        const float *const of = y + 2 * i * 4;
+        moek_stmatrix4_(put + 32 * i, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[2], of[3], dtype),
+                        moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[6], of[7], dtype));
+    }
+    __syncwarp();
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
+        if (row[i] >= 0 && column < n) moek_store_words_(out + (size_t)(uint32_t)row[i] * n + column, v);
     }
 }
 
-/* Scale, bias, activation: this lane's pairs of every 8 columns, of rows r0 and r1 of a. */
-MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int r0, int r1, int n,
-                                    int dtype)
+/* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on; rows r0, r1 of a.
+ * Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up, then the other; of that becomes
+ * the result in the first's place.
+ * single: only the first half of `sum` counts. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single, int r0, int r1,
+                                    int n, int dtype)
 {
+    enum { HALF = 64 };
     const int c = moek_here_(threadIdx.x % 4 * 2);
     const int gated = a->w_rows > n;
     int i;
     if (a->bias) {
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
-        for (i = 0; i < 64; i++) {
+        for (i = 0; i < HALF; i++) {
             /* A column behind the last is not stored: any bias will do. */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int j = min(gated ? j0 + column % 128 : j0 + column, n - 1);
-            const int w_row = gated ? (column < 128 ? a->gate_first : a->up_first) + j * a->w_step : j;
+            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column), n - 1);
+            const int w_row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
+                                                         : max(a->gate_first, a->up_first)) + j * a->w_step : j;
             const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
@@ -129,13 +137,25 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
         }
     }
     if (a->act == MOEK_SILU && !(a->limit > 0)) {
+        const int swapped = a->gate_first > a->up_first;
         #pragma unroll
-        for (i = 0; i < 64; i++) sum[i] = moek_fast_silu_(sum[i], sum[i + 64]);
+        for (i = 0; i < 2 * HALF; i += HALF)
+            if (i && single) break;
+            else if (swapped) moek_fast_silus_(sum + i, sum + i + HALF / 2, sum + i, HALF / 2);
+            else moek_fast_silus_(sum + i, sum + i, sum + i + HALF / 2, HALF / 2);
     } else {
         /* Eight at a time, and the registers move on: unrolled, the activations would be a book. */
-        const int act = a->act, rounds = gated ? 8 : 16;
+        const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
         const float alpha = a->alpha, beta = a->beta, limit = a->limit;
         int round;
+        if (gated && a->gate_first > a->up_first)
+            #pragma unroll
+            for (i = 0; i < HALF; i++) {
+                const int gate = i / (HALF / 2) * HALF + i % (HALF / 2);
+                const float up = sum[gate];
+                sum[gate] = sum[gate + HALF / 2];
+                sum[gate + HALF / 2] = up;
+            }
         #pragma unroll 1
         for (round = 0; round < rounds; round++) {
             float y[8];
@@ -143,90 +163,125 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
             case MOEK_SILU:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_silu_(sum[i], sum[i + 64],
+                    y[i] = moek_act_silu_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_GELU:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_gelu_(sum[i], sum[i + 64],
+                    y[i] = moek_act_gelu_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_GELU_TANH:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_gelu_tanh_(sum[i], sum[i + 64],
+                    y[i] = moek_act_gelu_tanh_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_SWIGLUOAI:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_swigluoai_(sum[i], sum[i + 64],
+                    y[i] = moek_act_swigluoai_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_SWIGLUOAI_UNINTERLEAVE:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_swigluoai_uninterleave_(sum[i], sum[i + 64],
+                    y[i] = moek_act_swigluoai_uninterleave_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_SWIGLUSTEP:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_swiglustep_(sum[i], sum[i + 64],
+                    y[i] = moek_act_swiglustep_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_SITU:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_situ_(sum[i], sum[i + 64],
+                    y[i] = moek_act_situ_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
                         alpha, beta, limit);
                 break;
             case MOEK_SILU_NO_MUL:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_silu_no_mul_(sum[i], 0,
-                        alpha, beta, limit);
+                    y[i] = moek_act_silu_no_mul_(sum[i], 0, alpha, beta, limit);
                 break;
             case MOEK_GELU_NO_MUL:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_gelu_no_mul_(sum[i], 0,
-                        alpha, beta, limit);
+                    y[i] = moek_act_gelu_no_mul_(sum[i], 0, alpha, beta, limit);
                 break;
             case MOEK_GELU_TANH_NO_MUL:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0,
-                        alpha, beta, limit);
+                    y[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0, alpha, beta, limit);
                 break;
             case MOEK_RELU2_NO_MUL:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_relu2_no_mul_(sum[i], 0,
-                        alpha, beta, limit);
+                    y[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
                 break;
             default:
                 #pragma unroll
                 for (i = 0; i < 8; i++) y[i] = 0;
             }
-            if (gated) {
+            if (gated) {                           /* four of each half */
                 #pragma unroll
-                for (i = 0; i < 56; i++) {
-                    sum[i] = sum[i + 8];
-                    sum[i + 64] = sum[i + 72];
+                for (i = 0; i < HALF / 2 - 4; i++) {
+                    sum[i] = sum[i + 4];
+                    sum[i + HALF / 2] = sum[i + HALF / 2 + 4];
+                    sum[i + HALF] = sum[i + HALF + 4];
+                    sum[i + HALF + HALF / 2] = sum[i + HALF + HALF / 2 + 4];
                 }
                 #pragma unroll
-                for (i = 0; i < 8; i++) sum[56 + i] = y[i];
+                for (i = 0; i < 8; i++) sum[i / 4 * HALF + HALF / 2 - 4 + i % 4] = y[i];
             } else {
                 #pragma unroll
-                for (i = 0; i < 120; i++) sum[i] = sum[i + 8];
+                for (i = 0; i < 2 * HALF - 8; i++) sum[i] = sum[i + 8];
                 #pragma unroll
-                for (i = 0; i < 8; i++) sum[120 + i] = y[i];
+                for (i = 0; i < 8; i++) sum[2 * HALF - 8 + i] = y[i];
             }
         }
     }
-    (void)r0; (void)r1; (void)c;
+    (void)r0; (void)r1; (void)c; (void)single;
+}
+/* One stage, once it is full: one or both halves, multiplied and added. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_stage_(float *sum, int halves, uint64_t xs, uint64_t ws, uint32_t x_scale, uint32_t w_scale,
+                                   uint64_t *full, int phase, uint32_t empty, int pairs)
+{
+    float part[64], s[8];
+    int half, i, j;
+    moek_mbar_wait_(full, phase);
+    #pragma unroll
+    for (half = 0; half < halves; half++) {
+        moek_wgmma_fence_();
+        #pragma unroll
+        for (j = 0; j < 4; j++) moek_up_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
+        moek_wgmma_commit_();
+        if (half == 0) {                           /* now, while the tensor cores are at work */
+            const float x0 = moek_shared_float_(x_scale), x1 = moek_shared_float_(x_scale + 32);
+            float sw[4];
+            #pragma unroll
+            for (i = 0; i < halves; i++) moek_shared_float2_(sw + 2 * i, w_scale + 8 * i);
+            #pragma unroll
+            for (i = 0; i < 2 * halves; i++) {
+                s[2 * i] = x0 * sw[i];
+                s[2 * i + 1] = x1 * sw[i];
+                asm volatile("" : "+f"(s[2 * i]), "+f"(s[2 * i + 1]));
+            }
+        }
+        moek_wgmma_wait_(0);
+        if (half + 1 == halves) moek_mbar_arrive_pair_(empty, pairs);
+        #pragma unroll
+        for (i = 0; i < 64; i += 4) {
+            float *const to = sum + half * 64 + i;
+            const float *const by = s + half * 4 + i / 32 * 2;
+            to[0] += part[i] * by[0]; to[1] += part[i + 1] * by[0];
+            to[2] += part[i + 2] * by[1]; to[3] += part[i + 3] * by[1];
+        }
+    }
+    (void)x_scale; (void)w_scale;
 }
 #endif
 
@@ -249,7 +304,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int i, left, all, pairs, workers, me, shift;   /* left, all: tiles of this block, of all */
+    int i, left, all, whole, pairs, workers, me, shift;      /* left, all: tiles of this block, of all */
     int q = 0, turn = 0;                           /* of the ring of tiles */
 
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
@@ -261,19 +316,22 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same rows,
      * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
     shift = s.block[a->experts] <= 16 && !pairs;
+    /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as many. */
     left = all / workers;
-    left += (me + left * shift) % workers < all % workers;
+    whole = 2 * (all % workers) <= workers ? left * workers : all;
+    all += all - whole;
+    left += (me + left * shift) % workers < all - left * workers;
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
         for (i = 0; i < STAGES; i++) {
             /* What threads copied, and the copy engine. */
-            moek_mbar_init_(full + i, (a->a_order ? 64 : 0) + 32);
+            moek_mbar_init_(full + i, (a->a_order ? 64 : 0) + 32 + 1);
             moek_mbar_init_(empty + i, 8 << pairs);                    /* warps, of both blocks */
         }
         for (i = 0; i < TILES; i++) {
             moek_mbar_init_(told + i, 1);
-            moek_mbar_init_(done + i, (a->a_order ? 2 : 0) + 1 + 8);
+            moek_mbar_init_(done + i, (a->a_order ? 2 : 1) + 1 + 8);
         }
         moek_mbar_init_fence_();
     }
@@ -285,20 +343,21 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     if (t < 128) {
         int slot = 0, phase = 1, step;
         moek_registers_less_(56);
-        if (t < 32) {
-            /* ---- Weights, scales, rows of a. ---- */
+        if (t < 32 || (t < 64 && !a->a_order)) {
+            /* ---- Weights, rows of a; scales: by a warp of its own if one is free, for they hold up copies. ---- */
+            const int copies = t < 32, fetches = a->a_order || t >= 32;
             for (; left > 0; left--) {
-                int e, j0, row0, boxes, both;
+                int e, j0, row0, boxes, both, narrow;
                 int row[M / 32];
                 unsigned w_scale = 0;              /* where the first scale of w is */
                 moek_mbar_wait_(told + q, turn);
-                e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both;
+                e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both; narrow = list[q].narrow;
                 boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
                 #pragma unroll
                 for (i = 0; i < M / 32; i++) row[i] = list[q].from[lane + 32 * i];
                 if (lane < 4) {                       /* of each 64 rows of w of the tile */
-                    const int of = lane >= 2 ? a->up_first : a->gate_first;
-                    const int j = gated ? of + (j0 + lane % 2 * 64) * a->w_step : j0 + 64 * lane;
+                    const int of = lane % 2 ? max(a->gate_first, a->up_first) : min(a->gate_first, a->up_first);
+                    const int j = gated ? of + (j0 + lane / 2 * 64) * a->w_step : j0 + 64 * lane;
                     const int w_row = min(j, a->w_rows - 1);
                     w_scale = ((unsigned)e * (((unsigned)a->w_rows + 127) / 128) + (unsigned)w_row / 128) * steps;
                 }
@@ -306,23 +365,27 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(empty + slot, phase);
-                    if (lane == 0) {           /* it arrives when it has copied, too */
+                    if (copies && lane == 0) {
                         unsigned char *const stage = ring + slot * STAGE;
-                        const int bytes = N * 128 + boxes * 8192;
-                        moek_mbar_expect_(full + slot, bytes);
-                        moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, gated, step);
+                        moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192);
+                        /* Code for each kind of tile: what comes between two copies is time lost. */
+                        if (narrow) moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step);
+                        else if (both) moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step);
+                        else moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step);
                         for (i = 0; i < boxes; i++)
                             moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
                                            step * 128, row0 + 64 * i);
                     }
-                    #pragma unroll
-                    for (i = 0; i < M / 32; i++)
-                        if (row[i] >= 0)
-                            moek_cp_async4_(scales + slot * SCALES + lane + 32 * i,
-                                            a->a_scale + (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
-                    if (lane < 4)
-                        moek_cp_async4_(scales + slot * SCALES + M + lane, a->w_scale + w_scale + step);
-                    moek_mbar_arrive_copied_(full + slot);
+                    if (fetches) {
+                        #pragma unroll
+                        for (i = 0; i < M / 32; i++)
+                            if (row[i] >= 0)
+                                moek_cp_async4_(scales + slot * SCALES + lane + 32 * i,
+                                                a->a_scale + (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
+                        if (lane < 4)
+                            moek_cp_async4_(scales + slot * SCALES + M + lane, a->w_scale + w_scale + step);
+                        moek_mbar_arrive_copied_(full + slot);
+                    }
                     MOEK_NEXT_STAGE_
                 }
             }
@@ -359,7 +422,8 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             int wave;
             for (wave = 0; wave < left; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * workers + (me + wave * shift) % workers, tiles, columns, pairs, list + q);
+                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * workers + (me + wave * shift) % workers, whole, tiles, columns, pairs,
+                    list + q);
                 moek_mbar_arrive_warp_(told + q);
                 MOEK_NEXT_TILE_
             }
@@ -367,17 +431,12 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
         moek_cp_async_commit_();
         moek_cp_async_wait_(0);
     } else {
-        /* ---- Multiply. ---- */
-        const int mine = t / 128 - 1, warp = t % 128 / 32, g = lane / 4, at = 64 * mine + 16 * warp;
+        /* ---- Multiply: each warpgroup 64 rows; of a tile that has no more than 64, each one half of the columns. */
+        const int mine = t / 128 - 1, warp = t % 128 / 32, g = lane / 4;
         const int dtype = a->dtype;
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
         const uint32_t empty_at = moek_pair_address_(empty, pairs);
-        const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + mine * 8192));
-        const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A));
-        /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
-        const uint32_t w_scale = moek_shared_address_(scales + M);
-        const uint32_t x_scale = moek_shared_address_(scales + 64 * mine + 16 * warp + g);
-        int slot = 0, phase = 0, ready = 0;        /* ready: the next stage was seen to be there */
+        int slot = 0, phase = 0;
         moek_registers_more_(224);
         moek_grid_wait_();
         for (; left > 0; left--) {
@@ -387,74 +446,65 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             rows = list[q].end - list[q].row0;
             #pragma unroll
             for (i = 0; i < N / 2; i++) sum[i] = 0;
-            if (64 * mine >= rows) {                                   /* no rows for this warpgroup */
+            const int narrow = list[q].narrow, shorter = rows <= 64, single = shorter || narrow;
+            if (rows <= 0 || (shorter && narrow && mine)) {            /* nothing for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(full + slot, phase);
                     moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
                     MOEK_NEXT_STAGE_
                 }
-                ready = 0;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 continue;
             }
-            for (step = 0; step < steps; )
-                #pragma unroll
-                for (u = 0; u < STAGES; u++) {     /* u is slot: known, so that addresses need no computing */
-                    const uint64_t xs = x0s + u * (STAGE / 16), ws = w0s + u * (STAGE / 16);
-                    int j;
-                    float part[64];
-                    float x0, x1, sw[4];
-                    if (u != slot || step == steps) continue;
-                    if (!ready) moek_mbar_wait_(full + u, phase);
-                    x0 = moek_shared_float_(x_scale + u * SCALES * 4);
-                    x1 = moek_shared_float_(x_scale + u * SCALES * 4 + 32);
-                    moek_shared_float4_(sw, w_scale + u * SCALES * 4);
-                    moek_wgmma_fence_();
-                    #pragma unroll
-                    for (j = 0; j < 4; j++)
-                        moek_up_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + 0 + 2 * j, j);
-                    moek_wgmma_commit_();
-                    moek_wgmma_wait_(0);
-                    #pragma unroll
-                    for (i = 0; i < 64; i += 4) {
-                        float *const to = sum + 0 + i;
-                        const float s0 = x0 * sw[0 + i / 32];
-                        const float s1 = x1 * sw[0 + i / 32];
-                        to[0] += part[i] * s0; to[1] += part[i + 1] * s0;
-                        to[2] += part[i + 2] * s1; to[3] += part[i + 3] * s1;
-                    }
-                    moek_wgmma_fence_();
-                    #pragma unroll
-                    for (j = 0; j < 4; j++)
-                        moek_up_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + 1024 + 2 * j, j);
-                    moek_wgmma_commit_();
-                    ready = moek_mbar_there_(full + (u + 1) % STAGES, u + 1 == STAGES ? phase ^ 1 : phase);
-                    moek_wgmma_wait_(0);
-                    moek_mbar_arrive_pair_(empty_at + 8 * u, pairs);
-                    #pragma unroll
-                    for (i = 0; i < 64; i += 4) {
-                        float *const to = sum + 64 + i;
-                        const float s0 = x0 * sw[2 + i / 32];
-                        const float s1 = x1 * sw[2 + i / 32];
-                        to[0] += part[i] * s0; to[1] += part[i + 1] * s0;
-                        to[2] += part[i + 2] * s1; to[3] += part[i + 3] * s1;
-                    }
+            const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
+            const int at = first + 16 * warp;
+            const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + first * 128));
+            const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A + half * 16384));
+            /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
+            const uint32_t w_scale = moek_shared_address_(scales + M + half * 2);
+            const uint32_t x_scale = moek_shared_address_(scales + at + g);
+#define MOEK_STAGE_(halves, u) \
+    moek_up_fp8b128_h0_on_sm90_m128n256s4w12_stage_(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
+        x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, full + (u), phase, empty_at + 8 * (u), pairs)
+            step = 0;
+            if (single)
+                #pragma unroll 1
+                for (; step < steps; step++) {
+                    u = moek_here_(slot);
+                    MOEK_STAGE_(1, u);
                     MOEK_NEXT_STAGE_
-                    step++;
                 }
+            #pragma unroll 1
+            for (; step < steps; step++) {
+                /* No branch between one wgmma and the next: what is done there the tensor cores wait for. */
+                if (!slot)
+                    #pragma unroll 1
+                    for (; steps - step >= STAGES; step += STAGES) {
+                        #pragma unroll
+                        for (u = 0; u < STAGES; u++) MOEK_STAGE_(2, u);
+                        phase ^= 1;
+                    }
+                if (step == steps) break;
+                u = moek_here_(slot);
+                MOEK_STAGE_(2, u);
+                MOEK_NEXT_STAGE_
+            }
+#undef MOEK_STAGE_
             {
-                const int e = list[q].e, j0 = list[q].j0;
+                const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
-                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
+                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
-                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum, to, j0, n, dtype);
-                if (!gated)
-                    moek_up_fp8b128_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum + N / 4, to, j0 + N / 2, n,
-                    dtype);
+                #pragma unroll
+                for (i = 0; i < 4; i++)
+                    if (i < 2 || !single)
+                        if (i % 2 == 0 || !gated)
+                            moek_up_fp8b128_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum + N / 8 * i, to,
+                                j0 + i / 2 * wide + i % 2 * 64, n, dtype);
             }
         }
     }
@@ -473,7 +523,7 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_st
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
-    status = moek_weight_map_(&p.w, a, 1, 128, 0);
+    status = moek_weight_map_(&p.w, a, 1, 128, 2);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,

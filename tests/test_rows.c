@@ -806,6 +806,18 @@ static void gemm_odd(int up)
         c.order = i / 2;
         gemm_run(&c);
     }
+    for (i = 0; i < 6; i++) {                          /* one row block and two, the last half full or a row more */
+        gemm_case_t c = gemm_plain(up, IDS_ONE, 3, i / 2 % 2 * m + m / 2 + i % 2, 328, i < 4 ? 648 : 136);
+        gemm_run(&c);
+    }
+}
+/* More row blocks than a GPU has multiprocessors, all but a few of them short. */
+static void gemm_blocks(int up, int act, int layout, int turn)
+{
+    gemm_case_t c = gemm_plain(up, IDS_SKEWED, 150, 600, 136, turn % 3 ? 72 : 264);
+    if (SMALL || !now.row->arch || now.row->m < 128) return;
+    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 2;
+    gemm_run(&c);
 }
 /* 4096 tokens (or 4096 of top-2), but few columns: a hot expert beside smaller ones, and one that gets them all.  More
  * tiles than a GPU has multiprocessors, so that persistent blocks take several. */
@@ -876,6 +888,9 @@ static void test_up(void)
         for (i = 0; i < COUNT(acts); i++)
             for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++)
                 gemm_one(1, acts[i][0], layout, turn++);
+    for (i = 0; i < COUNT(acts); i++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++)
+            gemm_blocks(1, acts[i][0], layout, turn++);
     gemm_large(1, 0);
     gemm_large(1, 1);
     gemm_odd(1);
@@ -885,6 +900,7 @@ static void test_down(void)
 {
     int turn;
     for (turn = 0; turn < (SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
+    for (turn = 0; turn < 4; turn++) gemm_blocks(0, MOEK_SILU, MOEK_UP_HALVES, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
     gemm_odd(0);

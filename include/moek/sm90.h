@@ -28,8 +28,9 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
 }
 
 /* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
- * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, with
- * both: `rows` of gate and up together, 8 by 8, in groups of 8; else all rows are one group.  0 lies outside. */
+ * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, both
+ * 1: `rows` of gate and up together, 8 by 8, in groups of 8; both 2: half of `rows` of what lies first, then of the
+ * other.  But for groups of 8 all rows are one group.  0 lies outside. */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
                                                 int both)
 {
@@ -37,13 +38,14 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
     const int gated = a->w_rows > a->n, halves = both && gated ? 2 : 1;
     const int apart = a->gate_first > a->up_first ? a->gate_first - a->up_first : a->up_first - a->gate_first;
     const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)(gated ? a->w_step : 1);
-    const cuuint32_t group = (cuuint32_t)(halves == 2 ? 8 : a->n);
+    const int eights = both == 1 && halves == 2;
+    const cuuint32_t group = (cuuint32_t)(eights ? 8 : a->n);
     const cuuint64_t size[5] = { (cuuint64_t)a->k, group, gated ? 2u : 1u, (cuuint64_t)a->n / group,
                                  (cuuint64_t)a->experts };
     const cuuint64_t stride[4] = { next, row * (cuuint64_t)(gated ? apart : a->w_rows), group * next,
                                    row * (cuuint64_t)a->w_rows };
-    const cuuint32_t box[5] = { 128u / (cuuint32_t)element, halves == 2 ? 8 : (cuuint32_t)rows, (cuuint32_t)halves,
-                                halves == 2 ? (cuuint32_t)rows / 16 : 1, 1 };
+    const cuuint32_t box[5] = { 128u / (cuuint32_t)element, eights ? 8 : (cuuint32_t)(rows / halves),
+                                (cuuint32_t)halves, eights ? (cuuint32_t)rows / 16 : 1, 1 };
     const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
     if (!encode) return MOEK_E_CUDA;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
@@ -163,11 +165,6 @@ MOEK_DEVICE void moek_cluster_meet_(void)
 MOEK_DEVICE void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
 {
     asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n"
-                 :: "r"(moek_shared_address_(bar)), "r"(bytes) : "memory");
-}
-MOEK_DEVICE void moek_mbar_expect_(uint64_t *bar, int bytes)
-{
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n"
                  :: "r"(moek_shared_address_(bar)), "r"(bytes) : "memory");
 }
 MOEK_DEVICE void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
@@ -332,6 +329,30 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 
 /* As moek_act_silu_ without a limit, by the approximate exp and reciprocal: within 1e-6. */
 MOEK_DEVICE float moek_fast_silu_(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
+/* The same of n (32 at most) gates; y may be either.  One reciprocal serves two: exp and it come from a unit that takes
+ * 8 clocks for a warp. */
+MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int n)
+{
+    float e[32];
+    int i, fine = 1;
+    #pragma unroll
+    for (i = 0; i < n; i += 2) {
+        float a, b, r;
+        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(a) : "f"(g[i] * -1.44269504f));
+        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(b) : "f"(g[i + 1] * -1.44269504f));
+        a += 1;
+        b += 1;
+        asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(a * b));
+        fine &= a * b < 1e37f;                     /* else the product is too large for a float, or one is NaN */
+        e[i] = g[i] * (r * b) * u[i];
+        e[i + 1] = g[i + 1] * (r * a) * u[i + 1];
+    }
+    if (!fine)
+        #pragma unroll
+        for (i = 0; i < n; i++) e[i] = moek_fast_silu_(g[i], u[i]);
+    #pragma unroll
+    for (i = 0; i < n; i++) y[i] = e[i];
+}
 
 /* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
 MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
@@ -392,18 +413,9 @@ MOEK_DEVICE float moek_shared_float_(uint32_t at)
     asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(f) : "r"(at) : "memory");
     return f;
 }
-MOEK_DEVICE void moek_shared_float4_(float f[4], uint32_t at)
+MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
 {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3]) : "r"(at) : "memory");
-}
-/* 1 if moek_mbar_wait_ would not wait. */
-MOEK_DEVICE int moek_mbar_there_(uint64_t *bar, uint32_t parity)
-{
-    int there;
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }\n"
-                 : "=r"(there) : "r"(moek_shared_address_(bar)), "r"(parity) : "memory");
-    return there;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(f[0]), "=f"(f[1]) : "r"(at) : "memory");
 }
 #endif
 #endif
