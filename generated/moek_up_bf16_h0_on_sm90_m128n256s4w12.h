@@ -297,6 +297,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
     const int n = a->n, k = a->k, gated = a->w_rows > n, columns = gated ? N / 2 : N;
+    const int cut = 1;             /* may tiles be? */
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
@@ -314,7 +315,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
     shift = s.block[a->experts] <= 16 && !pairs;
     /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as many. */
     left = all / workers;
-    whole = 2 * (all % workers) <= workers ? left * workers : all;
+    whole = cut && 2 * (all % workers) <= workers ? left * workers : all;
     all += all - whole;
     left += (me + left * shift) % workers < all - left * workers;
     if (t == 0) {
@@ -421,8 +422,8 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
             rows = list[q].end - list[q].row0;
             #pragma unroll
             for (i = 0; i < N / 2; i++) sum[i] = 0;
-            const int narrow = list[q].narrow, shorter = rows <= 64, single = shorter || narrow;
-            if (rows <= 0 || (shorter && narrow && mine)) {            /* nothing for this warpgroup */
+            const int narrow = list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
+            if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {           /* nothing for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(full + slot, phase);
                     moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
@@ -477,14 +478,14 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
+                moek_up_bf16_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
-                moek_up_bf16_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 #pragma unroll
                 for (i = 0; i < 4; i++)
-                    if (i < 2 || !single)
+                    if ((i < 2 || !single))
                         if (i % 2 == 0 || !gated)
                             moek_up_bf16_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum + N / 8 * i, to,
                                 j0 + i / 2 * wide + i % 2 * 64, n, dtype);

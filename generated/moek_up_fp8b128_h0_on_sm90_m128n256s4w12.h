@@ -110,6 +110,46 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, 
     }
 }
 
+/* The same of all 128 columns from j on, quantized; sum: as gated tiles are finished.  to: where the 16 rows go. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_codes_(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *to,
+                                   int j, int n, int dtype)
+{
+    enum { PITCH = 144, HALF = 64 };
+    const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 16;
+    unsigned char *const put = page + lane % 8 * PITCH + lane / 8 * 16;
+    const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
+    int h, i;
+    __syncwarp();
+    #pragma unroll
+    for (h = 0; h < 2; h++) {
+        const int r = to[lane / 4 + 8 * h];
+        moek_words_ x[4];
+        uint2 codes[4];
+        #pragma unroll
+        for (i = 0; i < 16; i++) {
+            const float *const of = sum + i / 8 * HALF + i % 8 * 4 + 2 * h;
+            x[i / 4].w[i % 4] = r < 0 || j + 8 * i >= n ? 0 : moek_to_t2_(of[0], of[1], dtype);
+        }
+        const float s = moek_group_codes_(codes, x, 4, 4, a->ue8m0, dtype);
+        if (lane % 4 == 0 && r >= 0) a->q_scale[(size_t)(uint32_t)r * (uint32_t)((n + 127) / 128) + j / 128] = s;
+        #pragma unroll
+        for (i = 0; i < 4; i += 2)
+            moek_stmatrix4_(put + 8 * h * PITCH + 32 * i, codes[i].x, codes[i].y, codes[i + 1].x, codes[i + 1].y);
+    }
+    __syncwarp();
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        /* Two codes were an element, so of each 16 codes a lane gave 2 and another 2, 8 further on. */
+        const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
+        const int r = to[lane / 8 + 4 * i];
+        moek_words_ q;
+        q.w[0] = __byte_perm(v.w[0], v.w[1], 0x5410); q.w[1] = __byte_perm(v.w[2], v.w[3], 0x5410);
+        q.w[2] = __byte_perm(v.w[0], v.w[1], 0x7632); q.w[3] = __byte_perm(v.w[2], v.w[3], 0x7632);
+        if (r >= 0 && column < n)
+            moek_store_words_((unsigned char *)a->q + (size_t)(uint32_t)r * (uint32_t)n + column, q);
+    }
+}
+
 /* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on; rows r0, r1 of a.
  * Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up, then the other; of that becomes
  * the result in the first's place.
@@ -301,6 +341,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
     const int n = a->n, k = a->k, gated = a->w_rows > n, columns = gated ? N / 2 : N;
+    const int cut = !a->q;             /* may tiles be? */
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
@@ -318,7 +359,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     shift = s.block[a->experts] <= 16 && !pairs;
     /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as many. */
     left = all / workers;
-    whole = 2 * (all % workers) <= workers ? left * workers : all;
+    whole = cut && 2 * (all % workers) <= workers ? left * workers : all;
     all += all - whole;
     left += (me + left * shift) % workers < all - left * workers;
     if (t == 0) {
@@ -446,8 +487,8 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             rows = list[q].end - list[q].row0;
             #pragma unroll
             for (i = 0; i < N / 2; i++) sum[i] = 0;
-            const int narrow = list[q].narrow, shorter = rows <= 64, single = shorter || narrow;
-            if (rows <= 0 || (shorter && narrow && mine)) {            /* nothing for this warpgroup */
+            const int narrow = list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
+            if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {           /* nothing for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(full + slot, phase);
                     moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
@@ -494,14 +535,19 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
+                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
-                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
+                if (!cut) {
+                    if (dtype == MOEK_DTYPE_FP16)
+                        moek_up_fp8b128_h0_on_sm90_m128n256s4w12_codes_(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_FP16);
+                    else moek_up_fp8b128_h0_on_sm90_m128n256s4w12_codes_(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_BF16);
+                }
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 #pragma unroll
                 for (i = 0; i < 4; i++)
-                    if (i < 2 || !single)
+                    if (cut && (i < 2 || !single))
                         if (i % 2 == 0 || !gated)
                             moek_up_fp8b128_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum + N / 8 * i, to,
                                 j0 + i / 2 * wide + i % 2 * 64, n, dtype);

@@ -696,15 +696,18 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     h->gate_first = c->layout == MOEK_UP_SWAPPED ? h->n : 0;
     h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
 }
+static void gemm_move(moek_gemm_args *d)
+{
+    MOVE(d->a), MOVE(d->a_scale), MOVE(d->w), MOVE(d->w_scale), MOVE(d->bias), MOVE(d->out), MOVE(d->a_order);
+    MOVE(d->out_order), MOVE(d->offsets), MOVE(d->counts), MOVE(d->block_expert), MOVE(d->block_row);
+    MOVE(d->num_blocks), MOVE(d->split), MOVE(d->split_flags), MOVE(d->ids), MOVE(d->q), MOVE(d->q_scale);
+}
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
 static void gemm_launch_as(moek_gemm_args d, const moek_gemm_args *h, int up, size_t size, int exact)
 {
     double *y, *slack;
     size_t i;
-    MOVE(d.a), MOVE(d.a_scale), MOVE(d.w), MOVE(d.w_scale), MOVE(d.bias), MOVE(d.out), MOVE(d.a_order),
-        MOVE(d.out_order);
-    MOVE(d.offsets), MOVE(d.counts), MOVE(d.block_expert), MOVE(d.block_row), MOVE(d.num_blocks);
-    MOVE(d.split), MOVE(d.split_flags), MOVE(d.ids);
+    gemm_move(&d);
     if (!launch_twice(&d)) return;
     y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
     for (i = 0; i < size; i++) y[i] = REF_UNWRITTEN;
@@ -716,6 +719,47 @@ static void gemm_launch_as(moek_gemm_args d, const moek_gemm_args *h, int up, si
 static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 {
     gemm_launch_as(*h, h, up, size, exact);
+}
+/* The row quantizes by itself: the codes of what it made before, and nothing else. */
+static void gemm_codes(const moek_gemm_args *h, int quant, int rows)
+{
+    moek_gemm_args d = *h;
+    moek_quant_args made, want;
+    int32_t *const target = (int32_t *)ref_alloc((size_t)rows * 4);
+    void *const x = ref_alloc((size_t)rows * h->n * 2);
+    int e, p;
+    memcpy(x, got(h->out), (size_t)rows * h->n * 2);
+    memset(target, 0xff, (size_t)rows * 4);
+    for (e = 0; e < h->experts; e++) {
+        const int begin = h->rows_per_expert ? e * h->rows_per_expert : h->offsets[e];
+        for (p = begin; p < begin + h->counts[e]; p++) {
+            const int row = h->out_order ? h->out_order[p] : p;
+            target[row] = row;
+        }
+    }
+    memset(&made, 0, sizeof made);
+    made.rows = rows, made.cols = h->n, made.source_div = 1, made.dtype = h->dtype, made.x = x, made.target = target;
+    made.ue8m0 = d.ue8m0 = quant == MOEK_FP8B128 && now.cases % 2;
+    made.q = d.q = out((size_t)rows * h->n);
+    if (quant == MOEK_FP8T) {
+        d.q_scale = in_f32(1);
+        *d.q_scale = ldexpf(0.3f + rng_uniform(), -rng_below(9));
+        made.static_scale = d.q_scale;
+    } else {
+        made.scale = d.q_scale = (float *)out((size_t)rows * ((h->n + 127) / 128) * 4);
+    }
+    want = made;
+    want.q = rows_want(made.q);
+    want.scale = made.scale ? rows_want(made.scale) : ref_alloc(4);
+    gemm_move(&d);
+    if (launch_twice(&d)) {
+        ref_quant(&want, quant);
+        quant_same(&made, quant, rows, want.q);
+        if (made.scale) rows_same("scale", made.scale, want.scale);
+        else free(want.scale);
+        rows_same("out", h->out, rows_want(h->out));
+    }
+    free(want.q), free(target), free(x);
 }
 static void gemm_case(int quant, const gemm_case_t *c)
 {
@@ -745,6 +789,9 @@ static void gemm_case(int quant, const gemm_case_t *c)
     }
     h.ids = NULL;
     gemm_launch(&h, c->up, rows * c->n, 0);
+    if (c->up && h.w_rows > h.n && now.row->arch == 90 && now.row->m == 128 &&
+        (quant == MOEK_FP8T || quant == MOEK_FP8B128))
+        gemm_codes(&h, quant, (int)rows);
     rows_clear();
 }
 /* Sizes that are a multiple of the row's granule, and as little more as can be. */

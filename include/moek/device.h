@@ -506,7 +506,8 @@ MOEK_DEVICE uint2 moek_static_codes_(moek_words_ x, float inverse, int dtype)
 MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, int lanes, int ue8m0, int dtype)
 {
     uint32_t most = moek_most_t8_(x[0], dtype);
-    float s = 0, inverse, f[8];
+    float s, top = 0, f[8];
+    moek_inverse_ by;
     int h, i;
     #pragma unroll
     for (h = 1; h < parts; h++) most = moek_most_t2_(most, moek_most_t8_(x[h], dtype), dtype);
@@ -514,7 +515,6 @@ MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, i
     for (i = lanes / 2; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
     most = moek_most_t2_(most, most >> 16, dtype) & 0x7fff;
     if (__all_sync(0xffffffff, moek_finite_t_(most, dtype))) {
-        moek_inverse_ by;
         moek_from_t2_(f, most, dtype);
         s = moek_finite_scale_(f[0], ue8m0);
         by = moek_invert_(s);
@@ -526,17 +526,22 @@ MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, i
     for (h = 0; h < parts; h++) {
         moek_from_t8_(f, x[h], dtype);
         #pragma unroll
-        for (i = 0; i < 8; i++) s = fmaxf(s, fabsf(f[i]));           /* NaN is passed over */
+        for (i = 0; i < 8; i++) top = fmaxf(top, fabsf(f[i]));       /* NaN is passed over */
     }
     #pragma unroll
-    for (i = lanes / 2; i; i /= 2) s = fmaxf(s, __shfl_xor_sync(0xffffffff, s, i));
-    s = moek_group_scale_(s, ue8m0);
-    inverse = __fdiv_rn(1.0f, s);
+    for (i = lanes / 2; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, i));
+    if (top < INFINITY) {
+        s = moek_finite_scale_(top, ue8m0);
+        by = moek_invert_(s);
+    } else {                                                          /* then 1 / s is the sum of equal parts */
+        s = ue8m0 ? moek_float_(0x7f000000) : INFINITY;
+        by.high = by.low = ue8m0 ? moek_float_(1 << 21) : 0;
+    }
     #pragma unroll
     for (h = 0; h < parts; h++) {
         moek_from_t8_(f, x[h], dtype);
         #pragma unroll
-        for (i = 0; i < 8; i++) f[i] = moek_by_scale_(f[i], s, inverse);
+        for (i = 0; i < 8; i++) f[i] = copysignf(fmaf(f[i], by.high, f[i] * by.low), f[i]);    /* NaN has a sign */
         q[h] = moek_to_e4m3x8_(f);
     }
     return s;

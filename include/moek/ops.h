@@ -161,6 +161,10 @@ typedef struct moek_gemm_args {
     int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
                                          an order that depends on counts.  [MOEK_SPLITS], zeros before                */
     int early;                      /* see above                                                                      */
+    void *q;                        /* up, gated, sm90 rows with m = 128 of fp8t and fp8b128; else NULL.  Not NULL:
+                                       written, rows of n e4m3: what quant makes of out, which is not written        */
+    float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
+    int ue8m0;                      /* of q_scale                                                                    */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 

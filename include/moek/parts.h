@@ -266,10 +266,16 @@ static int moek_measured_(const moek_plan *plan, int rows)
     return MOEK_CHOICE_RULE;
 }
 
-int moek_plan_tile(const moek_plan *plan, int rows)
+/* Of so many rows before they are dispatched. */
+static long long moek_mean_rows_(const moek_plan *plan, int rows)
 {
     const long long experts = plan->config.physical_experts;
-    const long long mean = ((long long)rows * plan->slots + experts - 1) / experts;
+    return ((long long)rows * plan->slots + experts - 1) / experts;
+}
+
+int moek_plan_tile(const moek_plan *plan, int rows)
+{
+    const long long mean = moek_mean_rows_(plan, rows);
     int i = moek_measured_(plan, rows);
     if (i >= 0) return i;
     for (i = 0; i < plan->tiles - 1; i++)
@@ -277,12 +283,13 @@ int moek_plan_tile(const moek_plan *plan, int rows)
     return i;
 }
 
-/* Host counts only: what the device knows better may cost speed, never correctness. */
-static int moek_tile_(const moek_step *step)
+/* Rows of a run, before they are dispatched.  Host counts only: what the device knows better may cost speed, never
+ * correctness. */
+static int moek_run_rows_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const int senders = plan->prepare_finalize->num_dispatchers;
-    return moek_plan_tile(plan, plan->rows_per_expert ? step->tokens * (senders > 1 ? senders : 1) : step->rows);
+    return plan->rows_per_expert ? step->tokens * (senders > 1 ? senders : 1) : step->rows;
 }
 
 /* Batched: the most rows an expert can hold in this run, as far as the host knows; other ranks may send more. */
@@ -314,13 +321,24 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
 }
 
+/* The mean rows an expert from which on the up row quantizes what it makes by itself; 0: it cannot.  With fewer, what
+ * that adds to each tile was measured as longer than a launch of its own. */
+static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
+{
+    const int quant = plan->config.quant;
+    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) &&
+           (quant == MOEK_FP8B128 || (quant == MOEK_FP8T && plan->weights.h_scale)) ? 512 : 0;
+}
+
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
-    const int early = plan->arch >= 90, tile = moek_tile_(step);
+    const int early = plan->arch >= 90, rows = moek_run_rows_(step), tile = moek_plan_tile(plan, rows);
     const int fp8 = moek_is_fp8_(c->quant), slots = step->rows * plan->slots;
+    const int from = moek_requantizes_from_(plan, plan->up[tile]);
+    const int requantizes = from && moek_mean_rows_(plan, rows) >= from;
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -361,9 +379,13 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.out = w.h;
     g.early = early;
     g.split = w.split; g.split_flags = w.flags;
+    if (requantizes) {
+        if (c->quant == MOEK_FP8T) w.hq.scale = (float *)weights->h_scale;
+        g.q = w.hq.q; g.q_scale = w.hq.scale; g.ue8m0 = c->ue8m0;
+    }
     if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
 
-    if (fp8) {
+    if (fp8 && !requantizes) {
         q = moek_quant_to_(plan, w.h,
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
@@ -380,6 +402,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.out = step->out;
     g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;
+    g.q = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
     return plan->down[tile]->launch(&g, stream);
 }
