@@ -65,8 +65,8 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_half_mma_(float *d, uint6
                  : "l"(a), "l"(b), "r"(add));
 }
 
-/* A tile: expert, rows [row0, end), columns from j0 on; both: the other block of the cluster has the same weights;
- * narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
+/* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the cluster
+ * has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
 typedef struct moek_up_fp16_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
 } moek_up_fp16_h0_on_sm90_m128n256s4w12_tile;
@@ -291,8 +291,8 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
-    uint64_t *const told = empty + STAGES, *const done = told + TILES;                       /* tiles */
-    moek_up_fp16_h0_on_sm90_m128n256s4w12_tile *const list = (moek_up_fp16_h0_on_sm90_m128n256s4w12_tile *)(done + TILES);
+    uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
+    moek_up_fp16_h0_on_sm90_m128n256s4w12_tile *const list = (moek_up_fp16_h0_on_sm90_m128n256s4w12_tile *)(asked + TILES);
     float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
@@ -301,7 +301,7 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int i, left, all, whole, pairs, workers, me, shift;      /* left, all: tiles of this block, of all */
+    int i, all, whole, pairs, workers, me, shift;            /* all: tiles */
     int q = 0, turn = 0;                           /* of the ring of tiles */
 
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
@@ -314,10 +314,8 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
      * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
     shift = s.block[a->experts] <= 16 && !pairs;
     /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as many. */
-    left = all / workers;
-    whole = cut && 2 * (all % workers) <= workers ? left * workers : all;
+    whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
     all += all - whole;
-    left += (me + left * shift) % workers < all - left * workers;
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
@@ -328,6 +326,7 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
         }
         for (i = 0; i < TILES; i++) {
             moek_mbar_init_(told + i, 1);
+            moek_mbar_init_(asked + i, 1);
             moek_mbar_init_(done + i, (a->a_order ? 2 : 0) + 1 + 8);
         }
         moek_mbar_init_fence_();
@@ -342,12 +341,14 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
         moek_registers_less_(56);
         if (t < 32) {
             /* ---- Weights, rows of a. ---- */
-            for (; left > 0; left--) {
-                int e, j0, row0, boxes, both, narrow;
+            for (;;) {
+                int e, j0, row0, boxes, both, narrow, mine;
                 moek_mbar_wait_(told + q, turn);
+                if (list[q].e < 0) break;
                 e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both; narrow = list[q].narrow;
                 boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
                 moek_mbar_arrive_warp_(done + q);
+                mine = q;
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(empty + slot, phase);
@@ -364,6 +365,7 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
                     }
                     MOEK_NEXT_STAGE_
                 }
+                if (t < 32) moek_mbar_arrive_warp_(asked + mine);
             }
         } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
@@ -371,8 +373,9 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             const uint32_t NONE = 0xffffffff;
             uint32_t row[16];              /* where it begins, in 16 bytes */
-            for (; left > 0; left--) {
+            for (;;) {
                 moek_mbar_wait_(told + q, turn);
+                if (list[q].e < 0) break;
                 #pragma unroll
                 for (i = 0; i < 16; i++) {
                     const int of = list[q].from[r + 8 * i];
@@ -395,12 +398,23 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
             }
         } else if (t >= 96) {
             /* ---- Which tile comes next. ---- */
-            int wave;
-            for (wave = 0; wave < left; wave++) {
+            const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
+            int wave, tile;
+            for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                moek_up_fp16_h0_on_sm90_m128n256s4w12_tile_(a, s, wave * workers + (me + wave * shift) % workers, whole, tiles, columns, pairs,
-                    list + q);
+                if (!a->split_flags || pairs) {
+                    tile = wave * workers + (me + wave * shift) % workers;
+                } else {
+                    /* By demand, as late as weights of the tiles before leave time for. */
+                    const int before = wave - ahead;
+                    if (before >= 0) moek_mbar_wait_(asked + before % TILES, before / TILES % 2);
+                    if (lane == 0) tile = atomicAdd(a->split_flags, 1);
+                    tile = __shfl_sync(0xffffffff, tile, 0);
+                }
+                if (tile < all) moek_up_fp16_h0_on_sm90_m128n256s4w12_tile_(a, s, tile, whole, tiles, columns, pairs, list + q);
+                else if (lane == 0) list[q].e = -1;
                 moek_mbar_arrive_warp_(told + q);
+                if (tile >= all) break;
                 MOEK_NEXT_TILE_
             }
         }
@@ -415,10 +429,11 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
         int slot = 0, phase = 0;
         moek_registers_more_(224);
         moek_grid_wait_();
-        for (; left > 0; left--) {
+        for (;;) {
             float sum[N / 2];
             int step, rows, u;
             moek_mbar_wait_(told + q, turn);
+            if (list[q].e < 0) break;
             rows = list[q].end - list[q].row0;
             #pragma unroll
             for (i = 0; i < N / 2; i++) sum[i] = 0;
@@ -503,7 +518,7 @@ MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_up_fp16_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_up_fp16_h0_on_sm90_m128n256s4w12_k, 384, 228864);
+    if (!a) return MOEK_READY_SM90_(moek_up_fp16_h0_on_sm90_m128n256s4w12_k, 384, 228896);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
@@ -511,6 +526,6 @@ MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_up_fp16_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
-                             228864, stream, a->early, 2, &p);
+                             228896, stream, a->early, 2, &p);
 }
 #endif

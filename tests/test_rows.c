@@ -776,8 +776,8 @@ static void gemm_case(int quant, const gemm_case_t *c)
     gemm_w(quant, c, &h);
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
     h.out = out(rows * c->n * 2);
-    if (now.row->arch == 90 && now.row->m < 128 && c->turn % 3 == 0) {
-        h.split = (float *)scratch((size_t)MOEK_SPLITS * now.row->m * 128 * 4);
+    if (now.row->arch == 90 && c->turn % 3 == 0) {
+        if (now.row->m < 128) h.split = (float *)scratch((size_t)MOEK_SPLITS * now.row->m * 128 * 4);
         h.split_flags = (int32_t *)scratch(MOEK_SPLITS * 4);
         memset(h.split_flags, 0, MOEK_SPLITS * 4);
     }
