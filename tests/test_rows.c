@@ -721,7 +721,7 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
     gemm_launch_as(*h, h, up, size, exact);
 }
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */
-static void gemm_codes(const moek_gemm_args *h, int quant, int rows)
+static void gemm_requantized(const moek_gemm_args *h, int quant, int rows)
 {
     moek_gemm_args d = *h;
     moek_quant_args made, want;
@@ -791,7 +791,7 @@ static void gemm_case(int quant, const gemm_case_t *c)
     gemm_launch(&h, c->up, rows * c->n, 0);
     if (c->up && h.w_rows > h.n && now.row->arch == 90 && now.row->m == 128 &&
         (quant == MOEK_FP8T || quant == MOEK_FP8B128))
-        gemm_codes(&h, quant, (int)rows);
+        gemm_requantized(&h, quant, (int)rows);
     rows_clear();
 }
 /* Sizes that are a multiple of the row's granule, and as little more as can be. */
