@@ -42,9 +42,8 @@
  * weights.expert_load counts physical experts for the tokens of this rank: add the counters of all ranks.
  *
  * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it,
- * by rules that count bytes; moek_ep_explain says why.  On GPUs alltoall must be
- * demanded: its kernels have met no GPU yet, only the tests' emulator.  T: the tokens of a rank and chunk; R: ranks;
- * K: topk + shared_slots; E: experts of a rank.
+ * by rules that count bytes; moek_ep_explain says why.  On GPUs alltoall must be demanded.  T: the tokens of a rank and
+ * chunk; R: ranks; K: topk + shared_slots; E: experts of a rank.
  *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
  *                  waits for nobody, and receiving is a hook (moek_prepare_receive).  For few tokens
  *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange
@@ -162,6 +161,9 @@ typedef struct moek_ep_layout {
     moek_ep_field x, scale, token, ids, weights;      /* of a received row, from the start of its handle's rows       */
     int slots;                        /* rows of `partial` a token                                                    */
     size_t done;
+    size_t counts_stride;             /* of flags and counts of a rank and handle                                     */
+    size_t marks, marks_size, row_marks;              /* of handle 0; of one handle; those of received rows           */
+    moek_ep_field order;              /* of a received row                                                            */
 } moek_ep_layout;
 
 /* A rank's end of a group.  Yours: it must stay where it is while plans use it.  Read it; only the functions below and

@@ -5,9 +5,10 @@
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu
  *   ./ep_gpu [loopback] [TESTS]                        all but one GPU left out; these tests only
+ *   ./ep_gpu [loopback] soak OPERATIONS                so many with low_latency, a tenth of them with the other kinds
  *   c++ -std=c++17 -O2 -DMOEK_EMU '-DMOEK_WANT_ARCH(a)=((a)<90)' -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
  *
- * The second runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups; and
+ * The last runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups; and
  * whole layers of ranks that are processes, so that their kernels wait for each other as on GPUs.
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  A scene has each rank twice: in host memory and on a
@@ -61,7 +62,7 @@ typedef struct side {                                  /* one rank, in host memo
     size_t window_size;
     void *report;
     cudaStream_t stream;
-    void *given[16];                                   /* to be freed */
+    void *given[64];                                   /* to be freed */
     int gifts;
     char why[MOEK_WHY];
     moek_status status;
@@ -145,7 +146,7 @@ static const void *gift(side *k, const void *host, size_t bytes)
     on(k);
     p = mem_alloc(k->gpu, bytes);
     mem_put(k->gpu, p, host, bytes);
-    if (k->gifts == 16) abort();
+    if (k->gifts == 64) abort();
     return k->given[k->gifts++] = p;
 }
 
@@ -794,6 +795,125 @@ static void test_graphs(void)
     if (gpus > 3) graphs(4, 4);
 }
 
+/* Many operations, in graphs that are replayed in random order: other routings, other counts of tokens, ranks without
+ * any.  Some 30 times, and at the end, everything a graph wrote is compared to the bit. */
+enum { SETS = 8, GRAPHS = 3 };
+typedef struct soaked { moek_args args[RANKS]; uint16_t *y; } soaked;
+static int in_graph(int graph, int i)                  /* set of its operation i, or -1: it has no more */
+{
+    if (graph == 0) return i < SETS ? i : -1;
+    return graph == 1 ? (i < 5 ? (3 * i + 1) % SETS : -1) : i < 1 ? SETS - 1 : -1;
+}
+static void soak_set(scene *s, soaked *set, int j, const int32_t *ids)
+{
+    const size_t row = 2 * (size_t)s->config.hidden, slots = 4 * (size_t)s->config.topk;
+    int r, first = 0;
+    memcpy(s->whole.args.topk_ids, ids, slots * (size_t)s->total);
+    renew(s);
+    give_ids(s, j % SOME_EMPTY);
+    hand_out(s);
+    poison_y(s);
+    for (r = 0; r < s->group.ranks; first += s->tokens[r++]) {
+        const char *const x = (const char *)s->whole.args.x + row * (size_t)first;
+        side *const k = &s->gpu[r];
+        k->args.tokens = s->host[r].args.tokens = j % 3 == 2 && r == j % s->group.ranks ? 0 : s->tokens[r] - j % 2;
+        memset(s->host[r].args.y, LAYER_POISON, row * (size_t)s->tokens[r]);
+        set->args[r] = k->args;
+        set->args[r].x = gift(k, x, row * (size_t)s->tokens[r]);
+        set->args[r].topk_ids = (int32_t *)(size_t)gift(k, s->whole.args.topk_ids + first * s->config.topk,
+                                                          slots * (size_t)s->tokens[r]);
+        set->args[r].topk_weights = (float *)(size_t)gift(k, s->whole.args.topk_weights + first * s->config.topk,
+                                                          slots * (size_t)s->tokens[r]);
+        set->args[r].y = (void *)(size_t)gift(k, x, row * (size_t)s->tokens[r]);
+    }
+    if (layered(s)) set->y = y_of(s, s->gpu);
+}
+static void soak_check(scene *s, const soaked *sets, int graph)
+{
+    const size_t row = 2 * (size_t)s->config.hidden;
+    size_t at = 0;
+    int r, i, j, wrong = 0;
+    sync_all(s);
+    for (r = 0; r < s->group.ranks; at += row * (size_t)s->tokens[r++]) {
+        char *const y = (char *)malloc(row * (size_t)s->tokens[r]);
+        for (i = 0; (j = in_graph(graph, i)) >= 0; i++) {
+            get(&s->gpu[r], y, sets[j].args[r].y, row * (size_t)s->tokens[r]);
+            wrong += memcmp(y, (char *)sets[j].y + at, row * (size_t)s->tokens[r]) != 0;
+        }
+        free(y);
+    }
+    CHECK(!wrong, "%s: %d results are wrong", s->what, wrong);
+}
+static void soak(int peers, int ranks, long operations)
+{
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_FP8B128, "soak");
+    cudaGraphExec_t exec[GRAPHS][RANKS];
+    soaked sets[SETS];
+    int32_t *ids;
+    long done = 0, replays = 0, checks = 0;
+    double start;
+    int r, i, j, graph;
+    memset(sets, 0, sizeof sets);
+    if (!staged(s, UNIFORM)) { forget(s); return; }
+    ids = (int32_t *)malloc(4 * (size_t)s->total * TOPK);
+    memcpy(ids, s->whole.args.topk_ids, 4 * (size_t)s->total * TOPK);
+    for (j = 0; j < SETS; j++) {
+        soak_set(s, &sets[j], j, ids);
+        if (!sets[j].y) abort();
+    }
+    for (graph = 0; graph < GRAPHS; graph++)
+        for (r = 0; r < ranks; r++) {
+            side *k = &s->gpu[r];
+            cudaGraph_t g;
+            on(k);
+            mem_must(cudaStreamBeginCapture(k->stream, cudaStreamCaptureModeThreadLocal));
+            for (i = 0; (j = in_graph(graph, i)) >= 0; i++)
+                CHECK(moek_run(&k->plan, &sets[j].args[r], (moek_stream)k->stream) == MOEK_OK, "%s: %s", s->what,
+                      k->why);
+            mem_must(cudaStreamEndCapture(k->stream, &g));
+            mem_must(cudaGraphInstantiate(&exec[graph][r], g, 0));
+            mem_must(cudaGraphDestroy(g));
+            mem_must(cudaGraphUpload(exec[graph][r], k->stream));
+        }
+    sync_all(s);
+    start = now_s();
+    while (done < operations) {
+        const int check = replays++ % 32 == 0 || done + SETS >= operations;
+        graph = rng_below(GRAPHS);
+        for (r = 0; r < ranks; r++) {
+            side *k = &s->gpu[r];
+            on(k);
+            for (i = 0; check && (j = in_graph(graph, i)) >= 0; i++)
+                mem_must(cudaMemsetAsync(sets[j].args[r].y, LAYER_POISON,
+                                         2 * (size_t)s->config.hidden * (size_t)s->tokens[r], k->stream));
+            mem_must(cudaGraphLaunch(exec[graph][r], k->stream));
+        }
+        for (i = 0; in_graph(graph, i) >= 0; i++) done++;
+        if (!check) continue;
+        soak_check(s, sets, graph);
+        checks++;
+        alive(s);
+        if (check_failed) break;
+    }
+    printf("%s: %ld operations, %ld graphs, of which %ld were compared, in %.1f s\n", s->what, done, replays, checks,
+           now_s() - start);
+    for (graph = 0; graph < GRAPHS; graph++)
+        for (r = 0; r < ranks; r++) { on(&s->gpu[r]); mem_must(cudaGraphExecDestroy(exec[graph][r])); }
+    for (j = 0; j < SETS; j++) free(sets[j].y);
+    free(ids);
+    forget(s);
+}
+static void soak_kinds(long operations)
+{
+    const int ranks = gpus > 3 ? 4 : 2;
+    soak(gpus < ranks ? 1 : ranks, ranks, operations);
+    kind = MOEK_EP_ALLTOALL;
+    soak(gpus < ranks ? 1 : ranks, ranks, operations / 10);
+    kind = MOEK_EP_ALLGATHER;
+    soak(gpus < ranks ? 1 : ranks, ranks, operations / 10);
+    kind = MOEK_EP_LOW_LATENCY;
+}
+
 #endif
 
 /* The same in standard format. */
@@ -1240,13 +1360,15 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
         const size_t h = (size_t)s->config.hidden, n = h * (size_t)s->tokens[rank];
         uint16_t *y = (uint16_t *)malloc(2 * n);
         double *want = (double *)malloc(8 * n);
+        char text[2048];
         ref_distance d;
         size_t j;
         get(k, y, k->args.y, 2 * n);
         for (j = 0; j < n; j++) want[j] = ref_get_t(s->y, (size_t)first * h + j, s->whole.plan.config.dtype);
         d = ref_compare_t(y, want, n, s->whole.plan.config.dtype);
         CHECK(d.rel_l2 < 2 * tolerance_of(s), "%s: rank %d: off by %.2e", s->what, rank, d.rel_l2);
-        CHECK(moek_ep_poll(&k->ep, NULL) == MOEK_OK, "%s: the group has ended", s->what);
+        moek_ep_describe(&k->ep, text, sizeof text);
+        CHECK(moek_ep_poll(&k->ep, NULL) == MOEK_OK, "%s: the group has ended: %s", s->what, text);
         gather(&me, &rank, s->host_base, sizeof rank);                        /* nobody closes before all are done */
         free(y); free(want);
     }
@@ -1379,6 +1501,12 @@ int main(int argc, char **argv)
     mem_must(cudaGetDeviceCount(&gpus));
     if (argc > 1 && !strcmp(argv[1], "loopback")) { gpus = 1; words++; }
     printf("%d GPU%s\n", gpus, gpus > 1 ? "s" : "");
+#if MEM_CUDA
+    if (words[0] && words[1] && !strcmp(words[0], "soak")) {
+        soak_kinds(atol(words[1]));
+        return check_end();
+    }
+#endif
     RUN(test_refused);
     RUN(test_exchange);
 #ifdef MOEK_EMU

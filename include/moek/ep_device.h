@@ -4,25 +4,34 @@
  *     send      (alltoall: arrive with the counts;) quantize (fp8b128) or copy rows into the windows of their ranks;
  *               publish
  *     receive   arrive; low_latency: rows to [local experts][rows_per_expert], by rank and token within an expert;
- *               others (receive_rows): rows lie where the experts read them
- *     giveback  what the experts gave, reduced by token, into the windows of the tokens' ranks; publish, release
+ *               others (receive_rows): rows lie where the experts read them.  What giveback will ask is copied: it
+ *               leaves the received rows alone
+ *     giveback  publish, release; what the experts gave, reduced by token, into the windows of the tokens' ranks
  *     collect   arrive; add up, ranks ascending
+ *
+ * Few tokens (low_latency) are waited for by latency: a block a row.  Many go by wires: a warp a row, on 24
+ * multiprocessors at most, the others are free for what the caller has to compute.
+ *
+ * MARKS.  Rows of low_latency, and all that comes back, are not counted until they are there: giveback, and send of
+ * low_latency, publish at once how many tokens there are (one block does), and each row is marked with the operation's
+ * number by who wrote it.  So nobody waits for the slowest block, and a row is taken while others are on their way.
+ * The other kinds' rows are published when all are there, by the last block (a counter in the window, which it leaves
+ * as it was).
  *
  * Each block waits for itself, and no block for another one of its kernel: so kernels need not be resident as a whole.
  * (That is why counts is a kernel of its own: blocks of send wait for those of their own rank, too.)
- * The last block of send and giveback (a counter in the window, which it leaves as it was) publishes.  With that it
- * also does what the receiving kernel before it left: it counts as seen what has arrived, and releases.  (So combine is
- * released by the next operation's send, or counts: in time, since nobody asks for that credit before.)
- * Where the group has ended, blocks leave, nothing is published, and experts are given no rows.  Where rows would not
- * fit (alltoall), which all ranks find alike, an operation goes on without rows: send and giveback publish counts of
- * -1, and collect leaves y alone.
+ * Who publishes also does what the receiving kernel before left: counts as seen what has arrived, and releases.  (So
+ * combine is released by the next operation's send, or counts: in time, since nobody asks for that credit before.)
+ * Where the group has ended, blocks leave and no more is published.  Where rows would not fit (alltoall), which all
+ * ranks find alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
+ * alone.
  *
  * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags
- * first, which depend on nothing here, and then for that kernel.  send and giveback let them start.
+ * and marks, and write what only kernels before that one have read; all their blocks wait for it before they end, since
+ * the kernels behind rely on that.  send and giveback let them start.
  *
- * What a kernel wrote to a peer comes before its flag: a block's writes, barrier, an acq_rel addition to the counter,
- * barrier in the last block, a fence at system scope, relaxed flags.  Polls are relaxed; who has seen his flag reads it
- * once more with acquire.  Bound by the wire and by latency: 16-byte stores, several loads on their way. */
+ * What a kernel wrote to a peer comes before its flag or mark: the writes of a block or warp, a barrier, a fence at
+ * system scope, a relaxed store.  Polls acquire: one load less on the way than to look again. */
 #ifndef MOEK_EP_DEVICE_H
 #define MOEK_EP_DEVICE_H
 #include "device.h"
@@ -89,6 +98,7 @@ MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 /* ---- the group, as kernels know it ------------------------------------------------------------------------------- */
 
 enum { MOEK_EP_THREADS_ = 256 };
+enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
 
 typedef struct moek_ep_gpu_ {
     moek_ep_layout layout;
@@ -116,10 +126,15 @@ MOEK_DEVICE char *moek_ep_gpu_field_(const moek_ep_gpu_ *g, int rank, moek_ep_fi
 {
     return g->base[rank] + moek_ep_field_at_(&g->layout, g->handle, field, row);
 }
-/* alltoall, in the window of `rank`: how many rows rank `from` sends to each rank. */
+/* In the window of `rank`: how many rows rank `from` sends to each rank (alltoall), to each expert (low_latency). */
 MOEK_DEVICE uint32_t *moek_ep_gpu_counts_(const moek_ep_gpu_ *g, int rank, int from)
 {
-    return (uint32_t *)(g->base[rank] + g->layout.counts) + (g->handle * g->ranks + from) * g->ranks;
+    return (uint32_t *)(g->base[rank] + moek_ep_counts_at_(&g->layout, g->ranks, g->handle, from));
+}
+/* Of a row of dispatch (low_latency) or of partial: the operation that wrote it last. */
+MOEK_DEVICE uint64_t *moek_ep_gpu_mark_(const moek_ep_gpu_ *g, int rank, int phase, size_t row)
+{
+    return moek_ep_gpu_word_(g, rank, moek_ep_mark_at_(&g->layout, g->handle, phase, row));
 }
 MOEK_DEVICE int moek_ep_gpu_place_(const moek_ep_gpu_ *g, int32_t id)     /* rank << 16 | local expert, or -1 */
 {
@@ -179,13 +194,20 @@ static __global__ void moek_ep_end_k_(const moek_ep_end_ a) { moek_ep_gpu_end_(&
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
-/* By one thread: until *word is at least `least` beyond `from`.  `more`: than operations that were sent. */
-MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, uint64_t from, uint64_t least, int phase,
-                                  int peer, int more)
+/* The operation under way, from 1.  Each phase asks the other's count, which does not move while its kernels run. */
+MOEK_DEVICE uint64_t moek_ep_gpu_operation_(const moek_ep_gpu_ *g, int phase)
 {
-    uint64_t start = 0;
+    const int other = phase == MOEK_EP_COMBINE ? MOEK_EP_DISPATCH : MOEK_EP_COMBINE;
+    return moek_load_relaxed_sys_(moek_ep_gpu_local_(g, other).operations) + (phase != MOEK_EP_COMBINE);
+}
+
+/* By one thread: until *word is at least `least` beyond `from`; *value (or NULL): what it is then. */
+MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, uint64_t from, uint64_t least, int phase,
+                                  int peer, uint64_t *value)
+{
+    uint64_t start = 0, seen;
     unsigned polls;
-    for (polls = 1; (moek_load_relaxed_sys_(word) - from - least) >> 63; polls++) {
+    for (polls = 1; ((seen = moek_load_acquire_sys_(word)) - from - least) >> 63; polls++) {
         int ended;
         uint64_t now;
         if (polls % 64) continue;
@@ -193,35 +215,32 @@ MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, u
         now = moek_clock_ns_();
         if (!start) start = now;
         if (now - start > g->timeout_ns)
-            return moek_ep_gpu_fail_(g, MOEK_E_TIMEOUT, phase, peer,
-                                     moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).operations) + more);
+            return moek_ep_gpu_fail_(g, MOEK_E_TIMEOUT, phase, peer, moek_ep_gpu_operation_(g, phase));
     }
-    (void)moek_load_acquire_sys_(word);
+    if (value) *value = seen;
     return 0;
 }
 
 /* By all threads of a block: a thread of the last warps for each peer, since the first ones have something else to do.
- * ask looks, and waits for nothing.  grant, only in blocks that publish counts (before the last of them is done,
- * `operations` stays what it is), waits where that was too early; not 0 in one of them: the group has ended.  (What an
- * earlier kernel wrote of `local` is read past L1: this one may start early.) */
+ * ask looks, and waits for nothing; grant waits where that was too early.  Not 0 in one thread: the group has ended. */
 typedef struct moek_ep_ask_ { uint64_t operations; int late, ended; } moek_ep_ask_;
 MOEK_DEVICE moek_ep_ask_ moek_ep_gpu_ask_(const moek_ep_gpu_ *g, int phase)
 {
-    const int i = MOEK_EP_THREADS_ - 1 - (int)threadIdx.x;
+    const int i = (int)(blockDim.x - 1 - threadIdx.x);
     moek_ep_ask_ a = { 0, 0, 0 };
     uint64_t credit;
     if (i >= g->ranks) return a;
     credit = moek_load_acquire_sys_(moek_ep_gpu_flag_(g, g->rank, 1, phase, moek_ep_gpu_turn_(g, i)));
-    a.operations = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).operations);
+    a.operations = moek_ep_gpu_operation_(g, phase) - 1;
     a.late = (int)((credit - a.operations) >> 63);
     if (i == 0) a.ended = moek_ep_gpu_ended_(g);
     return a;
 }
 MOEK_DEVICE int moek_ep_gpu_grant_(const moek_ep_gpu_ *g, int phase, moek_ep_ask_ a)
 {
-    const int p = moek_ep_gpu_turn_(g, MOEK_EP_THREADS_ - 1 - (int)threadIdx.x);
+    const int p = moek_ep_gpu_turn_(g, (int)(blockDim.x - 1 - threadIdx.x));
     if (!a.late || a.ended) return a.ended;
-    return moek_ep_gpu_wait_(g, moek_ep_gpu_flag_(g, g->rank, 1, phase, p), 0, a.operations, phase, p, 1);
+    return moek_ep_gpu_wait_(g, moek_ep_gpu_flag_(g, g->rank, 1, phase, p), 0, a.operations, phase, p, NULL);
 }
 
 /* The same for all threads.  counts: [ranks], shared, written. */
@@ -233,20 +252,20 @@ MOEK_DEVICE int moek_ep_gpu_arrive_(const moek_ep_gpu_ *g, int phase, int *count
         const int p = moek_ep_gpu_turn_(g, threadIdx.x);
         const uint64_t *flag = moek_ep_gpu_flag_(g, g->rank, 0, phase, p);
         const uint64_t seen = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).seen + p);
-        ended = moek_ep_gpu_wait_(g, flag, seen, one, phase, p, 0);
+        uint64_t now;
+        ended = moek_ep_gpu_wait_(g, flag, seen, one, phase, p, &now);
         if (!ended) {
-            const uint64_t now = moek_load_relaxed_sys_(flag) - seen;
+            now -= seen;
             counts[p] = (int)(now & 0xffffffff);
             if (now >> 40 != 1 || (int)(now >> 32 & 0xff) != g->tag)
-                ended = moek_ep_gpu_fail_(g, MOEK_E_MISMATCH, phase, p,
-                                          moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).operations));
+                ended = moek_ep_gpu_fail_(g, MOEK_E_MISMATCH, phase, p, moek_ep_gpu_operation_(g, phase));
         }
     }
-    if (threadIdx.x == 0 && !ended) ended = moek_ep_gpu_ended_(g);
+    if (threadIdx.x == blockDim.x - 1) ended = moek_ep_gpu_ended_(g);      /* (ranks are fewer than threads) */
     return __syncthreads_or(ended);
 }
 
-/* What the last block publishes with, a thread a peer; read early, since it takes a while. */
+/* What a block publishes with, a thread a peer; read early, since it takes a while. */
 typedef struct moek_ep_news_ { uint64_t sent, arrived; } moek_ep_news_;
 /* `other`: the phase of the kernels before, all of whose rows have arrived and been read. */
 MOEK_DEVICE moek_ep_news_ moek_ep_gpu_news_(const moek_ep_gpu_ *g, int phase, int other)
@@ -282,182 +301,118 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     if (threadIdx.x == 0) *moek_ep_gpu_local_(g, phase).operations += 1;
 }
 
+/* A row's mark: by one thread, behind a barrier of those who wrote the row. */
+MOEK_DEVICE void moek_ep_gpu_mark_row_(const moek_ep_gpu_ *g, int rank, int phase, size_t row, uint64_t operation)
+{
+    if (g->moved) return;                              /* flags come with the rows */
+    moek_fence_sys_();
+    moek_store_relaxed_sys_(moek_ep_gpu_mark_(g, rank, phase, row), operation);
+}
+
 /* ---- prepare_send ------------------------------------------------------------------------------------------------ */
 
 typedef struct moek_ep_send_ {
     moek_ep_gpu_ g;
-    int tokens, block_tokens;         /* block_tokens: a block has so many in a row                                   */
+    int tokens, each;                 /* each: alltoall, allgather: a warp has so many tokens in a row                */
     int row_words, scale_words;       /* of the wire: 16 bytes of x, 4 bytes of scales                                */
     int hidden, dtype, ue8m0;
     const int32_t *ids;
     const float *weights;             /* NULL: ones                                                                   */
     const char *x;                    /* rows of the wire, or those to be quantized                                   */
     const uint32_t *scale;
+    uint64_t *to;                     /* alltoall: [tokens]: bits of the ranks that a token goes to                   */
+    int32_t *before;                  /* alltoall: [warps][ranks]: rows of the tokens before a warp's                 */
 } moek_ep_send_;
 
-/* Bits of the ranks that hold an expert of a token. */
-MOEK_DEVICE uint64_t moek_ep_gpu_ranks_(const moek_ep_send_ *a, int token)
+/* A token's slots, a lane each: rank << 16 | local expert, or -1; its weight; all: bits of the ranks. */
+typedef struct moek_ep_slots_ { int32_t id, place; float weight; uint64_t to; } moek_ep_slots_;
+MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
 {
-    const int32_t *ids = a->ids + (size_t)token * a->g.slots;
-    uint64_t ranks = 0;
-    int k;
-    if (a->g.gather) return ~(uint64_t)0 >> (64 - a->g.ranks);
-    for (k = 0; k < a->g.slots; k++) {
-        const int place = moek_ep_gpu_place_(&a->g, ids[k]);
-        if (place >= 0) ranks |= (uint64_t)1 << (place >> 16);
-    }
-    return ranks;
+    const moek_ep_gpu_ *const g = &a->g;
+    const int lane = threadIdx.x % 32;
+    const size_t slot = (size_t)token * g->slots + lane;
+    moek_ep_slots_ s;
+    uint64_t bit;
+    s.id = lane < g->slots ? a->ids[slot] : -1;
+    s.weight = lane < g->slots && a->weights ? a->weights[slot] : 1.0f;
+    s.place = moek_ep_gpu_place_(g, s.id);
+    bit = s.place < 0 ? 0 : (uint64_t)1 << (s.place >> 16);
+    s.to = __reduce_or_sync(0xffffffff, (uint32_t)bit);
+    if (g->ranks > 32) s.to |= (uint64_t)__reduce_or_sync(0xffffffff, (uint32_t)(bit >> 32)) << 32;
+    return s;
 }
-
-/* Rows that go to each rank: row (added to) of the tokens before `first`, all (written) of all of them; both shared.
- * Meanwhile the grant.  Not 0: the group has ended. */
-MOEK_DEVICE int moek_ep_gpu_number_(const moek_ep_send_ *a, int phase, int first, int *row, int *all)
-{
-    const int lane = threadIdx.x % 32, ranks = a->g.ranks;
-    int t0, p, ended;
-    if ((int)threadIdx.x < ranks) all[threadIdx.x] = 0;
-    __syncthreads();
-    ended = moek_ep_gpu_grant_(&a->g, phase, moek_ep_gpu_ask_(&a->g, phase));
-    __syncwarp();
-    for (t0 = threadIdx.x - lane; t0 < a->tokens; t0 += MOEK_EP_THREADS_) {
-        const int t = t0 + lane;
-        const uint64_t to = t < a->tokens ? moek_ep_gpu_ranks_(a, t) : 0;
-        for (p = 0; p < ranks; p++) {
-            const uint32_t here = __ballot_sync(0xffffffff, to >> p & 1);
-            const uint32_t earlier = __ballot_sync(0xffffffff, (to >> p & 1) && t < first);
-            if (lane == 0 && here) atomicAdd(&all[p], __popc(here));
-            if (lane == 0 && earlier) atomicAdd(&row[p], __popc(earlier));
-        }
-    }
-    return __syncthreads_or(ended);
-}
-
-/* alltoall: too many rows for some rank.  By one thread: the host is told how many, and which. */
-MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
-{
-    const uint64_t operation = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, MOEK_EP_COUNTS).operations);
-    uint32_t rows, most = 0;
-    int p, s, fullest = 0;
-    for (p = 0; p < g->ranks; p++) {
-        for (rows = 0, s = 0; s < g->ranks; s++) rows += moek_ep_gpu_counts_(g, g->rank, s)[p];
-        if (rows > most) { most = rows; fullest = p; }
-    }
-    moek_store_relaxed_sys_(g->report + 1 + g->handle, moek_ep_pack_full_(most, fullest, operation));
-}
-
-enum { MOEK_EP_FULL_ = -1 };
-
-/* alltoall: waits for everybody's counts.  row: [ranks], shared, written: where my rows begin at each rank; unused: as
- * long, shared.  MOEK_EP_FULL_: they do not fit; else not 0: the group has ended. */
-MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *unused)
-{
-    const int p = threadIdx.x;
-    int rows = 0, s;
-    if (moek_ep_gpu_arrive_(g, MOEK_EP_COUNTS, unused)) return 1;
-    for (s = 0; s < g->ranks && p < g->ranks; s++) {
-        if (s == g->rank) row[p] = rows;
-        rows += (int)moek_ep_gpu_counts_(g, g->rank, s)[p];
-    }
-    if (!__syncthreads_or(rows > g->packed)) return 0;
-    if (p == 0 && blockIdx.x == 0) moek_ep_gpu_full_(g);
-    return MOEK_EP_FULL_;
-}
-
-/* One block: how many rows go to whom, to all. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
-{
-    __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
-    const moek_ep_gpu_ *const g = &a.g;
-    moek_ep_news_ news;
-    int i;
-    moek_grid_wait_();
-    moek_grid_go_();
-    news = moek_ep_gpu_news_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE);
-    if (moek_ep_gpu_number_(&a, MOEK_EP_COUNTS, 0, row, all)) return;
-    for (i = threadIdx.x; i < g->ranks * g->ranks; i += MOEK_EP_THREADS_)
-        moek_ep_gpu_counts_(g, i / g->ranks, g->rank)[i % g->ranks] = (uint32_t)all[i % g->ranks];
-    moek_ep_gpu_publish_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE, news, 1, all);
-}
-
-/* Token, ids and weights of a row: what thread k (ids) or 64 + k (weights) puts there. */
-MOEK_DEVICE int32_t moek_ep_gpu_fetch_head_(const moek_ep_send_ *a, int token)
-{
-    const int k = threadIdx.x % 64;
-    const size_t slot = (size_t)token * a->g.slots + k;
-    if (threadIdx.x >= 128 || k >= a->g.slots) return token;
-    if (threadIdx.x < 64) return moek_ep_gpu_place_(&a->g, a->ids[slot]);
-    return (int32_t)moek_bits_(a->weights ? a->weights[slot] : 1.0f);
-}
-MOEK_DEVICE void moek_ep_gpu_put_head_(const moek_ep_send_ *a, int p, size_t row, int32_t head)
+/* By a warp: ids and weights of a row of rank p. */
+MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s)
 {
     const moek_ep_layout *const l = &a->g.layout;
-    const int k = threadIdx.x % 64, here = head >= 0 && head >> 16 == p;
-    if (threadIdx.x == 128) *(int32_t *)moek_ep_gpu_field_(&a->g, p, l->token, row) = head;
-    if (threadIdx.x >= 128 || k >= a->g.slots) return;
-    if (threadIdx.x < 64) ((int32_t *)moek_ep_gpu_field_(&a->g, p, l->ids, row))[k] = here ? head & 0xffff : -1;
-    else ((int32_t *)moek_ep_gpu_field_(&a->g, p, l->weights, row))[k] = head;
+    const int lane = threadIdx.x % 32;
+    if (lane >= a->g.slots) return;
+    ((int32_t *)moek_ep_gpu_field_(&a->g, p, l->ids, row))[lane] =
+        s.place >= 0 && s.place >> 16 == p ? s.place & 0xffff : -1;
+    ((float *)moek_ep_gpu_field_(&a->g, p, l->weights, row))[lane] = s.weight;
 }
 
-/* A thread's part of a stretch of a row: MOEK_EP_DEPTH_ times 16 bytes. */
+/* A stretch of a row, by `team` threads, this one number me of them: MOEK_EP_DEPTH_ times 16 bytes a thread.  As it is:
+ * words w0 + me, w0 + me + team, ... */
 enum { MOEK_EP_DEPTH_ = 4 };
-
-/* As it is: words w0, w0 + THREADS, ... */
-MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, int token, int w0, moek_words_ *v)
+MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, int token, int w0, moek_words_ *v, int me, int team)
 {
     const char *const from = a->x + (size_t)token * a->row_words * 16;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
-        const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
+        const int w = w0 + d * team + me;
         v[d] = w < a->row_words ? moek_load_words_(from + 16 * (size_t)w) : moek_zero_words_();
     }
 }
-MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, moek_words_ *v)
+/* To row[p] + plus of rank p. */
+MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, int plus,
+                                         moek_words_ *v, int me, int team)
 {
     const moek_ep_layout *const l = &a->g.layout;
     int w0, d, i, j;
-    for (w0 = 0; w0 < a->row_words; w0 += MOEK_EP_DEPTH_ * MOEK_EP_THREADS_) {
-        if (w0) moek_ep_gpu_fetch_words_(a, token, w0, v);
+    for (w0 = 0; w0 < a->row_words; w0 += MOEK_EP_DEPTH_ * team) {
+        if (w0) moek_ep_gpu_fetch_words_(a, token, w0, v, me, team);
         for (i = 0; i < a->g.ranks; i++) {
             const int p = moek_ep_gpu_turn_(&a->g, i);
             char *x;
             if (!(to >> p & 1)) continue;
-            x = moek_ep_gpu_field_(&a->g, p, l->x, row[p]);
+            x = moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus);
             #pragma unroll
             for (d = 0; d < MOEK_EP_DEPTH_; d++) {
-                const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
+                const int w = w0 + d * team + me;
                 if (w < a->row_words) moek_store_words_(x + 16 * (size_t)w, v[d]);
             }
         }
     }
-    for (j = threadIdx.x; j < a->scale_words; j += MOEK_EP_THREADS_)
+    for (j = me; j < a->scale_words; j += team)
         for (i = 0; i < a->g.ranks; i++)
             if (to >> i & 1)
-                ((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i]))[j] =
+                ((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus))[j] =
                     a->scale[(size_t)token * a->scale_words + j];
 }
 
 /* Quantized on the way: a thread has 16 columns, 8 threads the 128 of a scale. */
-MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, int token, int w0, moek_words_ *v)
+MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, int token, int w0, moek_words_ *v, int me, int team)
 {
     const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * a->hidden;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
-        const int w = w0 + d / 2 * MOEK_EP_THREADS_ + threadIdx.x;
+        const int w = w0 + d / 2 * team + me;
         v[d] = w < a->row_words ? moek_load_words_(from + 16 * (size_t)w + 8 * (d % 2)) : moek_zero_words_();
     }
 }
-MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, moek_words_ *v,
-                                         int dtype)
+MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, int plus,
+                                         moek_words_ *v, int me, int team, int dtype)
 {
     enum { DEPTH = MOEK_EP_DEPTH_ / 2, LANES = 8 };
     const moek_ep_layout *const l = &a->g.layout;
     uint2 q[DEPTH][2];
     float s[DEPTH];
     int w0, d, i;
-    for (w0 = 0; w0 < a->row_words; w0 += DEPTH * MOEK_EP_THREADS_) {
-        if (w0) moek_ep_gpu_fetch_columns_(a, token, w0, v);
+    for (w0 = 0; w0 < a->row_words; w0 += DEPTH * team) {
+        if (w0) moek_ep_gpu_fetch_columns_(a, token, w0, v, me, team);
         #pragma unroll
         for (d = 0; d < DEPTH; d++) s[d] = moek_group_codes_(q[d], v + 2 * d, 2, LANES, a->ue8m0, dtype);
         for (i = 0; i < a->g.ranks; i++) {
@@ -465,122 +420,127 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint
             if (!(to >> p & 1)) continue;
             #pragma unroll
             for (d = 0; d < DEPTH; d++) {
-                const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
+                const int w = w0 + d * team + me;
                 if (w >= a->row_words) continue;
-                *(uint4 *)(moek_ep_gpu_field_(&a->g, p, l->x, row[p]) + 16 * (size_t)w) =
+                *(uint4 *)(moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus) + 16 * (size_t)w) =
                     make_uint4(q[d][0].x, q[d][0].y, q[d][1].x, q[d][1].y);
-                if (w % LANES == 0) ((float *)moek_ep_gpu_field_(&a->g, p, l->scale, row[p]))[w / LANES] = s[d];
+                if (w % LANES == 0)
+                    ((float *)moek_ep_gpu_field_(&a->g, p, l->scale, row[p] + plus))[w / LANES] = s[d];
             }
         }
     }
 }
 
-/* What a thread reads of a token.  quantize: 0, or MOEK_DTYPE_* of x. */
-typedef struct moek_ep_token_ { uint64_t to; moek_words_ v[MOEK_EP_DEPTH_]; int32_t head; } moek_ep_token_;
-MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, int token, int quantize, moek_ep_token_ *t)
+/* quantize: 0, or MOEK_DTYPE_* of x; a constant, like team. */
+MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, int token, int quantize, moek_words_ *v, int me, int team)
 {
-    if (quantize) moek_ep_gpu_fetch_columns_(a, token, 0, t->v);
-    else moek_ep_gpu_fetch_words_(a, token, 0, t->v);
-    t->head = moek_ep_gpu_fetch_head_(a, token);
-    t->to = moek_ep_gpu_ranks_(a, token);
+    if (quantize) moek_ep_gpu_fetch_columns_(a, token, 0, v, me, team);
+    else moek_ep_gpu_fetch_words_(a, token, 0, v, me, team);
+}
+MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_send_ *a, int token, int quantize, uint64_t to, const int *row,
+                                       int plus, moek_words_ *v, int me, int team)
+{
+    if (quantize) moek_ep_gpu_send_codes_(a, token, to, row, plus, v, me, team, quantize);
+    else moek_ep_gpu_send_words_(a, token, to, row, plus, v, me, team);
 }
 
-/* packed: alltoall.  It is a constant, like quantize, so that the other kinds pay nothing for it. */
-MOEK_DEVICE void moek_ep_gpu_send_(const moek_ep_send_ *a, int quantize, int packed)
+/* ---- low_latency */
+
+/* One block: to each rank, how many rows its experts have of my tokens.  Not 0: the group has ended. */
+MOEK_DEVICE int moek_ep_gpu_tell_experts_(const moek_ep_send_ *a)
 {
-    __shared__ int row[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
+    enum { SOME = 1024 };
+    __shared__ int rows[SOME];
     const moek_ep_gpu_ *const g = &a->g;
-    const int first = blockIdx.x * a->block_tokens, me = threadIdx.x;
-    const int before = packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
-    moek_ep_token_ it;
+    const moek_ep_ask_ ask = moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH);
+    int e0, i;
+    for (e0 = 0; e0 < g->physical_experts; e0 += SOME) {
+        const int some = min((int)SOME, g->physical_experts - e0);
+        for (i = threadIdx.x; i < some; i += MOEK_EP_THREADS_) rows[i] = 0;
+        __syncthreads();
+        for (i = threadIdx.x; i < a->tokens * g->slots; i += MOEK_EP_THREADS_) {
+            const int e = a->ids[i] - e0;
+            if ((uint32_t)e < (uint32_t)some) atomicAdd(&rows[e], 1);
+        }
+        if (__syncthreads_or(e0 ? 0 : moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, ask))) return 1;
+        for (i = threadIdx.x; i < some; i += MOEK_EP_THREADS_) {
+            const int place = moek_ep_gpu_place_(g, e0 + i), p = place >> 16;
+            moek_ep_gpu_counts_(g, p, moek_ep_gpu_mine_(g, p))[place & 0xffff] = (uint32_t)rows[i];
+        }
+        __syncthreads();
+    }
+    return 0;
+}
+
+/* By a warp: which of its expert's rows, of those from this rank, is slot k of a token? */
+MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int id)
+{
+    const int end = token * a->g.slots + k;
+    int i, before = 0;
+    #pragma unroll 8
+    for (i = threadIdx.x % 32; i < end; i += 32) before += a->ids[i] == id;
+    return (int)__reduce_add_sync(0xffffffff, (uint32_t)before);
+}
+
+/* A block a token, which marks its row; and one that tells of them all. */
+MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
+{
+    enum { WARPS = MOEK_EP_THREADS_ / 32 };
+    __shared__ int all[MOEK_EP_MAX_RANKS], row[MOEK_EP_MAX_RANKS];
+    const moek_ep_gpu_ *const g = &a->g;
+    const int me = threadIdx.x, lane = me % 32, warp = me / 32, blocks = (int)gridDim.x - 1;
+    moek_words_ v[MOEK_EP_DEPTH_];
     moek_ep_news_ news;
-    int end = min(first + a->block_tokens, a->tokens), t, p, room = 0;
+    moek_ep_ask_ ask;
+    uint64_t operation;
+    int t, k, p;
     moek_grid_wait_();
     moek_grid_go_();
-    if (packed) room = moek_ep_gpu_room_(g, row, all);
-    else if (me < g->ranks) row[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
-    if (room > 0) return;
-    news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before);
-    if (first < end) moek_ep_gpu_fetch_(a, first, quantize, &it);
-    if (moek_ep_gpu_number_(a, MOEK_EP_DISPATCH, first, row, all)) return;
-    if (room && me < g->ranks) all[me] = MOEK_EP_FULL_;
-    if (room) end = first;
-    for (t = first; t < end; t++) {
-        if (t > first) moek_ep_gpu_fetch_(a, t, quantize, &it);
-        for (p = 0; p < g->ranks; p++) if (it.to >> p & 1) moek_ep_gpu_put_head_(a, p, row[p], it.head);
-        if (quantize) moek_ep_gpu_send_codes_(a, t, it.to, row, it.v, quantize);
-        else moek_ep_gpu_send_words_(a, t, it.to, row, it.v);
+    if (!blockIdx.x) {
+        news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, MOEK_EP_COMBINE);
+        if (me < g->ranks) all[me] = a->tokens;
+        if (moek_ep_gpu_tell_experts_(a)) return;
+        moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, MOEK_EP_COMBINE, news, 1, all);
+        return;
+    }
+    if (me < g->ranks) row[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
+    ask = moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH);
+    operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
+    for (t = (int)blockIdx.x - 1; t < a->tokens; t += blocks) {
+        moek_ep_slots_ s;
+        moek_ep_gpu_fetch_(a, t, quantize, v, me, MOEK_EP_THREADS_);
+        s = moek_ep_gpu_slots_(a, t);
+        if (t == (int)blockIdx.x - 1 && __syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, ask))) return;
+        moek_ep_gpu_send_row_(a, t, quantize, s.to, row, t, v, me, MOEK_EP_THREADS_);
+        for (p = warp; p < g->ranks; p += WARPS)
+            moek_ep_gpu_put_slots_(a, p, (size_t)row[p] + t, s);
+        for (k = warp; k < g->slots; k += WARPS) {
+            const int place = __shfl_sync(0xffffffff, s.place, k), id = __shfl_sync(0xffffffff, s.id, k);
+            int order;
+            if (place < 0) continue;
+            order = moek_ep_gpu_order_(a, t, k, id);
+            p = place >> 16;
+            if (lane == 0)
+                ((int32_t *)moek_ep_gpu_field_(g, p, g->layout.order,
+                                               (size_t)row[p] + t))[k] = order;
+        }
         __syncthreads();
-        if (me < g->ranks) row[me] += (int)(it.to >> me & 1);
-        __syncthreads();
+        if (me < g->ranks) {
+            p = moek_ep_gpu_turn_(g, me);
+            moek_ep_gpu_mark_row_(g, p, MOEK_EP_DISPATCH, (size_t)row[p] + t,
+                                  operation);
+        }
     }
-    moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
-}
-MOEK_DEVICE void moek_ep_gpu_send_quantized_(const moek_ep_send_ *a, int packed)
-{
-    if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_(a, MOEK_DTYPE_FP16, packed);
-    else moek_ep_gpu_send_(a, MOEK_DTYPE_BF16, packed);
-}
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
-moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0, 0); }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
-moek_ep_send_codes_k_(const moek_ep_send_ a) { moek_ep_gpu_send_quantized_(&a, 0); }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3)
-moek_ep_send_packed_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_(&a, 0, 1); }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3)
-moek_ep_send_packed_codes_k_(const moek_ep_send_ a) { moek_ep_gpu_send_quantized_(&a, 1); }
-
-/* ---- prepare_receive --------------------------------------------------------------------------------------------- */
-
-typedef struct moek_ep_receive_ {
-    moek_ep_gpu_ g;
-    int experts, rows_per_expert, row_words, scale_words;
-    int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
-    int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids;  /* written, as moek_ep_work_ says                    */
-    char *x;
-    uint32_t *scale;
-} moek_ep_receive_;
-
-/* By a warp: part `part` of PARTS of received row `row` to row `at` of the experts. */
-enum { MOEK_EP_PARTS_ = 4 };
-MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int row, int at, int part)
-{
-    enum { DEPTH = 4 };
-    const moek_ep_layout *const l = &a->g.layout;
-    const char *const from = moek_ep_gpu_field_(&a->g, a->g.rank, l->x, row);
-    const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(&a->g, a->g.rank, l->scale, row);
-    char *const to = a->x + (size_t)at * a->row_words * 16;
-    const int lane = threadIdx.x % 32, step = (a->row_words + MOEK_EP_PARTS_ - 1) / MOEK_EP_PARTS_;
-    const int end = min(a->row_words, (part + 1) * step);
-    moek_words_ v[DEPTH];
-    int w0, d, j;
-    for (w0 = part * step + lane; w0 < end; w0 += 32 * DEPTH) {
-        #pragma unroll
-        for (d = 0; d < DEPTH; d++) if (w0 + 32 * d < end) v[d] = moek_load_words_(from + 16 * (size_t)(w0 + 32 * d));
-        #pragma unroll
-        for (d = 0; d < DEPTH; d++) if (w0 + 32 * d < end) moek_store_words_(to + 16 * (size_t)(w0 + 32 * d), v[d]);
-    }
-    for (j = 32 * part + lane; j < a->scale_words; j += 32 * MOEK_EP_PARTS_)
-        a->scale[(size_t)at * a->scale_words + j] = scale[j];
 }
 
-/* How many of a received row's slots are expert e's.  (Behind the slots is room to 16 bytes, and rubbish.) */
-MOEK_DEVICE int moek_ep_gpu_hits_(const int32_t *ids, int slots, int e)
-{
-    int k, hits = 0;
-    #pragma unroll 2
-    for (k = 0; k < slots; k += 4) {
-        const int4 id = *(const int4 *)(ids + k);
-        hits += (id.x == e) + (k + 1 < slots && id.y == e);
-        hits += (k + 2 < slots && id.z == e) + (k + 3 < slots && id.w == e);
-    }
-    return hits;
-}
+/* ---- alltoall, allgather */
 
-/* Sum over the threads before this one; *all: over all.  part is shared. */
+enum { MOEK_EP_MANY_ = 1024, MOEK_EP_FULL_ = -1 };     /* threads of kernels whose warps go their own ways            */
+
+/* Sum over the threads before this one; *all: over all.  part: [warps], shared; free again behind the next barrier. */
 MOEK_DEVICE int moek_ep_gpu_before_(int mine, int *part, int *all)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     int sum = mine, by, w, before = 0;
     #pragma unroll
     for (by = 1; by < 32; by *= 2) {
@@ -590,84 +550,260 @@ MOEK_DEVICE int moek_ep_gpu_before_(int mine, int *part, int *all)
     if (lane == 31) part[warp] = sum;
     __syncthreads();
     *all = 0;
-    #pragma unroll
-    for (w = 0; w < MOEK_EP_THREADS_ / 32; w++) {
+    for (w = 0; w < warps; w++) {
         if (w < warp) before += part[w];
         *all += part[w];
     }
+    __syncthreads();
     return before + sum - mine;
 }
 
-/* One expert's rows, of which this block copies a gridDim.y-th.  counts: shared. */
-MOEK_DEVICE void moek_ep_gpu_take_expert_(const moek_ep_receive_ *a, int e, const int *counts, int total)
+/* alltoall, one block: how many rows go to whom, to all; and where the rows of each warp of the kernel behind begin. */
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
 {
-    enum { WARPS = MOEK_EP_THREADS_ / 32 };
-    __shared__ int part[WARPS], list[MOEK_EP_THREADS_], list_at[MOEK_EP_THREADS_], list_hits[MOEK_EP_THREADS_];
-    const moek_ep_gpu_ *const g = &a->g;
-    const int limit = a->rows_per_expert;
-    int filled = 0, n0, n, k, h, all;
-    for (n0 = 0; n0 < total; n0 += MOEK_EP_THREADS_) {
-        int row = n0 + threadIdx.x, s = 0, hits = 0, before, at;
-        const int32_t *ids = NULL;
-        if (row < total) {
-            while (row >= counts[s]) row -= counts[s++];
-            row += s * g->max_tokens;
-            ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
-            hits = moek_ep_gpu_hits_(ids, g->slots, e);
+    __shared__ int all[MOEK_EP_MAX_RANKS], part[MOEK_EP_MANY_ / 32];
+    const moek_ep_gpu_ *const g = &a.g;
+    const int me = threadIdx.x, first = me * a.each, end = min(first + a.each, a.tokens);
+    moek_ep_news_ news;
+    moek_ep_ask_ ask;
+    int i, t, k, p;
+    moek_grid_wait_();
+    moek_grid_go_();
+    news = moek_ep_gpu_news_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE);
+    ask = moek_ep_gpu_ask_(g, MOEK_EP_COUNTS);
+    for (t = me; t < a.tokens; t += MOEK_EP_MANY_) {
+        uint64_t to = 0;
+        #pragma unroll 8
+        for (k = 0; k < g->slots; k++) {
+            const int place = moek_ep_gpu_place_(g, a.ids[(size_t)t * g->slots + k]);
+            if (place >= 0) to |= (uint64_t)1 << (place >> 16);
         }
-        before = moek_ep_gpu_before_(hits | (hits > 0) << 16, part, &all);
-        at = filled + (before & 0xffff);
-        if (hits) {
-            list[before >> 16] = row; list_at[before >> 16] = at; list_hits[before >> 16] = hits;
-            for (k = 0; k < g->slots && blockIdx.y == 0; k++)
-                if (ids[k] == e) {
-                    a->slot_row[(size_t)row * g->slots + k] = at < limit ? e * limit + at : -1;
-                    at++;
-                }
-        }
-        __syncthreads();
-        for (n = threadIdx.x / 32 + WARPS * blockIdx.y; n < MOEK_EP_PARTS_ * (all >> 16); n += WARPS * gridDim.y) {
-            const int i = n / MOEK_EP_PARTS_;
-            for (h = 0; h < list_hits[i]; h++)
-                if (list_at[i] + h < limit)
-                    moek_ep_gpu_take_row_(a, list[i], e * limit + list_at[i] + h, n % MOEK_EP_PARTS_);
-        }
-        filled += all & 0xffff;
-        __syncthreads();
+        a.to[t] = to;
     }
-    if (threadIdx.x == 0 && blockIdx.y == 0) a->expert_tokens[e] = filled < limit ? filled : limit;
+    __syncthreads();
+    for (p = 0; p < g->ranks; p++) {                   /* (a warp of the kernel behind: a thread here) */
+        int rows = 0, before, sum;
+        for (t = first; t < end; t++) rows += (int)(a.to[t] >> p & 1);
+        before = moek_ep_gpu_before_(rows, part, &sum);
+        if (first < end) a.before[me * g->ranks + p] = before;
+        if (me == 0) all[p] = sum;
+    }
+    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COUNTS, ask))) return;
+    for (i = me; i < g->ranks * g->ranks; i += MOEK_EP_MANY_)
+        moek_ep_gpu_counts_(g, i / g->ranks, g->rank)[i % g->ranks] = (uint32_t)all[i % g->ranks];
+    moek_ep_gpu_publish_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE, news, 1, all);
 }
 
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 3) moek_ep_receive_k_(const moek_ep_receive_ a)
+/* alltoall: too many rows for some rank.  By one thread: the host is told how many, and which. */
+MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
+{
+    uint32_t rows, most = 0;
+    int p, s, fullest = 0;
+    for (p = 0; p < g->ranks; p++) {
+        for (rows = 0, s = 0; s < g->ranks; s++) rows += moek_ep_gpu_counts_(g, g->rank, s)[p];
+        if (rows > most) { most = rows; fullest = p; }
+    }
+    moek_store_relaxed_sys_(g->report + 1 + g->handle,
+                            moek_ep_pack_full_(most, fullest, moek_ep_gpu_operation_(g, MOEK_EP_COUNTS)));
+}
+
+/* alltoall: waits for everybody's counts.  row: [ranks], shared, written: where my rows begin at each rank; all: as
+ * long, shared: how many they are.  MOEK_EP_FULL_: they do not fit; else not 0: the group has ended. */
+MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *all)
+{
+    const int p = threadIdx.x;
+    int rows = 0, s;
+    if (moek_ep_gpu_arrive_(g, MOEK_EP_COUNTS, all)) return 1;
+    for (s = 0; s < g->ranks && p < g->ranks; s++) {
+        const int here = (int)moek_ep_gpu_counts_(g, g->rank, s)[p];
+        if (s == g->rank) { row[p] = rows; all[p] = here; }
+        rows += here;
+    }
+    if (!__syncthreads_or(rows > g->packed)) return 0;
+    if (p == 0 && blockIdx.x == 0) moek_ep_gpu_full_(g);
+    __syncthreads();
+    if (p < g->ranks) all[p] = MOEK_EP_FULL_;
+    return MOEK_EP_FULL_;
+}
+
+/* A warp a token. */
+MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
+{
+    enum { WARPS = MOEK_EP_MANY_ / 32 };
+    __shared__ int row[WARPS][MOEK_EP_MAX_RANKS], begin[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
+    const moek_ep_gpu_ *const g = &a->g;
+    const int me = threadIdx.x, lane = me % 32, warp = me / 32, number = warp * gridDim.x + blockIdx.x;
+    const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
+    int t = number * a->each, end = min(t + a->each, a->tokens), p, room = 0;
+    moek_words_ v[MOEK_EP_DEPTH_];
+    moek_ep_news_ news;
+    moek_grid_wait_();
+    moek_grid_go_();
+    if (!g->packed && me < g->ranks) {
+        begin[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
+        all[me] = a->tokens;
+    }
+    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH)))) return;
+    if (g->packed) room = moek_ep_gpu_room_(g, begin, all);
+    if (room > 0) return;
+    news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before);       /* the counts of all are there */
+    if (room) end = t;
+    for (p = lane; p < g->ranks && t < end; p += 32)
+        row[warp][p] = begin[p] + (g->packed ? a->before[number * g->ranks + p] : t);
+    __syncwarp();
+    for (; t < end; t++) {
+        moek_ep_slots_ s;
+        moek_ep_gpu_fetch_(a, t, quantize, v, lane, 32);
+        s = moek_ep_gpu_slots_(a, t);
+        if (g->gather) s.to = ~(uint64_t)0 >> (64 - g->ranks);
+        for (p = 0; p < g->ranks; p++) {
+            if (!(s.to >> p & 1)) continue;
+            moek_ep_gpu_put_slots_(a, p, row[warp][p], s);
+            if (lane == 0) *(int32_t *)moek_ep_gpu_field_(g, p, g->layout.token, row[warp][p]) = t;
+        }
+        moek_ep_gpu_send_row_(a, t, quantize, s.to, row[warp], 0, v, lane, 32);
+        __syncwarp();
+        for (p = lane; p < g->ranks; p += 32) row[warp][p] += (int)(s.to >> p & 1);
+        __syncwarp();
+    }
+    moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
+}
+
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
+moek_ep_send_few_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_few_(&a, 0); }
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
+moek_ep_send_few_codes_k_(const moek_ep_send_ a)
+{
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_few_(&a, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_send_few_(&a, MOEK_DTYPE_BF16);
+}
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1)
+moek_ep_send_many_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_many_(&a, 0); }
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1)
+moek_ep_send_many_codes_k_(const moek_ep_send_ a)
+{
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_many_(&a, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_send_many_(&a, MOEK_DTYPE_BF16);
+}
+
+/* ---- prepare_receive --------------------------------------------------------------------------------------------- */
+
+typedef struct moek_ep_receive_ {
+    moek_ep_gpu_ g;
+    int experts, rows_per_expert, row_words, scale_words;
+    int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
+    int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids, *token;  /* written, as moek_ep_work_ says            */
+    float *weights;
+    char *x;
+    uint32_t *scale;
+} moek_ep_receive_;
+
+/* Words me, me + THREADS, ... of a stretch of a received row. */
+enum { MOEK_EP_TAKEN_ = 4 };
+MOEK_DEVICE void moek_ep_gpu_look_(const moek_ep_receive_ *a, const char *x, int w0, moek_words_ *v)
+{
+    int d;
+    #pragma unroll
+    for (d = 0; d < MOEK_EP_TAKEN_; d++) {
+        const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
+        v[d] = w < a->row_words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
+    }
+}
+/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before. */
+MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size_t row)
+{
+    const moek_ep_gpu_ *const g = &a->g;
+    const moek_ep_layout *const l = &g->layout;
+    const int me = threadIdx.x, lane = me % 32, is = lane < g->slots;
+    const char *const x = moek_ep_gpu_field_(g, g->rank, l->x, row);
+    const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(g, g->rank, l->scale, row);
+    const int id = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row))[lane] : -1;
+    int at = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row))[lane] : 0;
+    const float weight = is ? ((const float *)moek_ep_gpu_field_(g, g->rank, l->weights, row))[lane] : 0;
+    uint32_t slots, left;
+    moek_words_ v[MOEK_EP_TAKEN_];
+    int w0, d, j, s;
+    moek_ep_gpu_look_(a, x, 0, v);                     /* also where it has no expert here: no time to ask first */
+    for (s = 0; s < from && id >= 0; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[id];
+    at = id < 0 ? MOEK_EP_ABSENT_ : at < a->rows_per_expert ? id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
+    if (is && me < 32) a->weights[row * g->slots + lane] = weight;
+    if (is && me < 32) a->slot_row[row * g->slots + lane] = at;
+    slots = __ballot_sync(0xffffffff, at >= 0);
+    for (w0 = 0; w0 < a->row_words && slots; w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
+        if (w0) moek_ep_gpu_look_(a, x, w0, v);
+        for (left = slots; left; left &= left - 1) {
+            char *const to = a->x + (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1) * a->row_words * 16;
+            #pragma unroll
+            for (d = 0; d < MOEK_EP_TAKEN_; d++) {
+                const int w = w0 + d * MOEK_EP_THREADS_ + me;
+                if (w < a->row_words) moek_store_words_(to + 16 * (size_t)w, v[d]);
+            }
+        }
+    }
+    for (w0 = 0; w0 < a->scale_words && slots; w0 += MOEK_EP_THREADS_) {     /* by the last threads */
+        uint32_t value = 0;
+        j = w0 + MOEK_EP_THREADS_ - 1 - me;
+        if (j < a->scale_words) value = scale[j];
+        for (left = slots; left; left &= left - 1) {
+            const int to = __shfl_sync(0xffffffff, at, __ffs(left) - 1);
+            if (j < a->scale_words) a->scale[(size_t)to * a->scale_words + j] = value;
+        }
+    }
+}
+
+/* Blocks without a row also wait for the kernel ahead: the one behind relies on it. */
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_receive_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
-    const int ended = moek_ep_gpu_arrive_(&a.g, MOEK_EP_DISPATCH, counts), one = blockIdx.x == 0 && blockIdx.y == 0;
-    int e, p, total = 0;
+    const moek_ep_gpu_ *const g = &a.g;
+    const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
+    int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), e, n, p, most = 0;
     if (a.go) moek_grid_go_();
+    for (p = 0; p < g->ranks && !ended; p++) most = max(most, counts[p]);
+    for (n = blockIdx.x; n < most * g->ranks && !ended; n += gridDim.x) {
+        const int from = moek_ep_gpu_turn_(g, n % g->ranks), t = n / g->ranks;
+        const size_t row = (size_t)from * g->max_tokens + t;
+        if (t >= counts[from]) continue;
+        if (threadIdx.x == 0 && !g->moved)
+            ended = moek_ep_gpu_wait_(g, moek_ep_gpu_mark_(g, g->rank, MOEK_EP_DISPATCH, row), operation, 0,
+                                      MOEK_EP_DISPATCH, from, NULL);
+        ended = __syncthreads_or(ended);
+        if (!ended) moek_ep_gpu_take_row_(&a, from, row);
+    }
+    for (e = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; e < a.experts; e += gridDim.x * MOEK_EP_THREADS_) {
+        int rows = 0;
+        for (p = 0; p < g->ranks && !ended; p++) rows += (int)moek_ep_gpu_counts_(g, g->rank, p)[e];
+        a.expert_tokens[e] = min(rows, a.rows_per_expert);
+    }
+    if (blockIdx.x == 0 && (int)threadIdx.x < g->ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
     moek_grid_wait_();
-    for (p = 0; p < a.g.ranks && !ended; p++) total += counts[p];
-    for (e = blockIdx.x; e < a.experts; e += gridDim.x) moek_ep_gpu_take_expert_(&a, e, counts, total);
-    if (one && (int)threadIdx.x < a.g.ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
 }
 
 /* Ids, of -1 where there are no rows: allgather: behind those of each rank; alltoall: behind all.  A copy: where the
- * group has ended a peer may still store rows, and who sorts must read the same twice. */
+ * group has ended a peer may still store rows, and who sorts must read the same twice.  And what giveback asks, so that
+ * it leaves received rows alone. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
-    const int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), me = threadIdx.x;
+    const int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), me = threadIdx.x, slots = g->slots;
     const int rows = g->packed ? g->packed : g->ranks * g->max_tokens;
-    int row, k, p, offset = 0, total = 0;
+    const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, 0);
+    const int32_t *const token = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, 0);
+    const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, 0);
+    int p, offset = 0, total = 0;
+    size_t i;
     for (p = 0; p < g->ranks && !ended; p++) {
         if (p == me) offset = total;
         total += max(counts[p], 0);
     }
     moek_grid_wait_();
-    for (row = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; row < rows; row += gridDim.x * MOEK_EP_THREADS_) {
-        const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
+    for (i = blockIdx.x * MOEK_EP_THREADS_ + me; i < (size_t)rows * slots; i += gridDim.x * MOEK_EP_THREADS_) {
+        const int row = (int)(i / slots);
         const int live = g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
-        for (k = 0; k < g->slots; k++) a.ids[(size_t)row * g->slots + k] = live ? ids[k] : -1;
+        a.ids[i] = live ? ids[i] : -1;
+        if (live) a.weights[i] = weights[i];
+        if (live && i % slots == 0) a.token[row] = token[row];
     }
     if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
     if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;
@@ -680,9 +816,38 @@ typedef struct moek_ep_giveback_ {
     int hidden, dtype;
     int reduced;                      /* the experts weighted and added up themselves: a row of out for each received */
     const int32_t *counts, *offsets;  /* of the rows of each rank; offsets NULL: rank * max_tokens                    */
-    const int32_t *slot_row;          /* NULL: row k of received row r is r * slots + k                               */
+    const int32_t *slot_row;          /* low_latency; others NULL: row k of received row r is r * slots + k           */
+    const int32_t *ids, *token;       /* others; low_latency NULL: token t is row t of its rank                       */
+    const float *weights;
     const uint16_t *out;
 } moek_ep_giveback_;
+
+/* A received row: lane k of a warp knows its slot k. */
+typedef struct moek_ep_given_row_ { int at, token; float weight; uint32_t mine; } moek_ep_given_row_;
+MOEK_DEVICE moek_ep_given_row_ moek_ep_gpu_given_(const moek_ep_giveback_ *a, size_t row)
+{
+    const int lane = threadIdx.x % 32, slots = a->g.slots, is = lane < slots;
+    const size_t slot = row * slots + lane;
+    moek_ep_given_row_ r;
+    int id;
+    r.weight = a->reduced ? 1.0f : is ? a->weights[slot] : 0;
+    r.token = a->token ? a->token[row] : (int)(row % a->g.max_tokens);
+    r.at = a->slot_row && is ? a->slot_row[slot] : MOEK_EP_ABSENT_;
+    id = a->slot_row ? (r.at == MOEK_EP_ABSENT_ ? -1 : 0) : is ? a->ids[slot] : -1;
+    if (!a->slot_row) r.at = a->reduced ? (lane ? -1 : (int)row) : id < 0 ? -1 : (int)slot;
+    r.mine = __ballot_sync(0xffffffff, id >= 0);
+    return r;
+}
+
+/* Words of 16 bytes on their way to each thread, by which rows come that are added up; shared memory of a block. */
+enum { MOEK_EP_RING_FEW_ = 10, MOEK_EP_RING_MANY_ = 6 };
+MOEK_FN int moek_ep_ring_bytes_(int threads)
+{
+    return (threads == MOEK_EP_MANY_ ? MOEK_EP_RING_MANY_ : MOEK_EP_RING_FEW_) * 16 * threads;
+}
+
+/* To be added up: `rows` rows of T; lane n of a warp knows row n, as a number behind `base`, and its weight. */
+typedef struct moek_ep_adds_ { const uint16_t *base; int at, rows; float weight; } moek_ep_adds_;
 
 /* Eight columns of a row of partial, T or f32. */
 MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], int f32, int dtype)
@@ -695,90 +860,140 @@ MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], in
     *(float4 *)(row + 4 * (size_t)column + 16) = make_float4(sum[4], sum[5], sum[6], sum[7]);
 }
 
-/* Eight columns of a received row, of rank `to`; lane k of a warp knows its slot k. */
-MOEK_DEVICE void moek_ep_gpu_give_(const moek_ep_giveback_ *a, int to, size_t row, int column)
+/* The next word of the rows in turn: this thread's of row 0, of row 1, ..., the one `team` words behind of row 0. */
+MOEK_DEVICE void moek_ep_gpu_load_next_(void *ring, moek_ep_adds_ r, int words, int me, int team, int *row, int *word)
 {
-    enum { DEPTH = 4 };
-    const moek_ep_gpu_ *const g = &a->g;
-    const int f32 = g->combine == MOEK_EP_REDUCED_F32, lane = threadIdx.x % 32, slots = g->slots;
-    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2);
-    const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, row);
-    const int id = lane < slots ? ids[lane] : -1;
-    const int at = a->reduced ? (lane ? -1 : (int)row) : id < 0 ? -1
-                 : a->slot_row ? a->slot_row[row * slots + lane] : (int)(row * slots) + lane;
-    const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, row);
-    const float weight = a->reduced ? 1.0f : lane < slots ? weights[lane] : 0;
-    const size_t token = *(const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, row) +
-                         (g->moved ? (size_t)to * g->max_tokens : 0);
-    const uint32_t mine = __ballot_sync(0xffffffff, id >= 0);
-    uint32_t left = __ballot_sync(0xffffffff, at >= 0);
-    const int slot = g->moved ? 0 : g->ranks <= slots ? g->rank : __ffs(mine) - 1;
-    char *const put = g->base[to] + moek_ep_partial_at_(&g->layout, g->handle, token * g->layout.slots, bytes);
+    const int at = __shfl_sync(0xffffffff, r.at, *row), is = *word < words;
+    if (*word - me < words) moek_cp_async16_(ring, r.base + ((size_t)at * words + (is ? *word : 0)) * 8, is ? 16 : 0);
+    moek_cp_async_commit_();
+    if (++*row < r.rows) return;
+    *row = 0;
+    *word += team;
+}
+/* By `team` threads, this one number me of them: sums of T, or f32.  addend: T, or NULL. */
+MOEK_DEVICE void moek_ep_gpu_add_rows_(moek_ep_adds_ r, char *to, const uint16_t *addend, int hidden, int f32,
+                                       int dtype, int me, int team)
+{
+    MOEK_SHARED_(moek_words_, ring);
+    const int words = hidden / 8, depth = team == 32 ? MOEK_EP_RING_MANY_ : MOEK_EP_RING_FEW_;
+    int row = 0, word = me, next_row = 0, next = me, i, j;
     float sum[8] = {0}, x[8];
-    int d, j, k;
-    if (g->combine == MOEK_EP_EXACT) {
-        for (k = 0; k < slots; k++) {
-            const int from = __shfl_sync(0xffffffff, at, k);
-            if (mine >> k & 1 && column < a->hidden)
-                moek_store_words_(put + k * bytes + 2 * (size_t)column, from < 0 ? moek_zero_words_()
-                                  : moek_load_words_(a->out + (size_t)from * a->hidden + column));
-        }
-        return;
-    }
-    while (left) {
-        moek_words_ v[DEPTH];
-        float by[DEPTH];
-        int n = 0;
-        #pragma unroll
-        for (d = 0; d < DEPTH; d++) {
-            const int from = left ? __ffs(left) - 1 : 0, r = __shfl_sync(0xffffffff, at, from);
-            by[d] = __shfl_sync(0xffffffff, weight, from);
-            if (left) {
-                n++;
-                left &= left - 1;
-                if (column < a->hidden) v[d] = moek_load_words_(a->out + (size_t)r * a->hidden + column);
-            }
-        }
-        #pragma unroll
-        for (d = 0; d < DEPTH; d++) {
-            if (d >= n || column >= a->hidden) continue;
-            moek_from_t8_(x, v[d], a->dtype);
+    for (i = 0; i < depth && r.rows; i++)
+        moek_ep_gpu_load_next_(ring + i * blockDim.x + threadIdx.x, r, words, me, team, &next_row, &next);
+    for (i = 0; word - me < words; i = i + 1 < depth ? i + 1 : 0) {
+        if (r.rows) {
+            moek_words_ *const mine = ring + i * blockDim.x + threadIdx.x;
+            const float by = __shfl_sync(0xffffffff, r.weight, row);
+            if (team == 32) moek_cp_async_wait_(MOEK_EP_RING_MANY_ - 1);
+            else moek_cp_async_wait_(MOEK_EP_RING_FEW_ - 1);
+            moek_from_t8_(x, moek_load_words_(mine), dtype);
             #pragma unroll
-            for (j = 0; j < 8; j++) sum[j] += by[d] * x[j];
+            for (j = 0; j < 8; j++) sum[j] += by * x[j];
+            moek_ep_gpu_load_next_(mine, r, words, me, team, &next_row, &next);
+            if (++row < r.rows) continue;
         }
+        if (word < words) {
+            if (addend) {
+                moek_from_t8_(x, moek_load_words_(addend + 8 * word), dtype);
+                #pragma unroll
+                for (j = 0; j < 8; j++) sum[j] += x[j];
+            }
+            moek_ep_gpu_put8_(to, 8 * word, sum, f32, dtype);
+        }
+        #pragma unroll
+        for (j = 0; j < 8; j++) sum[j] = 0;
+        row = 0;
+        word += team;
     }
-    if (mine && column < a->hidden)
-        moek_ep_gpu_put8_(put + slot * bytes, column, sum, f32, a->dtype);
 }
 
-/* Items: (row, stretch of columns); rows of the next rank first, ours last.  Blocks without an item leave, and must not
- * wait: they may come when the others have published. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_giveback_k_(const moek_ep_giveback_ a)
+/* Where a row goes at rank `to`: the row of partial; EXACT: that of slot 0. */
+MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek_ep_given_row_ r)
 {
-    enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
+    const moek_ep_gpu_ *const g = &a->g;
+    const size_t token = (size_t)r.token + (g->moved ? (size_t)to * g->max_tokens : 0);
+    const int first = g->combine == MOEK_EP_EXACT || g->moved;
+    return token * g->layout.slots + (first ? 0 : g->ranks <= g->slots ? g->rank : __ffs(r.mine) - 1);
+}
+/* EXACT: the rows as they are, by `team` threads, this one number me of them. */
+MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int me, int team)
+{
+    const size_t bytes = 2 * (size_t)a->hidden;
+    int k, w;
+    for (k = 0; k < a->g.slots; k++) {
+        const int from = __shfl_sync(0xffffffff, r.at, k);
+        if (!(r.mine >> k & 1)) continue;
+        #pragma unroll 4
+        for (w = me; w < a->hidden / 8; w += team)
+            moek_store_words_(put + k * bytes + 16 * (size_t)w, from < 0 ? moek_zero_words_()
+                              : moek_load_words_(a->out + (size_t)from * a->hidden + 8 * w));
+    }
+}
+/* Their sum. */
+MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int me, int team)
+{
+    uint32_t left = __ballot_sync(0xffffffff, r.at >= 0);
+    moek_ep_adds_ adds = { a->out, 0, 0, 0.0f };
+    for (; left; left &= left - 1) {
+        const int k = __ffs(left) - 1, at = __shfl_sync(0xffffffff, r.at, k);
+        const float weight = __shfl_sync(0xffffffff, r.weight, k);
+        if ((int)threadIdx.x % 32 == adds.rows) { adds.at = at; adds.weight = weight; }
+        adds.rows++;
+    }
+    moek_ep_gpu_add_rows_(adds, put, NULL, a->hidden, a->g.combine == MOEK_EP_REDUCED_F32, a->dtype, me, team);
+}
+
+/* Rows of all ranks in turn, a team each; and one block that tells of them all. */
+MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int team)
+{
     __shared__ int counts[MOEK_EP_MAX_RANKS], offsets[MOEK_EP_MAX_RANKS];
-    const moek_ep_gpu_ *const g = &a.g;
-    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS, me = threadIdx.x;
-    const moek_ep_ask_ ask = moek_ep_gpu_ask_(g, MOEK_EP_COMBINE);
-    int n, items = 0, p;
-    moek_ep_news_ news;
+    const moek_ep_gpu_ *const g = &a->g;
+    const int me = threadIdx.x, lane = me % 32, blocks = (int)gridDim.x - 1, teams = (int)blockDim.x / team;
+    const int first = me / team * blocks + (int)blockIdx.x - 1;
+    const size_t bytes = (size_t)a->hidden * (g->combine == MOEK_EP_REDUCED_F32 ? 4 : 2);
+    moek_ep_given_row_ r = { 0, 0, 0.0f, 0 };
+    int n, p, most = 0;
+    moek_ep_ask_ ask;
+    uint64_t operation;
     moek_grid_wait_();
     moek_grid_go_();
-    news = moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH);
-    if (me < g->ranks) counts[me] = a.counts[me];
-    if (me < g->ranks) offsets[me] = a.offsets ? a.offsets[me] : me * g->max_tokens;
-    __syncthreads();
-    for (p = 0; p < g->ranks; p++) items += max(counts[p], 0) * stretches;
-    if (blockIdx.x && (int)blockIdx.x >= items) return;
-    /* (A receiving block that saw the end left its rows without numbers: look again, now that it is done.) */
-    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask) || (me == 0 && moek_ep_gpu_ended_(g)))) return;
-    for (n = blockIdx.x; n < items; n += gridDim.x) {
-        int i = n / stretches, turn = 0;
-        while (i >= counts[moek_ep_gpu_turn_(g, turn)]) i -= counts[moek_ep_gpu_turn_(g, turn++)];
-        p = moek_ep_gpu_turn_(g, turn);
-        moek_ep_gpu_give_(&a, p, (size_t)offsets[p] + i, n % stretches * COLUMNS + 8 * me);
+    ask = moek_ep_gpu_ask_(g, MOEK_EP_COMBINE);
+    operation = moek_ep_gpu_operation_(g, MOEK_EP_COMBINE);
+    if (me < g->ranks) counts[me] = a->counts[me];
+    if (me < g->ranks) offsets[me] = a->offsets ? a->offsets[me] : me * g->max_tokens;
+    if (!a->offsets && first >= 0 && first / g->ranks < g->max_tokens)         /* that row may not have come */
+        r = moek_ep_gpu_given_(a, (size_t)moek_ep_gpu_turn_(g, first % g->ranks) * g->max_tokens + first / g->ranks);
+    if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
+    if (!blockIdx.x) {
+        moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
+                             moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH), 1, counts);
+        return;
     }
-    moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH, news, max(1, min(items, (int)gridDim.x)), counts);
+    for (p = 0; p < g->ranks; p++) most = max(most, counts[p]);
+    for (n = first; n < most * g->ranks; n += blocks * teams) {
+        const int i = n / g->ranks, to = moek_ep_gpu_turn_(g, n % g->ranks), exact = g->combine == MOEK_EP_EXACT;
+        size_t row;
+        char *put;
+        if (i >= counts[to]) continue;
+        if (n != first || a->offsets) r = moek_ep_gpu_given_(a, (size_t)offsets[to] + i);
+        if (!r.mine) continue;
+        row = moek_ep_gpu_goes_to_(a, to, r);
+        put = g->base[to] + moek_ep_partial_at_(&g->layout, g->handle, row, bytes);
+        if (exact) moek_ep_gpu_give_slots_(a, put, r, me % team, team);
+        else moek_ep_gpu_give_sum_(a, put, r, me % team, team);
+        if (team == 32) __syncwarp();
+        else __syncthreads();
+        if (me % team < 32 && (exact ? r.mine >> lane & 1 : lane == 0))
+            moek_ep_gpu_mark_row_(g, to, MOEK_EP_COMBINE, exact ? row + lane : row, operation);
+    }
+}
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_giveback_few_k_(const moek_ep_giveback_ a)
+{
+    moek_ep_gpu_giveback_(&a, MOEK_EP_THREADS_);
+}
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_giveback_many_k_(const moek_ep_giveback_ a)
+{
+    moek_ep_gpu_giveback_(&a, 32);
 }
 
 /* ---- finalize_receive -------------------------------------------------------------------------------------------- */
@@ -792,28 +1007,42 @@ typedef struct moek_ep_collect_ {
     uint16_t *y;
 } moek_ep_collect_;
 
-/* Rows of partial that come back for a token, in the order of their sum: lane n of a warp gets row n.  How many. */
-typedef struct moek_ep_sum_ { int mine, rows; float weight; } moek_ep_sum_;
+/* Rows of partial that come back for a token, in the order of their sum: lane n of a warp gets row n, and whose it is.
+ * How many. */
+typedef struct moek_ep_sum_ { int mine, from, rows; float weight; } moek_ep_sum_;
 MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int token)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32, exact = g->combine == MOEK_EP_EXACT;
     const int32_t *const ids = a->ids + (size_t)token * g->slots;
     const int place = lane < g->slots ? moek_ep_gpu_place_(g, moek_load4_l2_(ids + lane)) : -1;
-    moek_ep_sum_ s = { 0, 0, 1.0f };
+    moek_ep_sum_ s = { 0, 0, 0, 1.0f };
     int p;
     for (p = 0; p < (exact ? g->slots : g->ranks); p++) {
         const uint32_t there = __ballot_sync(0xffffffff, place >= 0 && (exact ? lane : place >> 16) == p);
         if (!there) continue;
         if (lane == s.rows) s.mine = exact || g->moved || g->ranks <= g->slots ? p : __ffs(there) - 1;
+        if (lane == s.rows) s.from = p;
         s.rows++;
     }
+    if (exact) s.from = __shfl_sync(0xffffffff, place, s.mine) >> 16;
     if (exact && a->weights)
         s.weight = moek_float_((uint32_t)moek_load4_l2_(a->weights + (size_t)token * g->slots + s.mine));
-    if (!g->moved) return s;
-    p = __shfl_sync(0xffffffff, place, exact ? s.mine : 0) >> 16;
-    s.mine = exact ? p * g->max_tokens * g->slots + s.mine : s.mine * g->max_tokens;
+    if (g->moved) s.mine = exact ? s.from * g->max_tokens * g->slots + s.mine : s.from * g->max_tokens;
     return s;
+}
+
+/* By a warp: until those rows are there.  Not 0: the group has ended. */
+MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_sum_ s, uint64_t operation)
+{
+    const moek_ep_gpu_ *const g = &a->g;
+    const size_t row = (size_t)token * g->layout.slots + s.mine;
+    int ended = 0;
+    if ((int)threadIdx.x % 32 < s.rows && !g->moved)
+        ended = moek_ep_gpu_wait_(g, moek_ep_gpu_mark_(g, g->rank, MOEK_EP_COMBINE, row), operation, 0, MOEK_EP_COMBINE,
+                                  s.from, NULL);
+    __syncwarp();
+    return __any_sync(0xffffffff, ended);
 }
 
 /* Eight columns of a token. */
@@ -859,20 +1088,57 @@ MOEK_DEVICE void moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int 
     moek_store_words_(a->y + (size_t)token * a->hidden + column, moek_to_t8_(sum, a->dtype));
 }
 
+/* Waits for what came back, if anything did; not 0: there is nothing to add up. */
+MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
+{
+    __shared__ int counts[MOEK_EP_MAX_RANKS];
+    const int ended = moek_ep_gpu_arrive_(&a->g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
+    if (a->addend) moek_grid_wait_();                  /* of a kernel ahead that may not be done */
+    return ended;
+}
+
 /* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_collect_k_(const moek_ep_collect_ a)
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_collect_few_k_(const moek_ep_collect_ a)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
-    __shared__ int counts[MOEK_EP_MAX_RANKS];
-    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS, items = a.tokens * stretches;
-    moek_ep_sum_ s = { 0, 0, 0.0f };
+    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS, items = a.tokens * stretches, me = threadIdx.x;
+    const uint64_t operation = moek_ep_gpu_operation_(&a.g, MOEK_EP_COMBINE);
+    moek_ep_sum_ s = { 0, 0, 0, 0.0f };
     int n, ended;
     if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(&a, blockIdx.x / stretches);
-    ended = moek_ep_gpu_arrive_(&a.g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
-    moek_grid_wait_();
+    ended = moek_ep_gpu_nothing_(&a);
     for (n = blockIdx.x; n < items && !ended; n += gridDim.x) {
-        if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(&a, n / stretches);
-        moek_ep_gpu_collect_(&a, n / stretches, n % stretches * COLUMNS + 8 * threadIdx.x, s);
+        const int token = n / stretches;
+        if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(&a, token);
+        if (me < 32) ended = moek_ep_gpu_back_(&a, token, s, operation);
+        ended = __syncthreads_or(ended);
+        if (!ended) moek_ep_gpu_collect_(&a, token, n % stretches * COLUMNS + 8 * me, s);
     }
+    moek_grid_wait_();
+}
+
+/* A warp a token. */
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_collect_many_k_(const moek_ep_collect_ a)
+{
+    const moek_ep_gpu_ *const g = &a.g;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * (MOEK_EP_MANY_ / 32);
+    const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_COMBINE);
+    int t, column, ended = moek_ep_gpu_nothing_(&a);
+    for (t = warp * gridDim.x + blockIdx.x; t < a.tokens && !ended; t += warps) {
+        const moek_ep_sum_ s = moek_ep_gpu_returned_(&a, t);
+        const size_t at = (size_t)t * a.hidden;
+        moek_ep_adds_ adds;
+        ended = moek_ep_gpu_back_(&a, t, s, operation);
+        if (ended) break;
+        for (column = 8 * lane; g->combine == MOEK_EP_REDUCED_F32 && column - 8 * lane < a.hidden; column += 256)
+            moek_ep_gpu_collect_(&a, t, column, s);
+        if (g->combine == MOEK_EP_REDUCED_F32) continue;
+        adds.base = (const uint16_t *)(g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t *
+                                                                              g->layout.slots, 2 * (size_t)a.hidden));
+        adds.at = s.mine; adds.rows = s.rows; adds.weight = s.weight;
+        moek_ep_gpu_add_rows_(adds, (char *)(a.y + at), a.addend ? a.addend + at : NULL, a.hidden, 0, a.dtype, lane,
+                              32);
+    }
+    moek_grid_wait_();
 }
 #endif

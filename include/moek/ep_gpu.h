@@ -206,19 +206,20 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 /* Kernels are loaded now: not while others wait in theirs. */
 static moek_status moek_ep_load_kernels_(moek_text_ *why)
 {
-    if (MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_packed_words_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_send_packed_codes_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_codes_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_giveback_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_collect_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK)
+    if (MOEK_READY_(moek_ep_send_few_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_few_codes_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_many_words_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_giveback_few_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_collect_few_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_giveback_many_k_, moek_ep_ring_bytes_(MOEK_EP_MANY_)) == MOEK_OK &&
+        MOEK_READY_(moek_ep_collect_many_k_, moek_ep_ring_bytes_(MOEK_EP_MANY_)) == MOEK_OK)
         return MOEK_OK;
     MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
 }
 
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
 
-enum { MOEK_EP_PARTS_OF_ = 6 };                        /* the most: flags, and five arrays */
+enum { MOEK_EP_PARTS_OF_ = 6 };                        /* the most: flags (and counts), five arrays */
 /* What goes to each rank in a phase: where rank 0's is (those of the others behind it), and how much a rank. */
 typedef struct moek_ep_part_of_ { size_t at, bytes; } moek_ep_part_of_;
 static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle,
@@ -231,7 +232,7 @@ static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int p
     const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
     int n = 0, i;
 #define MOEK_PART_(at_, bytes_) (part[n].at = (at_), part[n].bytes = (bytes_), n += part[n].bytes != 0)
-    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), moek_ep_flags_(1));
+    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), l.counts_stride);
     if (phase == MOEK_EP_COMBINE)
         MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), tokens * (size_t)l.slots * (size_t)ep->hidden * element);
     else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, tokens * l.x.stride);
@@ -290,38 +291,56 @@ static int moek_ep_blocks_(const moek_ep *ep, int each)
     const int n = moek_ep_alone_(ep) ? each * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
     return n > 1 ? n : 1;
 }
+/* alltoall and allgather: of kernels that move rows.  They wait for wires, and so many are enough for those. */
+static int moek_ep_many_(const moek_ep *ep)
+{
+    const int n = moek_ep_blocks_(ep, 1), most = MOEK_EP_WARPS_ / (MOEK_EP_MANY_ / 32);
+    return n < most ? n : most;
+}
+/* low_latency: of kernels with a block a received row, if the other ranks have about as many tokens as this one. */
+static int moek_ep_few_rows_(const moek_ep *ep, int tokens)
+{
+    const int most = moek_ep_blocks_(ep, 4), rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
+    return rows < most ? rows : most;
+}
 
 static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
     const moek_plan *plan = step->plan;
     const int weighted = plan->config.router_weight_on_input, tokens = step->tokens;
-    const int most = moek_ep_blocks_(ep, ep->config.kind == MOEK_EP_ALLTOALL ? 3 : 4);
+    const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, 4) : moek_ep_many_(ep);
     const int fused = plan->config.quant == MOEK_FP8B128 && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
-    const int early = plan->arch >= 90;
+    const int early = plan->arch >= 90, warps = most * (MOEK_EP_MANY_ / 32);
+    moek_ep_work_ w;
     int blocks;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_IDLE_);
     if (status == MOEK_OK && !fused) status = moek_ep_quantize_(ep, step, &m, stream);
     if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.tokens = tokens;
-    a.block_tokens = tokens > most ? (tokens + most - 1) / most : 1;
+    a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
     a.hidden = plan->config.hidden; a.dtype = plan->config.dtype; a.ue8m0 = plan->config.ue8m0;
     a.ids = step->ids;
     a.weights = weighted ? NULL : step->topk_weights;
     a.x = fused ? (const char *)step->args.x : m.x;
     a.scale = (const uint32_t *)m.scale;
-    blocks = tokens ? (tokens + a.block_tokens - 1) / a.block_tokens : 1;
-    if (!a.g.packed) {
-        status = fused ? MOEK_CHAIN_(moek_ep_send_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
-                       : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
-    } else if ((status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_THREADS_, 0, stream, early, a)) == MOEK_OK) {
-        status = fused ? MOEK_CHAIN_(moek_ep_send_packed_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
-                       : MOEK_CHAIN_(moek_ep_send_packed_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+    a.to = w.to; a.before = w.before;
+    if (few) {
+        blocks = (tokens < most ? tokens : most) + 1;
+        status = fused ? MOEK_CHAIN_(moek_ep_send_few_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
+                       : MOEK_CHAIN_(moek_ep_send_few_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+    } else {
+        blocks = tokens < most ? (tokens ? tokens : 1) : most;
+        if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
+        if (status == MOEK_OK)
+            status = fused ? MOEK_CHAIN_(moek_ep_send_many_codes_k_, blocks, MOEK_EP_MANY_, 0, stream, early, a)
+                           : MOEK_CHAIN_(moek_ep_send_many_words_k_, blocks, MOEK_EP_MANY_, 0, stream, early, a);
     }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_DISPATCH, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
@@ -333,8 +352,10 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     moek_ep *ep = (moek_ep *)self->context;
     const moek_plan *plan = step->plan;
     const moek_ep_message_ m = moek_ep_message_of_(plan);
-    const int most = moek_ep_blocks_(ep, 3), experts = plan->local_experts < most ? plan->local_experts : most;
-    const int rows = (int)(moek_ep_rows_(ep) / MOEK_EP_THREADS_) + 1, early = plan->arch >= 90 && !ep->config.move;
+    const int few = moek_ep_low_latency_(ep);
+    const int most = few ? moek_ep_few_rows_(ep, step->tokens) : moek_ep_blocks_(ep, 3);
+    const int rows = (int)(moek_ep_rows_(ep) * (size_t)ep->slots / MOEK_EP_THREADS_) + 1;
+    const int early = plan->arch >= 90 && !ep->config.move;
     moek_ep_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
@@ -346,11 +367,11 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
-    a.ids = w.ids;
+    a.ids = w.ids; a.token = w.token; a.weights = w.weights;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)w.arrived.scale;
-    if (moek_ep_low_latency_(ep)) {
-        status = MOEK_CHAIN_(moek_ep_receive_k_, dim3(experts, most / experts), MOEK_EP_THREADS_, 0, stream, early, a);
+    if (few) {
+        status = MOEK_CHAIN_(moek_ep_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
     } else {
         status = MOEK_CHAIN_(moek_ep_receive_rows_k_, rows < most ? rows : most, MOEK_EP_THREADS_, 0, stream, early, a);
@@ -365,6 +386,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
 {
     moek_ep *ep = (moek_ep *)self->context;
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
+    const int few = moek_ep_low_latency_(ep), early = step->plan->arch >= 90;
     moek_ep_giveback_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
@@ -376,10 +398,17 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.reduced = weight_and_reduce == MOEK_NOOP;
     a.counts = w.counts;
     a.offsets = a.g.packed ? w.offsets : NULL;
-    a.slot_row = moek_ep_low_latency_(ep) ? w.slot_row : NULL;
+    a.slot_row = few ? w.slot_row : NULL;
+    a.ids = w.ids; a.token = few ? NULL : w.token; a.weights = w.weights;
     a.out = (const uint16_t *)step->out;
-    status = MOEK_CHAIN_(moek_ep_giveback_k_, moek_ep_blocks_(ep, 4), MOEK_EP_THREADS_, 0, stream,
-                         step->plan->arch >= 90, a);
+    if (few) {
+        const int blocks = moek_ep_few_rows_(ep, step->tokens) + 1;
+        const int shared = moek_ep_ring_bytes_(MOEK_EP_THREADS_);
+        status = MOEK_CHAIN_(moek_ep_giveback_few_k_, blocks, MOEK_EP_THREADS_, shared, stream, early, a);
+    } else {
+        const int blocks = moek_ep_many_(ep) + 1, shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
+        status = MOEK_CHAIN_(moek_ep_giveback_many_k_, blocks, MOEK_EP_MANY_, shared, stream, early, a);
+    }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_COMBINE, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
     return status;
@@ -389,9 +418,10 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
                                                  int weight_and_reduce, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
-    const int most = moek_ep_blocks_(ep, 4);
+    const int most = moek_ep_blocks_(ep, 4), early = step->plan->arch >= 90 && !ep->config.move;
     const int stretches = (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
     const long long items = (long long)step->tokens * stretches;
+    const int blocks = items < 1 ? 1 : items < most ? (int)items : most;
     moek_ep_collect_ a;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
     (void)weight_and_reduce;
@@ -403,8 +433,12 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = (const uint16_t *)step->args.shared_y;
     a.y = (uint16_t *)step->args.y;
-    status = MOEK_CHAIN_(moek_ep_collect_k_, items < 1 ? 1 : items < most ? (int)items : most, MOEK_EP_THREADS_, 0,
-                         stream, step->plan->arch >= 90 && !ep->config.move, a);
+    if (moek_ep_low_latency_(ep)) {
+        status = MOEK_CHAIN_(moek_ep_collect_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+    } else {
+        const int shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
+        status = MOEK_CHAIN_(moek_ep_collect_many_k_, moek_ep_many_(ep), MOEK_EP_MANY_, shared, stream, early, a);
+    }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
 }

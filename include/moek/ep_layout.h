@@ -10,7 +10,10 @@
  *                                                (credit)
  *     local    [3 phases][S][2R + 1]    totals sent, totals seen, operations sent                owner
  *     done     [3 phases][S] a line each: GPU: blocks of a kernel that sends that are through   owner
- *     counts   [S][R][R]     alltoall: row p is how many rows rank p sends to each rank          rank p writes
+ *     counts   [S][R], behind the flags of each: alltoall: [R], how many rows rank p sends to    rank p writes
+ *                            each rank; low_latency on GPUs: [P], how many it has for each expert here
+ *     marks    [S]           GPU: of each row [R][T] of low_latency and of partial: the          rank of the token
+ *                            operation that wrote it last                                        rank of the expert
  *     place    [P]           rank << 16 | local expert, of each physical expert                  owner, when it opens
  *     rows     [S]           received rows, below                                                rank of the token
  *     partial  [S][T][C][H]  what comes back for a token: slot c is rank c's sum if R <= K, else rank of the expert
@@ -18,7 +21,9 @@
  *                            EXACT: the row of its slot c
  *
  * A line is 128 bytes and has one writer.  A received row has fields, each an offset and a stride:
- *     low_latency  [R][T] messages  { token, ids [K], weights [K], x, scale }, one after the other: one copy a row
+ *     low_latency  [R][T] messages  { token, ids [K], weights [K], order [K], x, scale }, one after the other: one copy
+ *                  a row.  On GPUs message t is token t's, without x where it has no expert here, and order tells which
+ *                  of its expert's rows from that rank a slot is
  *     alltoall     arrays x [max_rows], scale [..], ...: rows of rank 0, of rank 1, ..., no gaps, no copy on arrival
  *     allgather    arrays x [R][T], scale [R][T], ...: no copy on arrival
  * token is the row's number at its sender; ids are experts of the receiver, or -1.  x and scale are opaque bytes.
@@ -29,8 +34,8 @@
  * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do.
  *
  * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own, and one for what goes out, which is base[p]
- * of all others.  In that one everything of rank p is what goes to rank p: its line of flags, its T rows.  So a move is
- * an exchange of all p's parts, from the one window to the same place in the other, where what came from p lies.
+ * of all others.  In that one everything of rank p is what goes to rank p: its flags and counts, its T rows.  So a move
+ * is an exchange of all p's parts, from the one window to the same place in the other, where what came from p lies.
  * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both: the rows of rank p.                                      */
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
@@ -64,8 +69,8 @@ static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, 
 
 static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Of n ranks and handles. */
-MOEK_FN size_t moek_ep_flags_(size_t n) { return n * 2 * MOEK_EP_PHASES_ * MOEK_EP_LINE_; }
+/* Flags and counts of a rank and handle, side by side: one move takes all. */
+enum { MOEK_EP_FLAGS_ = 2 * MOEK_EP_PHASES_ * MOEK_EP_LINE_ };
 
 static size_t moek_ep_place_(size_t *used, size_t bytes, size_t align)
 {
@@ -88,10 +93,11 @@ static void moek_ep_messages_(moek_ep_layout *l, const moek_ep *ep)
     l->token.at = moek_ep_place_(&used, 4, 16);
     l->ids.at = moek_ep_place_(&used, 4 * k, 16);
     l->weights.at = moek_ep_place_(&used, 4 * k, 16);
+    l->order.at = moek_ep_place_(&used, ep->config.transport == MOEK_EP_GPU ? 4 * k : 0, 16);
     l->x.at = moek_ep_place_(&used, (size_t)ep->row_bytes, 16);
     l->scale.at = moek_ep_place_(&used, (size_t)ep->scale_bytes, 16);
     stride = moek_ep_up_(used, MOEK_EP_LINE_);
-    l->token.stride = l->ids.stride = l->weights.stride = l->x.stride = l->scale.stride = stride;
+    l->token.stride = l->ids.stride = l->weights.stride = l->order.stride = l->x.stride = l->scale.stride = stride;
     l->rows_size = moek_ep_rows_(ep) * stride;
 }
 
@@ -118,18 +124,23 @@ static void moek_ep_lay_out_(moek_ep *ep)
     const size_t ranks = (size_t)c->ranks, handles = (size_t)c->handles, line = MOEK_EP_LINE_;
     const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2, apart = c->move ? ranks : 1;
     moek_ep_layout *l = &ep->layout;
+    const int few = c->kind == MOEK_EP_LOW_LATENCY, marks = c->transport == MOEK_EP_GPU && !c->move;
     size_t used = 0;
     memset(l, 0, sizeof *l);
     l->slots = c->combine == MOEK_EP_EXACT ? ep->slots : c->move ? 1 : ep->slots < c->ranks ? ep->slots : c->ranks;
     l->hello = moek_ep_place_(&used, ranks * line, line);
     l->abort_word = moek_ep_place_(&used, line, line);
     l->latch = moek_ep_place_(&used, line, line);
-    l->flags = moek_ep_place_(&used, moek_ep_flags_(handles * ranks), line);
+    l->counts_stride = MOEK_EP_FLAGS_ + moek_ep_up_(4 * (few ? (size_t)ep->physical_experts : ranks), line);
+    l->flags = moek_ep_place_(&used, handles * ranks * l->counts_stride, line);
+    l->counts = l->flags + MOEK_EP_FLAGS_;
     l->local = moek_ep_place_(&used, 8 * MOEK_EP_PHASES_ * handles * (2 * ranks + 1), line);
     l->done = moek_ep_place_(&used, MOEK_EP_PHASES_ * handles * line, line);
-    l->counts = moek_ep_place_(&used, 4 * handles * ranks * ranks, line);
+    l->row_marks = marks && few ? 8 * ranks * (size_t)c->max_tokens : 0;
+    l->marks_size = l->row_marks + (marks ? 8 * (size_t)c->max_tokens * (size_t)l->slots : 0);
+    l->marks = moek_ep_place_(&used, handles * l->marks_size, line);
     l->place = moek_ep_place_(&used, 4 * (size_t)ep->physical_experts, line);
-    if (c->kind == MOEK_EP_LOW_LATENCY) moek_ep_messages_(l, ep);
+    if (few) moek_ep_messages_(l, ep);
     else moek_ep_arrays_(l, ep);
     l->rows_size = moek_ep_up_(l->rows_size, MOEK_EP_PAGE_);
     l->rows = moek_ep_place_(&used, handles * l->rows_size, MOEK_EP_PAGE_);
@@ -231,13 +242,23 @@ MOEK_FN size_t moek_ep_partial_at_(const moek_ep_layout *l, int handle, size_t r
 }
 MOEK_FN size_t moek_ep_flag_at_(const moek_ep_layout *l, int ranks, int kind, int phase, int handle, int from)
 {
-    return l->flags + moek_ep_flags_((size_t)handle * (size_t)ranks + (size_t)from) +
+    return l->flags + ((size_t)handle * (size_t)ranks + (size_t)from) * l->counts_stride +
            (size_t)(2 * (phase - MOEK_EP_COUNTS) + kind) * MOEK_EP_LINE_;
 }
 MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks, int phase, int handle)
 {
     const size_t n = (size_t)(phase - MOEK_EP_COUNTS) * (size_t)handles + (size_t)handle;
     return l->local + 8 * n * (2 * (size_t)ranks + 1);
+}
+
+/* counts of rank `from`; the mark of a row of dispatch or of partial. */
+MOEK_FN size_t moek_ep_counts_at_(const moek_ep_layout *l, int ranks, int handle, int from)
+{
+    return l->counts + ((size_t)handle * (size_t)ranks + (size_t)from) * l->counts_stride;
+}
+MOEK_FN size_t moek_ep_mark_at_(const moek_ep_layout *l, int handle, int phase, size_t row)
+{
+    return l->marks + (size_t)handle * l->marks_size + (phase == MOEK_EP_COMBINE ? l->row_marks : 0) + 8 * row;
 }
 
 static char *moek_ep_field_(const moek_ep *ep, int rank, int handle, moek_ep_field field, size_t row)
@@ -250,7 +271,6 @@ static char *moek_ep_partial_(const moek_ep *ep, int rank, int handle, size_t ro
 }
 static uint32_t *moek_ep_counts_(const moek_ep *ep, int rank, int handle, int from)
 {
-    const size_t ranks = (size_t)ep->config.ranks;
-    return (uint32_t *)(ep->base[rank] + ep->layout.counts) + ((size_t)handle * ranks + (size_t)from) * ranks;
+    return (uint32_t *)(ep->base[rank] + moek_ep_counts_at_(&ep->layout, ep->config.ranks, handle, from));
 }
 #endif

@@ -85,9 +85,16 @@ typedef struct moek_ep_work_ {
     int32_t *counts, *offsets;        /* [ranks]: rows that arrived, and where those of a rank begin; on a GPU in
                                          offsets[ranks]: of all (alltoall)                                            */
     int32_t *expert_tokens;           /* low_latency: [local experts]                                                 */
-    int32_t *slot_row;                /* low_latency: [received rows][slots]: row by expert, or -1                    */
-    int32_t *ids;                     /* others, on a GPU: [received rows][slots]: a copy, which no peer can change   */
+    int32_t *slot_row;                /* low_latency: [received rows][slots]: row by expert, or -1; on a GPU -2 where
+                                         there was no room                                                            */
+    int32_t *ids, *token;             /* others, on a GPU: [received rows][slots], [received rows]: copies, which no
+                                         peer can change                                                              */
+    float *weights;                   /* on a GPU: [received rows][slots]: likewise                                   */
+    uint64_t *to;                     /* alltoall on a GPU: [tokens]: bits of the ranks that a token goes to          */
+    int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows of the tokens before       */
 } moek_ep_work_;
+
+enum { MOEK_EP_WARPS_ = 24 * 32 };                     /* the most warps that send on a GPU, of alltoall              */
 
 static int moek_ep_low_latency_(const moek_ep *ep) { return ep->config.kind == MOEK_EP_LOW_LATENCY; }
 
@@ -97,6 +104,7 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     const int fp8 = moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized, batched = moek_ep_low_latency_(ep);
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
+    const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
     w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden);
@@ -107,8 +115,11 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
     w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
     w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * received * (size_t)plan->slots : 0);
-    w->ids = (int32_t *)moek_take_(&carver, !batched && ep->config.transport == MOEK_EP_GPU
-                                            ? 4 * received * (size_t)plan->slots : 0);
+    w->ids = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received * (size_t)plan->slots : 0);
+    w->token = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received : 0);
+    w->weights = (float *)moek_take_(&carver, gpu ? 4 * received * (size_t)plan->slots : 0);
+    w->to = (uint64_t *)moek_take_(&carver, gpu && packed ? 8 * chunk : 0);
+    w->before = (int32_t *)moek_take_(&carver, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
     return carver.used;
 }
 

@@ -19,6 +19,9 @@
  * this one, which every rank sends after it has read its rows.  So send halves wait for nobody (but for the counts of
  * alltoall), and ranks that take turns on one GPU, or one thread, do not block each other.
  *
+ * On GPUs rows may follow their count: whoever reads one waits for its mark (ep_device.h).  Nothing else changes: a
+ * row is released when all of its rank's are.
+ *
  * Every wait looks, once in a while, for an error of its own (latch), for one of another rank (abort_word), and at the
  * clock.  Whoever fails first writes the reason to its latch and to the abort_word of all.  Nothing is published
  * after that: half-written rows are never announced.                                                                 */
