@@ -383,6 +383,7 @@ static int staged(scene *s, int pattern)
         ok = planned(s, &s->host[r], first) && planned(s, &s->gpu[r], first);
         first += s->tokens[r];
     }
+    sync_devices(s);                                   /* planned fills memory on the NULL stream */
     return ok;
 }
 /* What planned gave to both sides of a rank, once more, as it is now in `whole`. */
@@ -1342,6 +1343,7 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
         !CHECK(moek_ep_open(&k->ep, &k->group, s->gpu_base) == MOEK_OK, "%s: %s", s->what, k->ep.why) ||
         !planned(s, k, first))
         return 1;
+    mem_must(cudaDeviceSynchronize());                 /* planned fills memory on the NULL stream */
     CHECK(k->ep.sharing == (ranks + i - 1 - rank % i) / i || i > ranks, "%s: %d ranks here", s->what, k->ep.sharing);
     for (i = 0; i < 5; i++)
         CHECK(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_OK, "%s: %s", s->what, k->why);
