@@ -9,8 +9,8 @@
  *     giveback  publish, release; what the experts gave, reduced by token, into the windows of the tokens' ranks
  *     collect   arrive; add up, ranks ascending
  *
- * Few tokens (low_latency) are waited for by latency: a block a row.  Many go by wires: a warp a row, on 24
- * multiprocessors at most, the others are free for what the caller has to compute.
+ * Few tokens (low_latency) are waited for by latency: a block a row.  Many go by wires: a warp a row, on the way out on
+ * 24 multiprocessors at most, the others are free for what the caller has to compute.
  *
  * MARKS.  Rows of low_latency, and all that comes back, are not counted until they are there: giveback, and send of
  * low_latency, publish at once how many tokens there are (one block does), and each row is marked with the operation's

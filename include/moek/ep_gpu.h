@@ -291,7 +291,8 @@ static int moek_ep_blocks_(const moek_ep *ep, int each)
     const int n = moek_ep_alone_(ep) ? each * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
     return n > 1 ? n : 1;
 }
-/* alltoall and allgather: of kernels that move rows.  They wait for wires, and so many are enough for those. */
+/* alltoall and allgather: of the kernel that sends.  It waits for wires, and so many are enough for those.  (What comes
+ * back takes all multiprocessors: it reads topk rows for one that travels.) */
 static int moek_ep_many_(const moek_ep *ep)
 {
     const int n = moek_ep_blocks_(ep, 1), most = MOEK_EP_WARPS_ / (MOEK_EP_MANY_ / 32);
@@ -406,7 +407,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
         const int shared = moek_ep_ring_bytes_(MOEK_EP_THREADS_);
         status = MOEK_CHAIN_(moek_ep_giveback_few_k_, blocks, MOEK_EP_THREADS_, shared, stream, early, a);
     } else {
-        const int blocks = moek_ep_many_(ep) + 1, shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
+        const int blocks = moek_ep_blocks_(ep, 1) + 1, shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
         status = MOEK_CHAIN_(moek_ep_giveback_many_k_, blocks, MOEK_EP_MANY_, shared, stream, early, a);
     }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_COMBINE, stream);
@@ -436,8 +437,8 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (moek_ep_low_latency_(ep)) {
         status = MOEK_CHAIN_(moek_ep_collect_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
-        const int shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
-        status = MOEK_CHAIN_(moek_ep_collect_many_k_, moek_ep_many_(ep), MOEK_EP_MANY_, shared, stream, early, a);
+        const int all = moek_ep_blocks_(ep, 1), shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
+        status = MOEK_CHAIN_(moek_ep_collect_many_k_, all, MOEK_EP_MANY_, shared, stream, early, a);
     }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
