@@ -42,8 +42,8 @@
  * weights.expert_load counts physical experts for the tokens of this rank: add the counters of all ranks.
  *
  * KINDS of prepare/finalize, MOEK_EACH_EP_KIND, best first.  AUTO takes the first that serves the layer and suits it,
- * by rules that count bytes; moek_ep_explain says why.  On GPUs alltoall must be demanded.  T: the tokens of a rank and
- * chunk; R: ranks; K: topk + shared_slots; E: experts of a rank.
+ * by rules that count bytes; moek_ep_explain says why.  T: the tokens of a rank and chunk; R: ranks; K: topk +
+ * shared_slots; E: experts of a rank.
  *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
  *                  waits for nobody, and receiving is a hook (moek_prepare_receive).  For few tokens
  *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange

@@ -120,8 +120,6 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
     else if (ep->config.move && kind == MOEK_EP_ALLTOALL)
         moek_say_(t, "where rows are moved they have slots, and it would move as much as allgather");
     else if (demanded) return;
-    else if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_ALLTOALL)
-        moek_say_(t, "on GPUs only if it is demanded");
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
         moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
                   (int)MOEK_EP_FEW_TOKENS, tokens, tokens * ep->config.ranks);
