@@ -433,7 +433,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         } else if (t >= 32) {                      /* rows of a */
             const int u = t - 32;
             int begun = 0;
-            moek_order_ids_(order, (uint16_t *)counts, ids, slots, s.row, u, 96, 4);
+            moek_order_ids_(order, counts, ids, slots, s.row, experts, u, 96, 4);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
                 moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);

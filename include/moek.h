@@ -47,7 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOEK_VERSION 101                              /* 10000 * major + 100 * minor + patch */
+#define MOEK_VERSION 102                              /* 10000 * major + 100 * minor + patch */
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
@@ -231,9 +231,9 @@ typedef struct moek_args {
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
                                          once (cudaMemset), then left alone: runs of few tokens (without `shared`) then
-                                         take one launch (moek_plan_layer), whose blocks wait for each other by flags in
-                                         here.  It needs all multiprocessors at once: no two such runs on a device at
-                                         the same time, in any stream or process, and beside it no kernel that waits
+                                         take one launch (moek_plan_layer), whose blocks wait for each other's flags and
+                                         h in here.  It needs all multiprocessors at once: no two such runs on a device
+                                         at the same time, in any stream or process, and beside it no kernel that waits
                                          for something behind it; they could wait for each other forever              */
 } moek_args;
 

@@ -32,8 +32,10 @@
  * waits for its peer without an end.  moek_ep_nccl_wait ends that: after `ms` (0: timeout_ms), or when NCCL reports an
  * error, it ends the group and aborts the communicator (ncclCommAbort), which lets the stream go on; comm is NULL then,
  * and not to be used or destroyed by you.  So wait for the stream by it, or watch it from another thread.  Each rank
- * finds out by itself, or hears it from you: moek_ep_nccl_abort does the same at once.  A rank whose group has ended
- * for another reason goes on sending, but nothing that counts: the others find that at their next operation.
+ * finds out by itself, or hears it from you: moek_ep_nccl_abort does the same at once (not while another thread of this
+ * rank is in moek_run or moek_ep_nccl_wait; moek_ep_abort may be called then, and the wait ends after its `ms`).  After
+ * any end a rank's moek_run refuses, and what it no longer sends the others wait for as long; graphs that it replays
+ * go on sending, but nothing that counts.
  * On `sends` two handles need the same order on all ranks, as all that is given to a communicator does; no two of its
  * operations may be enqueued by different threads at once.
  * Opening waits at most timeout_ms a step, but for what NCCL does in ncclCommWindowRegister.
@@ -56,6 +58,7 @@ typedef struct moek_ep_nccl {
     ncclComm_t comm;                  /* yours; NULL once it had to be aborted                                        */
     int path;                         /* MOEK_EP_NCCL_WINDOW, ...; 0: not open                                        */
     int rank, ranks, timeout_ms;
+    moek_ep *ep;
     void *window, *out;               /* out: sends                                                                   */
     void *registered;                 /* window: the ncclWindow_t                                                     */
     void *scratch, *report, *stream;
@@ -66,7 +69,8 @@ typedef struct moek_ep_nccl {
 /* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or those of
  * the communicator; transport and move are not looked at; report may be NULL.  All ranks get OK, or none.  OK,
  * E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA, E_TIMEOUT, as moek_ep_open, with a sentence in wire->text; then
- * all is freed, and the communicator is as before or, after E_TIMEOUT, aborted and wire->comm NULL.                  */
+ * all is freed, and the communicator is as before or, after E_TIMEOUT and on a rank that had no memory even to
+ * vote, aborted and wire->comm NULL.                                                                                 */
 #define moek_ep_nccl_open(wire, ep, group, comm, path) \
     moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
 moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,

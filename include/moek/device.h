@@ -365,7 +365,7 @@ MOEK_DEVICE moek_words_ moek_zero_words_(void)
 }
 
 /* What one block hands another needs no flag: T are stored as their complement, and 0 is what is not there yet.  (Two
- * NaNs become one.) */
+ * NaNs become one.  By the letter of PTX, stores of 2 bytes and loads of 16 race; each T is whole all the same.) */
 MOEK_DEVICE uint16_t moek_not_t_(uint16_t t) { return t == 0xffff ? 1 : (uint16_t)~t; }
 MOEK_DEVICE moek_words_ moek_not_words_(moek_words_ v)
 {

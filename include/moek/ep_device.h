@@ -1092,9 +1092,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int 
 MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
-    const int ended = moek_ep_gpu_arrive_(&a->g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
-    if (a->addend) moek_grid_wait_();                  /* of a kernel ahead that may not be done */
-    return ended;
+    return moek_ep_gpu_arrive_(&a->g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
 }
 
 /* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
@@ -1112,6 +1110,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_collect_fe
         if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(&a, token);
         if (me < 32) ended = moek_ep_gpu_back_(&a, token, s, operation);
         ended = __syncthreads_or(ended);
+        moek_grid_wait_();                             /* the kernel ahead may be yours: of x, if y is x, or shared_y */
         if (!ended) moek_ep_gpu_collect_(&a, token, n % stretches * COLUMNS + 8 * me, s);
     }
     moek_grid_wait_();
@@ -1130,6 +1129,7 @@ static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_collect_many_
         moek_ep_adds_ adds;
         ended = moek_ep_gpu_back_(&a, t, s, operation);
         if (ended) break;
+        moek_grid_wait_();                             /* as above */
         for (column = 8 * lane; g->combine == MOEK_EP_REDUCED_F32 && column - 8 * lane < a.hidden; column += 256)
             moek_ep_gpu_collect_(&a, t, column, s);
         if (g->combine == MOEK_EP_REDUCED_F32) continue;

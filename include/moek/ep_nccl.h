@@ -58,8 +58,8 @@ static moek_status moek_ep_nccl_idle_(const moek_ep_nccl *w, cudaStream_t stream
 
 static void moek_ep_nccl_drop_(moek_ep_nccl *w)
 {
-    if (w->comm) (void)ncclCommAbort(w->comm);
-    w->comm = NULL;
+    const ncclComm_t comm = __atomic_exchange_n(&w->comm, (ncclComm_t)NULL, __ATOMIC_ACQ_REL);
+    if (comm) (void)ncclCommAbort(comm);
 }
 
 /* ---- all ranks hear of all --------------------------------------------------------------------------------------- */
@@ -126,6 +126,7 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
     (void)ncclGetVersion(&version);
     memset(&mine, 0, sizeof mine);
     moek_ep_hello_(ep, mine.config);
+    if (version > NCCL_VERSION_CODE) version = NCCL_VERSION_CODE;              /* what this rank was compiled for */
     mine.host = moek_ep_nccl_host_(); mine.nccl = (uint64_t)version; mine.path = (uint64_t)path;
     if (moek_ep_nccl_gather_(w, &mine, all, sizeof mine))
         MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: "
@@ -170,7 +171,8 @@ static void moek_ep_nccl_free_(moek_ep_nccl *w)
 {
     moek_ep_nccl_unmap_(w);
 #if NCCL_VERSION_CODE >= 22807
-    if (w->registered && w->comm) (void)ncclCommWindowDeregister(w->comm, (ncclWindow_t)w->registered);
+    if (w->registered && w->comm)
+        (void)moek_ep_nccl_ok_(w, ncclCommWindowDeregister(w->comm, (ncclWindow_t)w->registered));
 #endif
     if (w->window && w->path == MOEK_EP_NCCL_WINDOW) (void)ncclMemFree(w->window);
     else if (w->window) (void)cudaFree(w->window);
@@ -372,6 +374,8 @@ static void moek_ep_nccl_end_(moek_ep_nccl *w)
     if (w->report) (void)cudaFreeHost(w->report);
     w->scratch = w->stream = w->report = NULL;
     w->path = 0;
+    w->ep->open = 0; w->ep->config.report = NULL;      /* nobody looks there any more */
+    memset(w->ep->base, 0, sizeof w->ep->base);
     (void)cudaGetLastError();
 }
 
@@ -388,10 +392,10 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
         group->report = w->report;
     }
     if (status != MOEK_OK) moek_say_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
+    else status = moek_ep_check_windows_(ep, w->base, &t);             /* what moek_ep_open would refuse alone */
     if ((status = moek_ep_nccl_agree_(w, status, own, log)) != MOEK_OK) return status;
     status = moek_ep_open(ep, group, w->base);
     status = moek_ep_nccl_agree_(w, status, ep->why, log);
-    if (status != MOEK_OK) ep->open = 0;
     return status;
 }
 
@@ -405,11 +409,13 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_confi
     if (!w || !ep) return MOEK_E_ARGUMENT;
     memset(w, 0, sizeof *w);
     if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *group) return MOEK_E_VERSION;
-    w->comm = comm;
+    w->comm = comm; w->ep = ep;
     log = moek_text_in_(w->text, sizeof w->text);
     status = moek_ep_nccl_look_(w, group, path, &t);
-    if (!w->stream) moek_say_(&log, "%s", own);        /* and can not tell the others */
-    else status = moek_ep_nccl_agree_(w, status, own, &log);
+    if (!w->stream) {                                  /* and can not tell the others, who abort theirs */
+        moek_say_(&log, "%s", own);
+        if (status == MOEK_E_CUDA) moek_ep_nccl_drop_(w);
+    } else status = moek_ep_nccl_agree_(w, status, own, &log);
     if (status == MOEK_OK) {
         g = *group;
         g.rank = w->rank; g.ranks = w->ranks; g.transport = MOEK_EP_GPU;

@@ -222,7 +222,8 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     size_t splits, split;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
-    /* For sm90 rows that split tiles, which batch_invariant forbids.  Flags first: moek_local_prepare_ zeroes them. */
+    /* For sm90 rows that split tiles (batch_invariant forbids it) or take them by demand.  Flags first: `sort` zeroes
+     * them, or moek_local_prepare_. */
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
     w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
     split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
