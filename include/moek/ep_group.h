@@ -376,10 +376,10 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
     moek_ep_part_(ep);
 #if MOEK_HAVE_CUDA_
     if (config->move) stream = moek_ep_new_stream_();
+#endif
     status = moek_ep_greet_(ep, stream, &why);
+#if MOEK_HAVE_CUDA_
     if (config->move) moek_ep_finish_(status, stream);
-#else
-    status = moek_ep_greet_(ep, stream, &why);
 #endif
     ep->open = status == MOEK_OK;
     return status;

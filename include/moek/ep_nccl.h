@@ -81,6 +81,14 @@ static int moek_ep_nccl_gather_(void *context, const void *mine, void *all, size
     return 1;
 }
 
+/* The same, with a sentence. */
+static moek_status moek_ep_nccl_hear_(moek_ep_nccl *w, const void *mine, void *all, size_t bytes, moek_text_ *why)
+{
+    if (!moek_ep_nccl_gather_(w, mine, all, bytes)) return MOEK_OK;
+    MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: make "
+             "another one", w->timeout_ms);
+}
+
 typedef struct moek_ep_nccl_vote_ { int64_t status; char why[MOEK_EP_NCCL_SAY_ - 8]; } moek_ep_nccl_vote_;
 
 /* How it went on all ranks: the first that failed, in `why`. */
@@ -91,9 +99,7 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
     memset(&mine, 0, sizeof mine);
     mine.status = status;
     if (status != MOEK_OK) memcpy(mine.why, own, strlen(own) < sizeof mine.why ? strlen(own) : sizeof mine.why - 1);
-    if (moek_ep_nccl_gather_(w, &mine, all, sizeof mine))
-        MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: "
-                 "make another one", w->timeout_ms);
+    if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
     for (p = 0; p < w->ranks; p++)
         if (all[p].status != MOEK_OK) MOEK_NO_(why, (moek_status)all[p].status, "rank %d: %s", p, all[p].why);
     return MOEK_OK;
@@ -122,15 +128,14 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
                                        moek_text_ *why)
 {
     moek_ep_nccl_hello_ mine, all[MOEK_EP_MAX_RANKS];
+    moek_status status;
     int p, i, version = 0;
     (void)ncclGetVersion(&version);
     memset(&mine, 0, sizeof mine);
     moek_ep_hello_(ep, mine.config);
     if (version > NCCL_VERSION_CODE) version = NCCL_VERSION_CODE;              /* what this rank was compiled for */
     mine.host = moek_ep_nccl_host_(); mine.nccl = (uint64_t)version; mine.path = (uint64_t)path;
-    if (moek_ep_nccl_gather_(w, &mine, all, sizeof mine))
-        MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: "
-                 "make another one", w->timeout_ms);
+    if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
     *one_host = 1; *nccl = version;
     for (p = 0; p < w->ranks; p++) {
         if (all[p].path != all[0].path)

@@ -217,6 +217,7 @@ typedef struct moek_layer_args {
                                        one a multiprocessor                                                          */
     int equal;                      /* never by demand: for tests                                                    */
 } moek_layer_args;
+
 /* What a layer row with m = 4 keeps in shared memory, in bytes, one part behind the other: rows of x or h, factors,
  * sums; behind that 96 KB of weights on their way.  fits: it serves this many tokens of this shape.  element: bytes of
  * a weight; blocks: one a multiprocessor. */

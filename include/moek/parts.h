@@ -426,7 +426,7 @@ static int moek_few_most_(const moek_plan *plan)
  * hold few rows. */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
-    const long long slots = (long long)tokens * plan->slots, experts = plan->config.physical_experts;
+    const long long slots = (long long)tokens * plan->slots;
     const long long used = slots < plan->local_experts ? slots : plan->local_experts;
     const int measured = moek_measured_(plan, tokens);
     int i;
@@ -441,7 +441,7 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
         plan->config.inter > 1024 && !plan->layers_demanded) return NULL;
     for (; i < plan->layers; i++)
-        if (tokens <= plan->layer[i]->m || (slots + experts - 1) / experts <= moek_tile_mean_(plan, plan->layer[i]))
+        if (tokens <= plan->layer[i]->m || moek_mean_rows_(plan, tokens) <= moek_tile_mean_(plan, plan->layer[i]))
             return plan->layer[i];
     return NULL;
 }

@@ -634,10 +634,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
                   last ? "any number of rows:" : "up to");
         if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_mean_(plan, plan->up[i]));
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
-        if (moek_is_fp8_(c->quant)) moek_say_(&t, "  quant   %s", plan->quant->name);
-        if (moek_requantizes_from_(plan, plan->up[i]))
-            moek_say_(&t, " (from %d rows an expert on: up itself)", moek_requantizes_from_(plan, plan->up[i]));
-        if (moek_is_fp8_(c->quant)) moek_say_(&t, "\n");
+        if (moek_is_fp8_(c->quant)) {
+            const int from = moek_requantizes_from_(plan, plan->up[i]);
+            moek_say_(&t, "  quant   %s", plan->quant->name);
+            if (from) moek_say_(&t, " (from %d rows an expert on: up itself)", from);
+            moek_say_(&t, "\n");
+        }
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
     }
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
