@@ -8,7 +8,7 @@
 #define MOEK_DOWN_BF16_H0_ON_SM90_M128N256S4W12_H
 #include "../include/moek/sm90.h"
 
-typedef struct moek_down_bf16_h0_on_sm90_m128n256s4w12_params { moek_gemm_args a; CUtensorMap w, rows; } moek_down_bf16_h0_on_sm90_m128n256s4w12_params;
+typedef struct moek_down_bf16_h0_on_sm90_m128n256s4w12_params { moek_gemm_args a; CUtensorMap w, rows, tail; } moek_down_bf16_h0_on_sm90_m128n256s4w12_params;
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 256 x 32 bytes of k. */
@@ -65,10 +65,22 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_half_mma_(float *d, uin
                  : "l"(a), "l"(b), "r"(add));
 }
 
+/* d (+)= a * b, 64 x 24 x 32 bytes of k. */
+MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_tail_mma_(float *d, uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %14, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+                 "}, %12, %13, p, 1, 1, 0, 0;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
+                 : "l"(a), "l"(b), "r"(add));
+}
+
 /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the cluster
  * has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
 typedef struct moek_down_bf16_h0_on_sm90_m128n256s4w12_tile {
-    int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
+    int e, row0, end, j0, both, narrow, pad[2], from[152], to[152];
 } moek_down_bf16_h0_on_sm90_m128n256s4w12_tile;
 
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: tiles are counted by pairs of row
@@ -89,12 +101,13 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_a
     row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
     row0 += (b - s.block[e]) * 128;
+    if (b + 1 < s.block[e + 1]) end = row0 + 128;
     if (lane == 0) {
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
         at->j0 = within / group * columns + second * (columns / 2);
     }
     #pragma unroll
-    for (i = lane; i < 128; i += 32) {
+    for (i = lane; i < 152; i += 32) {
         const int r = row0 + i;
         at->from[i] = r >= end ? -1 : a->a_order ? a->a_order[r] / a->a_div : r;
         at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
@@ -125,21 +138,25 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, u
 {
     enum { PITCH = 144 };
     const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
-    unsigned char *const put = page + lane % 16 * PITCH + lane / 16 * 16;
     const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
-    int i;
-    __syncwarp();
+    unsigned char *const put = page + lane % 8 * PITCH + lane / 8 * 16;
+    int h, i;
     #pragma unroll
-    for (i = 0; i < 4; i++) {
-        const float *const of = y + 2 * i * 4;
-        moek_stmatrix4_(put + 32 * i, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[2], of[3], dtype),
-                        moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[6], of[7], dtype));
-    }
-    __syncwarp();
-    #pragma unroll
-    for (i = 0; i < 4; i++) {
-        const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
-        if (row[i] >= 0 && column < n) moek_store_words_(out + (size_t)(uint32_t)row[i] * n + column, v);
+    for (h = 0; h < 2; h++) {                      /* 8 rows */
+        __syncwarp();
+        #pragma unroll
+        for (i = 0; i < 2; i++) {
+            const float *const of = y + 2 * h + 16 * i;
+            moek_stmatrix4_(put + 64 * i, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[4], of[5], dtype),
+                            moek_to_t2_(of[8], of[9], dtype), moek_to_t2_(of[12], of[13], dtype));
+        }
+        __syncwarp();
+        #pragma unroll
+        for (i = 0; i < 2; i++) {
+            const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
+            const int r = row[2 * h + i];
+            if (r >= 0 && column < n) moek_store_words_(out + (size_t)(uint32_t)r * n + column, v);
+        }
     }
 }
 
@@ -166,16 +183,58 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
     }
     (void)r0; (void)r1; (void)c; (void)single;
 }
+
+/* All of that for the tail, then stored: rows to[] of out, columns from j on, by this warp's 16 rows of each of two 64s
+ * of w (gated, what lies first in memory of gate and up, then the other).  sum: of both, rows of w by rows of a, as
+ * wgmma leaves it.  No row's result depends on another's: of those that are nobody's anything may be there. */
+MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_finish_tail_(const moek_gemm_args *a, unsigned char *page, float *sum, int e, int j,
+                                         const int *to, int n, int dtype)
+{
+    enum { TAIL = 24, HALF = TAIL / 2, PITCH = 48 };
+    const int lane = moek_here_(threadIdx.x % 32), last = moek_here_(n) - 1;
+    int u, h, i;
+    if (a->bias) {
+        const uint16_t *const bias = (const uint16_t *)a->bias + (size_t)e * a->w_rows;
+        #pragma unroll
+        for (u = 0; u < 2; u++)
+            #pragma unroll
+            for (h = 0; h < 2; h++) {
+                /* A column behind the last is not stored: any bias will do. */
+                const float more = moek_from_t_(bias[min(j + 64 * u + 8 * h + lane / 4, last)], dtype);
+                #pragma unroll
+                for (i = 0; i < HALF / 2; i++) sum[u * HALF + i / 2 * 4 + 2 * h + i % 2] += more;
+            }
+    }
+    #pragma unroll
+    for (u = 0; u < 2; u++) {
+        const float *const of = sum + u * HALF;
+        const int column = j + 64 * u + lane % 2 * 8;
+        __syncwarp();
+        #pragma unroll
+        for (i = 0; i < TAIL; i += 8)
+            moek_stmatrix2_trans_(page + (i + lane % 8) * PITCH + lane / 8 % 2 * 16,
+                                  moek_to_t2_(of[i / 2], of[i / 2 + 1], dtype),
+                                  moek_to_t2_(of[i / 2 + 2], of[i / 2 + 3], dtype));
+        __syncwarp();
+        #pragma unroll
+        for (i = lane / 2; i < TAIL; i += 16)
+            if (to[i] >= 0 && column < n)
+                moek_store_words_((uint16_t *)a->out + (size_t)(uint32_t)to[i] * n + column,
+                                  moek_load_words_(page + i * PITCH + lane % 2 * 16));
+    }
+    (void)e;
+}
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16_h0_on_sm90_m128n256s4w12_params p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152, A = M * 128, SCALES = 0,
-           ELEMENT = 2, TILES = 4, PAGE = 16 * 144 };
+    enum { M = 128, TAIL = 24, N = 256, STAGES = 4, STAGE = 52224,
+           A = (M + TAIL) * 128, SCALES = 0, ELEMENT = 2,
+           TILES = 4, PAGE = 8 * 144 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
+    unsigned char *const ring = moek_shared_1024_;
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
     uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
@@ -188,23 +247,17 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int i, all, whole, pairs, workers, me, shift;            /* all: tiles */
+    int i, pairs;
     int q = 0, turn = 0;                           /* of the ring of tiles */
 
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
-    s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
+    /* No tails where blocks go in pairs: a tile that takes longer would hold up two.  Ends with a barrier. */
+    s = moek_schedule_tails_(scales + STAGES * SCALES, a->counts, a->experts, M, TAIL, 2 * a->experts);
     pairs = s.block[a->experts] >= 2 * a->experts;
-    all = ((s.block[a->experts] + pairs) >> pairs) * tiles;
-    workers = gridDim.x >> pairs; me = blockIdx.x >> pairs;
-    /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same rows,
-     * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
-    shift = s.block[a->experts] <= 16 && !pairs;
-    /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as many. */
-    whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
-    all += all - whole;
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
+        if (!a->a_order) moek_tma_prefetch_map_(&p.tail);
         for (i = 0; i < STAGES; i++) {
             /* What threads copied, and the copy engine. */
             moek_mbar_init_(full + i, (a->a_order ? 64 : 0) + 0 + 1);
@@ -229,11 +282,12 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
         if (t < 32) {
             /* ---- Weights, rows of a. ---- */
             for (;;) {
-                int e, j0, row0, boxes, both, narrow, mine;
+                int e, j0, row0, boxes, tail, both, narrow, mine;
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
                 e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both; narrow = list[q].narrow;
                 boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
+                tail = !a->a_order && list[q].end - row0 > M;
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
                 MOEK_NEXT_TILE_
@@ -241,7 +295,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                     moek_mbar_wait_(empty + slot, phase);
                     if (lane == 0) {
                         unsigned char *const stage = ring + slot * STAGE;
-                        moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192);
+                        moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192 + tail * TAIL * 128);
                         /* Code for each kind of tile: what comes between two copies is time lost. */
                         if (narrow) moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step);
                         else if (both) moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step);
@@ -249,6 +303,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                         for (i = 0; i < boxes; i++)
                             moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
                                            step * 64, row0 + 64 * i);
+                        if (tail) moek_tma_rows_(stage + M * 128, &p.tail, full + slot, step * 64, row0 + M);
                     }
                     MOEK_NEXT_STAGE_
                 }
@@ -259,12 +314,12 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
             const int u = t - 32, r = u / 8, to = r * 128 + (u % 8 ^ r % 8) * 16;
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             const uint32_t NONE = 0xffffffff;
-            uint32_t row[16];              /* where it begins, in 16 bytes */
+            uint32_t row[19];              /* where it begins, in 16 bytes */
             for (;;) {
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
                 #pragma unroll
-                for (i = 0; i < 16; i++) {
+                for (i = 0; i < 19; i++) {
                     const int of = list[q].from[r + 8 * i];
                     row[i] = of < 0 ? NONE : (uint32_t)of * (uint32_t)(row_bytes / 16);
                 }
@@ -276,7 +331,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                     const unsigned char *const from = x + (bytes ? step * 128 : 0);
                     moek_mbar_wait_(empty + slot, phase);
                     #pragma unroll
-                    for (i = 0; i < 16; i++)
+                    for (i = 0; i < 19; i++)
                         if (row[i] != NONE)
                             moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
                     moek_mbar_arrive_copied_(full + slot);
@@ -286,7 +341,17 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
         } else if (t >= 96) {
             /* ---- Which tile comes next. ---- */
             const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
-            int wave, tile;
+            const int blocks = s.block[moek_here_(a->experts)];        /* read again: not kept by those who multiply */
+            const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
+            /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
+             * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are
+             * short. */
+            const int shift = blocks <= 16 && !pairs;
+            int all = ((blocks + pairs) >> pairs) * tiles, wave, tile;
+            /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
+             * many. */
+            const int whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
+            all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
                 if (!a->split_flags || pairs) {
@@ -325,6 +390,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
             #pragma unroll
             for (i = 0; i < N / 2; i++) sum[i] = 0;
             const int narrow = list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
+            const int tail = rows > M;
             if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {           /* nothing for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(full + slot, phase);
@@ -339,7 +405,39 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
             const int at = first + 16 * warp;
             const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + first * 128));
             const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A + half * 16384));
-            if (single) {
+            if (tail) {
+                float more[TAIL] = { 0 };
+                const uint64_t t0s = moek_uniform_(moek_wgmma_operand_(ring + M * 128));
+                const uint64_t o0s = moek_uniform_(moek_wgmma_operand_(ring + A + mine * 16384));
+                for (step = 0; step < steps; )
+                    #pragma unroll
+                    for (u = 0; u < STAGES; u++) {     /* u is slot: known, so that addresses need no computing */
+                        const uint64_t xs = x0s + u * (STAGE / 16), ws = w0s + u * (STAGE / 16);
+                        int j;
+                        if (u != slot || step == steps) continue;
+                        moek_mbar_wait_(full + u, phase);
+                        moek_wgmma_fence_();
+                        #pragma unroll
+                        for (j = 0; j < 4; j++) moek_down_bf16_h0_on_sm90_m128n256s4w12_mma_(sum, xs + 2 * j, ws + 2 * j, 1);
+                        const uint64_t ts = t0s + u * (STAGE / 16), os = o0s + u * (STAGE / 16);
+                        #pragma unroll
+                        for (j = 0; j < 4; j++) {
+                            moek_down_bf16_h0_on_sm90_m128n256s4w12_tail_mma_(more, os + 2 * j, ts + 2 * j, 1);
+                            moek_down_bf16_h0_on_sm90_m128n256s4w12_tail_mma_(more + TAIL / 2, os + 512 + 2 * j, ts + 2 * j, 1);
+                        }
+                        moek_wgmma_commit_();
+                        moek_wgmma_wait_(1);
+                        if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs);
+                        MOEK_NEXT_STAGE_
+                        step++;
+                    }
+                moek_wgmma_wait_(0);
+                moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
+                /* A narrow tile has no second half: what was there was multiplied, but goes nowhere. */
+                if (!(narrow && mine))
+                    moek_down_bf16_h0_on_sm90_m128n256s4w12_finish_tail_(a, page, more, list[q].e, list[q].j0 + mine * (columns / 2) + 16 * warp,
+                                            list[q].to + M, n, dtype);
+            } else if (single) {
                 for (step = 0; step < steps; )
                     #pragma unroll
                     for (u = 0; u < STAGES; u++) {     /* u is slot: known, so that addresses need no computing */
@@ -357,6 +455,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                         step++;
                     }
                 moek_wgmma_wait_(0);
+                moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
             } else {
                 for (step = 0; step < steps; )
                     #pragma unroll
@@ -375,8 +474,8 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                         step++;
                     }
                 moek_wgmma_wait_(0);
+                moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
             }
-            moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
@@ -404,14 +503,15 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_down_bf16_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_down_bf16_h0_on_sm90_m128n256s4w12_k, 384, 228896);
+    if (!a) return MOEK_READY_SM90_(moek_down_bf16_h0_on_sm90_m128n256s4w12_k, 384, 231712);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
     status = moek_weight_map_(&p.w, a, 2, 128, 2);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
+    if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.tail, a, 2, 24);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_down_bf16_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
-                             228896, stream, a->early, 2, &p);
+                             231712, stream, a->early, 2, &p);
 }
 #endif

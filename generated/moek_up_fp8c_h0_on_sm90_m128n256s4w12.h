@@ -92,8 +92,8 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, uns
 {
     enum { PITCH = 144 };
     const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
-    unsigned char *const put = page + lane % 16 * PITCH + lane / 16 * 16;
     const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
+    unsigned char *const put = page + lane % 16 * PITCH + lane / 16 * 16;
     int i;
     __syncwarp();
     #pragma unroll
@@ -128,7 +128,8 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
         for (i = 0; i < HALF; i++) {
             /* A column behind the last is not stored: any bias will do. */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column), n - 1);
+            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
+                              n - 1);
             const int w_row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
                                                          : max(a->gate_first, a->up_first)) + j * a->w_step : j;
             const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
@@ -248,6 +249,7 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
     }
     (void)r0; (void)r1; (void)c; (void)single;
 }
+
 /* One stage, once it is full: one or both halves, multiplied and added. */
 MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_stage_(float *sum, int halves, uint64_t xs, uint64_t ws, uint32_t x_scale, uint32_t w_scale,
                                    uint64_t *full, int phase, uint32_t empty, int pairs)
@@ -279,10 +281,11 @@ static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_on_sm90_m128n256s4w12_params p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152, A = M * 128, SCALES = 0,
-           ELEMENT = 1, TILES = 4, PAGE = 16 * 144 };
+    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
+           A = M * 128, SCALES = 0, ELEMENT = 1,
+           TILES = 4, PAGE = 16 * 144 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
+    unsigned char *const ring = moek_shared_1024_;
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
     uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
@@ -295,21 +298,13 @@ moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
-    int i, all, whole, pairs, workers, me, shift;            /* all: tiles */
+    int i, pairs;
     int q = 0, turn = 0;                           /* of the ring of tiles */
 
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
     moek_grid_go_();
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
-    all = ((s.block[a->experts] + pairs) >> pairs) * tiles;
-    workers = gridDim.x >> pairs; me = blockIdx.x >> pairs;
-    /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same rows,
-     * few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
-    shift = s.block[a->experts] <= 16 && !pairs;
-    /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as many. */
-    whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
-    all += all - whole;
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
@@ -393,7 +388,17 @@ moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_
         } else if (t >= 96) {
             /* ---- Which tile comes next. ---- */
             const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
-            int wave, tile;
+            const int blocks = s.block[moek_here_(a->experts)];        /* read again: not kept by those who multiply */
+            const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
+            /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
+             * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are
+             * short. */
+            const int shift = blocks <= 16 && !pairs;
+            int all = ((blocks + pairs) >> pairs) * tiles, wave, tile;
+            /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
+             * many. */
+            const int whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
+            all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
                 if (!a->split_flags || pairs) {
@@ -504,7 +509,7 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_up_fp8c_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_up_fp8c_h0_on_sm90_m128n256s4w12_k, 384, 228896);
+    if (!a) return MOEK_READY_SM90_(moek_up_fp8c_h0_on_sm90_m128n256s4w12_k, 384, 227872);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
@@ -512,6 +517,6 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_up_fp8c_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
-                             228896, stream, a->early, 2, &p);
+                             227872, stream, a->early, 2, &p);
 }
 #endif

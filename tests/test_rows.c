@@ -858,6 +858,30 @@ static void gemm_odd(int up)
         gemm_run(&c);
     }
 }
+/* Experts with one row block and a few rows more, which a tile may take along, or some too many. */
+static void gemm_tails(int up)
+{
+    static const int more[] = { 1, 8, 9, 16, 17, 24, 25, 33 };
+    const int m = now.row->m ? now.row->m : 16;
+    int i;
+    if (SMALL || now.row->arch != 90 || m < 128) return;
+    for (i = 0; i < 3 * COUNT(more); i++) {            /* one expert, or three with as many rows */
+        const int experts = i % 3 ? 3 : 1;
+        gemm_case_t c = gemm_plain(up, IDS_SORTED, experts, experts * (m + more[i / 3]), gemm_size(i, 520),
+                                   i % 2 ? 648 : 136 + 64 * (i % 5));
+        c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
+        c.turn = i, c.order = i % 4, c.batched = i % 5 == 4, c.bias = i % 2, c.bad = i % 7 == 6;
+        if (up) c.act = MOEK_SILU + i % 11, c.layout = i % 3;
+        if (now.row->quant != MOEK_BF16 && i % 2) c.dtype = MOEK_DTYPE_FP16;
+        gemm_run(&c);
+    }
+    for (i = 0; i < 6; i++) {                          /* some with tails, some without, some empty or of two blocks */
+        const int slots = 9 * (m + 8 * (i - 2));
+        gemm_case_t c = gemm_plain(up, i % 2 ? IDS_SKEWED : IDS_RANDOM, 9, slots, i < 3 ? 328 : 72, 392);
+        c.turn = i;
+        gemm_run(&c);
+    }
+}
 /* More row blocks than a GPU has multiprocessors, all but a few of them short. */
 static void gemm_blocks(int up, int act, int layout, int turn)
 {
@@ -941,6 +965,7 @@ static void test_up(void)
     gemm_large(1, 0);
     gemm_large(1, 1);
     gemm_odd(1);
+    gemm_tails(1);
     gemm_many_tokens(1);
 }
 static void test_down(void)
@@ -951,6 +976,7 @@ static void test_down(void)
     gemm_large(0, 0);
     gemm_large(0, 1);
     gemm_odd(0);
+    gemm_tails(0);
     gemm_many_tokens(0);
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS);
 }

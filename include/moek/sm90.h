@@ -225,13 +225,16 @@ MOEK_DEVICE int moek_named_any_(int id, int threads, int x)
 /* Before expert e: blocks of m rows, and rows.  In shared memory. */
 typedef struct moek_schedule_ { int *block, *row; } moek_schedule_;
 
-/* By all threads of the block (a multiple of 32, at most 768); ends with a barrier. */
-MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts, int experts, int m)
+/* By all threads of the block (a multiple of 32, at most 768); ends with a barrier.  tail: the last block of an expert
+ * may have up to so many rows more than m, if all experts then have fewer than `most` blocks. */
+MOEK_DEVICE moek_schedule_ moek_schedule_tails_(void *shared, const int32_t *counts, int experts, int m, int tail,
+                                                int most)
 {
     moek_schedule_ s;
     const int t = threadIdx.x, warps = blockDim.x / 32, lane = t % 32, each = (experts + blockDim.x - 1) / blockDim.x;
     int2 *const warp_sum = (int2 *)((int *)shared + 2 * (MOEK_SM90_EXPERTS + 1));
-    int rows = 0, blocks = 0, i, by, my_rows, my_blocks;
+    int *const warp_long = (int *)(warp_sum + warps);
+    int rows = 0, blocks = 0, longs = 0, i, by, my_rows, my_blocks, my_longs;      /* longs: blocks that are tails */
     s.block = (int *)shared;
     s.row = s.block + MOEK_SM90_EXPERTS + 1;
     for (i = t * each; i < t * each + each && i < experts; i++) {
@@ -239,31 +242,46 @@ MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts
         s.row[i] = n;
         rows += n;
         blocks += (n + m - 1) / m;
+        if (tail) longs += n > m && (n - 1) % m < tail;
     }
-    my_rows = rows; my_blocks = blocks;
+    my_rows = rows; my_blocks = blocks; my_longs = longs;
     #pragma unroll
     for (by = 1; by < 32; by *= 2) {
         const int r = __shfl_up_sync(0xffffffff, rows, by), b = __shfl_up_sync(0xffffffff, blocks, by);
-        if (lane >= by) { rows += r; blocks += b; }
+        const int l = tail ? __shfl_up_sync(0xffffffff, longs, by) : 0;
+        if (lane >= by) { rows += r; blocks += b; longs += l; }
     }
-    if (lane == 31) warp_sum[t / 32] = make_int2(rows, blocks);
+    if (lane == 31) {
+        warp_sum[t / 32] = make_int2(rows, blocks);
+        if (tail) warp_long[t / 32] = longs;
+    }
     __syncthreads();
-    rows -= my_rows; blocks -= my_blocks;
+    rows -= my_rows; blocks -= my_blocks; longs -= my_longs;
     {
         const int2 before = lane < warps && lane < t / 32 ? warp_sum[lane] : make_int2(0, 0);
         rows += __reduce_add_sync(0xffffffff, before.x);
         blocks += __reduce_add_sync(0xffffffff, before.y);
+    }
+    if (tail) {
+        longs += __reduce_add_sync(0xffffffff, lane < t / 32 ? warp_long[lane] : 0);
+        const int all = lane < warps ? warp_sum[lane].y - warp_long[lane] : 0;
+        if (__reduce_add_sync(0xffffffff, all) < most) blocks -= longs;
+        else tail = 0;
     }
     for (i = t * each; i < t * each + each && i < experts; i++) {
         const int n = s.row[i];
         s.row[i] = rows;
         s.block[i] = blocks;
         rows += n;
-        blocks += (n + m - 1) / m;
+        blocks += (n + m - 1) / m - (n > m && (n - 1) % m < tail);
         if (i == experts - 1) { s.row[experts] = rows; s.block[experts] = blocks; }
     }
     __syncthreads();
     return s;
+}
+MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts, int experts, int m)
+{
+    return moek_schedule_tails_(shared, counts, experts, m, 0, 0);
 }
 
 /* By all threads: ids of at most MOEK_SELF_SORT slots to shared memory (0xffff: nobody's), and how many of each.  place
@@ -419,6 +437,12 @@ MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
                  :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+/* Two, each transposed: a row of `shared` gets a column. */
+MOEK_DEVICE void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n"
+                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1) : "memory");
 }
 /* p + n * bytes, in one instruction where it stands: the compiler would keep 64 bits for each of many n. */
 MOEK_DEVICE const void *moek_at_(const void *p, uint32_t n, uint32_t bytes)
