@@ -273,7 +273,7 @@ MOEK_DEVICE moek_schedule_ moek_schedule_tails_(void *shared, const int32_t *cou
         s.row[i] = rows;
         s.block[i] = blocks;
         rows += n;
-        blocks += (n + m - 1) / m - (n > m && (n - 1) % m < tail);
+        blocks += (n + m - 1) / m - (tail && n > m && (n - 1) % m < tail);
         if (i == experts - 1) { s.row[experts] = rows; s.block[experts] = blocks; }
     }
     __syncthreads();
