@@ -23,14 +23,10 @@
 #endif
 #include "moek_ep.h"
 #include "layer.h"
-#include <fcntl.h>
+#include "processes.h"
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #if !MEM_CUDA                                          /* the emulator: a kernel is done when it has been launched */
 typedef moek_stream cudaStream_t;
@@ -1308,12 +1304,11 @@ static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) +
 static int be_rank(int rank, int ranks, const char *path, int dies)
 {
     scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
-    const int file = open(path, O_RDWR);
     side *k = &s->gpu[rank];
     seat me;
     double start;
     int r, i, first = 0;
-    me.b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    me.b = (board *)mapped(path, sizeof(board));
     me.rank = rank; me.ranks = ranks; me.turn = 0;
     mem_must(cudaGetDeviceCount(&i));
     if (dies) s->group.timeout_ms = 700;
@@ -1378,36 +1373,11 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
     return check_failed != 0;
 }
 
-static void processes(const char *self, int ranks, int dies)
-{
-    char path[] = "/tmp/moek_ep_XXXXXX", number[2][16];
-    const int file = mkstemp(path);
-    pid_t child[RANKS];
-    int r, status;
-    if (file < 0 || ftruncate(file, sizeof(board))) abort();
-    for (r = 0; r < ranks; r++) {
-        snprintf(number[0], sizeof number[0], "%d", r);
-        snprintf(number[1], sizeof number[1], "%d", ranks);
-        fflush(stdout);
-        child[r] = fork();
-        if (child[r]) continue;
-        execl(self, self, dies ? "dying" : "rank", number[0], number[1], path, (char *)NULL);
-        _exit(127);
-    }
-    for (r = 0; r < ranks; r++) {
-        waitpid(child[r], &status, 0);
-        if (dies && r == 1) CHECK(WIFSIGNALED(status), "rank 1 did not die");
-        else CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes, %s: rank %d: status %x", ranks,
-                   dies ? "one killed" : "all well", r, status);
-    }
-    close(file);
-    unlink(path);
-}
 static const char *program;
 static void test_processes(void)
 {
-    processes(program, 2, 0);
-    processes(program, 2, 1);
+    processes(program, "rank", 2, -1, sizeof(board));
+    processes(program, "dying", 2, 1, sizeof(board));
 }
 
 #endif

@@ -11,12 +11,10 @@
 #endif
 #include "moek_ep_nccl.h"
 #include "layer.h"
-#include <fcntl.h>
+#include "must_nccl.h"
+#include "processes.h"
 #include <pthread.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { RANKS = 4, EXPERTS = 19, TOPK = 4, MOST = 21, HIDDEN = 512, INTER = 128, PATHS = 3, SCENES = 8 };
 
@@ -63,12 +61,6 @@ static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
         check_(ok_, __FILE__, __LINE__, #condition, __VA_ARGS__); \
         pthread_mutex_unlock(&one_at_a_time); \
     } while (0)
-static void must_nccl(ncclResult_t r)
-{
-    if (r == ncclSuccess) return;
-    printf("NCCL: %s\n", ncclGetErrorString(r));
-    exit(2);
-}
 static void meet(const rank *k) { if (k->all->threads) pthread_barrier_wait(&k->all->barrier); }
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------ */
@@ -84,7 +76,8 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
     s->config.batch_invariant = 1;
     s->group.kind = kind; s->group.combine = combine;
     s->group.timeout_ms = 10000;
-    s->exact_bits = combine == MOEK_EP_EXACT && kind != MOEK_EP_LOW_LATENCY;
+    if (kind == MOEK_EP_LOW_LATENCY) s->config.format = MOEK_BATCHED;              /* of the one GPU, too */
+    s->exact_bits = combine == MOEK_EP_EXACT;
     for (r = 0; r < w->ranks; r++) s->total += s->tokens[r] = r == 1 && alone ? 0 : MOST - r % 3;
     s->config.max_tokens = s->total;
     layer_new(&s->whole, &s->config, 0, s->total);
@@ -417,8 +410,7 @@ typedef struct board { int there; ncclUniqueId id; } board;       /* a file that
 
 static int be_process(int number, int ranks, const char *path)
 {
-    const int file = open(path, O_RDWR);
-    board *b = (board *)mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    board *b = (board *)mapped(path, sizeof *b);
     static rank k;
     int i, r;
     mem_must(cudaSetDevice(number));
@@ -441,29 +433,6 @@ static int be_process(int number, int ranks, const char *path)
     must_nccl(ncclCommDestroy(k.comm));
     return check_end();
 }
-static void processes(const char *self, int ranks)
-{
-    char path[] = "/tmp/moek_ep_XXXXXX", n[2][16];
-    const int file = mkstemp(path);
-    pid_t child[RANKS];
-    int r, status;
-    if (file < 0 || ftruncate(file, sizeof(board))) abort();
-    for (r = 0; r < ranks; r++) {
-        snprintf(n[0], sizeof n[0], "%d", r);
-        snprintf(n[1], sizeof n[1], "%d", ranks);
-        fflush(stdout);
-        if ((child[r] = fork()) != 0) continue;
-        execl(self, self, "rank", n[0], n[1], path, (char *)NULL);
-        _exit(127);
-    }
-    for (r = 0; r < ranks; r++) {
-        waitpid(child[r], &status, 0);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes: rank %d: status %x", ranks, r, status);
-    }
-    close(file);
-    unlink(path);
-}
-
 int main(int argc, char **argv)
 {
     int gpus = 0, ranks, most = argc == 2 ? atoi(argv[1]) : RANKS;
@@ -482,7 +451,7 @@ int main(int argc, char **argv)
     for (ranks = 2; ranks <= gpus && ranks <= most; ranks += 2) {
         const double start = now_s();
         alarm(240);                                    /* should something wait without an end */
-        processes(argv[0], ranks);
+        processes(argv[0], "rank", ranks, -1, sizeof(board));
         threads(ranks);
         printf("%d ranks: %.1f s\n", ranks, now_s() - start);
         fflush(stdout);
