@@ -1,6 +1,6 @@
 /* test_ep_nccl.c -- groups over NCCL, a rank a GPU, in threads and in processes: every path gives the same bits, those
  * of one GPU where that is promised, also in graphs; what differs between ranks is found, with its name; and a rank
- * that does not come keeps nobody waiting.  With fewer than two GPUs all of it is skipped.
+ * that does not come, or is killed, keeps nobody waiting.  With fewer than two GPUs all of it is skipped.
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_nccl.c -o ep_nccl -lnccl
  *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or at most RANKS
@@ -372,14 +372,20 @@ static void compare_paths(const world *w, const scene *s, size_t first, size_t n
     }
 }
 
+static int has_window(void)
+{
+    const char *const cumem = getenv("NCCL_CUMEM_ENABLE");
+    int version = 0;
+    (void)ncclGetVersion(&version);
+    return version >= 22807 && NCCL_VERSION_CODE >= 22807 && !(cumem && cumem[0] == '0');
+}
 static world *new_world(int ranks)
 {
     world *w = (world *)calloc(1, sizeof *w);
-    const char *const cumem = getenv("NCCL_CUMEM_ENABLE");
     int version = 0;
     w->ranks = ranks;
+    w->window = has_window();
     (void)ncclGetVersion(&version);
-    w->window = version >= 22807 && NCCL_VERSION_CODE >= 22807 && !(cumem && cumem[0] == '0');
     printf("%d ranks, NCCL %d.%d.%d (compiled with %d.%d.%d)\n", ranks, version / 10000, version / 100 % 100,
            version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
     make_scenes(w);
@@ -408,21 +414,25 @@ static void threads(int ranks)
 
 typedef struct board { int there; ncclUniqueId id; } board;       /* a file that all have mapped */
 
-static int be_process(int number, int ranks, const char *path)
+static void start_process(rank *k, int number, int ranks, const char *path)
 {
     board *b = (board *)mapped(path, sizeof *b);
-    static rank k;
-    int i, r;
     mem_must(cudaSetDevice(number));
-    k.all = new_world(ranks);
-    k.number = k.device = number;
+    k->all = new_world(ranks);
+    k->number = k->device = number;
     if (number == 0) {
         must_nccl(ncclGetUniqueId(&b->id));
         __atomic_store_n(&b->there, 1, __ATOMIC_RELEASE);
     }
     while (!__atomic_load_n(&b->there, __ATOMIC_ACQUIRE)) usleep(1000);
-    k.all->id = b->id;
-    begin(&k);
+    k->all->id = b->id;
+    begin(k);
+}
+static int be_process(int number, int ranks, const char *path)
+{
+    static rank k;
+    int i, r;
+    start_process(&k, number, ranks, path);
     all_paths(&k);
     for (i = 0; i < k.all->scenes; i++) {
         const scene *s = &k.all->scene[i];
@@ -433,9 +443,38 @@ static int be_process(int number, int ranks, const char *path)
     must_nccl(ncclCommDestroy(k.comm));
     return check_end();
 }
+/* Rank 1 is killed between two runs: the others must hear of it, and come to an end. */
+static int be_one_of_the_killed(int number, int ranks, const char *path, int by)
+{
+    static rank k;
+    scene *s;
+    moek_status status = MOEK_OK;
+    double start;
+    start_process(&k, number, ranks, path);
+    s = &k.all->scene[0];
+    s->group.timeout_ms = 2000;
+    if (!opens(&k, s, by) || !plan_rank(&k, s)) return 1;
+    run(&k, s, 2);
+    waited(&k, s, "before the end");
+    if (number == 1) raise(SIGKILL);
+    for (start = now_s(); status == MOEK_OK && now_s() - start < 20;) {
+        status = moek_run(&k.plan, &k.args, (moek_stream)k.stream);
+        if (status == MOEK_OK) status = moek_ep_nccl_wait(&k.wire, &k.ep, (moek_stream)k.stream, 0);
+    }
+    SAY(status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "killed: rank %d, %s: %s", number,
+        moek_ep_nccl_path_name(by), moek_status_name(status));
+    SAY(now_s() - start < 8, "killed: rank %d, %s: waited for %.1f s", number, moek_ep_nccl_path_name(by),
+        now_s() - start);
+    status = moek_ep_nccl_close(&k.wire);
+    SAY(status == MOEK_E_TIMEOUT && !k.wire.comm && now_s() - start < 16, "killed: rank %d, %s: close: %s after %.1f s",
+        number, moek_ep_nccl_path_name(by), moek_status_name(status), now_s() - start);
+    let_go(&k);
+    return check_end();
+}
+
 int main(int argc, char **argv)
 {
-    int gpus = 0, ranks, most = argc == 2 ? atoi(argv[1]) : RANKS;
+    int gpus = 0, ranks, path, most = argc == 2 ? atoi(argv[1]) : RANKS;
     struct cudaDeviceProp p;
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     if (mem_can_run(80)) mem_must(cudaGetDeviceCount(&gpus));
@@ -447,11 +486,17 @@ int main(int argc, char **argv)
     mem_must(cudaGetDeviceProperties(&p, 0));
     layer_arch = p.major == 9 ? 90 : 80;
     alarm(240);
+    for (path = MOEK_EP_NCCL_WINDOW; argc == 5 && path <= MOEK_EP_NCCL_SENDS; path++)
+        if (!strcmp(argv[1], moek_ep_nccl_path_name(path)))
+            return be_one_of_the_killed(atoi(argv[2]), atoi(argv[3]), argv[4], path);
     if (argc == 5) return be_process(atoi(argv[2]), atoi(argv[3]), argv[4]);
     for (ranks = 2; ranks <= gpus && ranks <= most; ranks += 2) {
         const double start = now_s();
         alarm(240);                                    /* should something wait without an end */
         processes(argv[0], "rank", ranks, -1, sizeof(board));
+        for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++)
+            if (path != MOEK_EP_NCCL_WINDOW || has_window())
+                processes(argv[0], moek_ep_nccl_path_name(path), ranks, 1, sizeof(board));
         threads(ranks);
         printf("%d ranks: %.1f s\n", ranks, now_s() - start);
         fflush(stdout);
