@@ -3,7 +3,7 @@
  * that does not come, or is killed, keeps nobody waiting.  With fewer than two GPUs all of it is skipped.
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_nccl.c -o ep_nccl -lnccl
- *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or at most RANKS
+ *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or RANKS
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere. */
 #ifndef MOEK_SPLIT
@@ -474,7 +474,7 @@ static int be_one_of_the_killed(int number, int ranks, const char *path, int by)
 
 int main(int argc, char **argv)
 {
-    int gpus = 0, ranks, path, most = argc == 2 ? atoi(argv[1]) : RANKS;
+    int gpus = 0, ranks, path, only = argc == 2 ? atoi(argv[1]) : 0;
     struct cudaDeviceProp p;
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     if (mem_can_run(80)) mem_must(cudaGetDeviceCount(&gpus));
@@ -490,7 +490,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], moek_ep_nccl_path_name(path)))
             return be_one_of_the_killed(atoi(argv[2]), atoi(argv[3]), argv[4], path);
     if (argc == 5) return be_process(atoi(argv[2]), atoi(argv[3]), argv[4]);
-    for (ranks = 2; ranks <= gpus && ranks <= most; ranks += 2) {
+    for (ranks = only ? only : 2; ranks <= gpus && ranks <= (only ? only : (int)RANKS); ranks += 2) {
         const double start = now_s();
         alarm(240);                                    /* should something wait without an end */
         processes(argv[0], "rank", ranks, -1, sizeof(board));
