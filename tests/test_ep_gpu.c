@@ -764,6 +764,18 @@ static void test_exchange(void)
     exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP16, UNIFORM, 8400, 0);
 }
 
+/* The hidden sizes of real models, in each format. */
+static void test_sizes(void)
+{
+    static const int hidden[] = { 2048, 2560, 2880, 3072, 4096, 5120, 6144, 7168, 8192 };
+    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    int i, q;
+    for (i = 0; i < 9; i++)
+        for (q = 0; q < 4; q++)
+            if (MEM_CUDA || (i + q) % 3 == 0)
+                exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, quants[q], i % 2 ? SOME_MISSING : UNIFORM, hidden[i], 0);
+}
+
 #if MEM_CUDA
 typedef struct call { side *k; int runs; } call;
 static void *run_side(void *p)
@@ -1603,6 +1615,7 @@ int main(int argc, char **argv)
     RUN(test_refused);
     RUN(test_exchange);
     RUN(test_maps);
+    RUN(test_sizes);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
     RUN(test_exchange);

@@ -490,8 +490,9 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], moek_ep_nccl_path_name(path)))
             return be_one_of_the_killed(atoi(argv[2]), atoi(argv[3]), argv[4], path);
     if (argc == 5) return be_process(atoi(argv[2]), atoi(argv[3]), argv[4]);
-    for (ranks = only ? only : 2; ranks <= gpus && ranks <= (only ? only : (int)RANKS); ranks += 2) {
+    for (ranks = 2; ranks <= gpus && ranks <= RANKS; ranks += 2) {
         const double start = now_s();
+        if (only && ranks != only) continue;
         alarm(240);                                    /* should something wait without an end */
         processes(argv[0], "rank", ranks, -1, sizeof(board));
         for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++)
