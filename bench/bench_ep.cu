@@ -12,18 +12,19 @@
  *     dispatch   prepare_send and prepare_receive, between clock stamps, which are kernels of one thread: the time of a
  *                stamp is in the figure, which is the median over operations of the slowest rank's time
  *     combine    finalize_send and finalize_receive, likewise
- *     pair       both, from graphs with a stamp before the first and behind the last: an operation's mean, median over
- *                replays of the slowest rank's
  *     experts    the experts alone, on the rows that arrived; likewise
- *     sum        pair + experts
- *     layer      the whole; and the relative L2 distance of one token to the double reference
+ *     sum        of these three
+ *     pair       dispatch and combine, from graphs with a stamp before the first and behind the last: an operation's
+ *                mean, median over replays of the slowest rank's
+ *     layer      the whole; likewise.  And the relative L2 distance of one token to the double reference
  *     halves     (where asked for) the same in two halves on two handles and streams: the exchange of one beside the
  *                experts of the other
- * The floor: bytes to the busiest peer's side at WIRE; of experts as in bench.cu; both for the whole.
+ * The floor: bytes to the busiest peer's side at WIRE; of experts as in bench.cu; both for the whole.  Before graphs
+ * with experts the GPU rests, so that each meets the same clock.
  *
- * Compiled with -DUSE_NCCL, and with a GPU a rank, lines of NCCL's own collectives follow, timed like pair:
- * alltoall of the bytes that the busiest rank sends, allgather of all rows, reduce-scatter of rows of bf16.  And the
- * words window, ipc and sends (moek_ep_nccl.h) are taken: so groups are opened for the tokens behind them. */
+ * Compiled with -DUSE_NCCL, and with a GPU a rank, lines of NCCL's own collectives follow, timed like pair: alltoall of
+ * the bytes that the busiest rank sends, allgather of all rows, reduce-scatter of rows of bf16.  And the words window,
+ * ipc and sends (moek_ep_nccl.h) are taken: so groups are opened for the tokens behind them. */
 #ifndef BENCH_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -35,11 +36,13 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "clock.h"
 #include "measure.h"
 
-enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, RANKS = 8, STAMPS = 3 };
-enum { OPERATIONS = 21, LAYERS = 7, REPLAYS = 20 };
-enum { STAMPED, PAIR, ALONE, LAYER, GRAPHS };          /* graphs of a rank: the first without STAMPS is PAIR */
+enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, RANKS = 8 };
+enum { OPERATIONS = 21, LAYERS = 7, REPLAYS = 20, REST = 30 };         /* ms of rest */
+enum { STAMPED, PAIR, ALONE, LAYER, GRAPHS };          /* graphs of a rank: the exchange, the experts, both */
+enum { DISPATCH, COMBINE, SPANS };                     /* between stamps; of ALONE: the first */
 static const double WIRE = 370e9;                      /* bytes a second that plain stores reach on an H200's NVLink */
 
 /* ---- medians ----------------------------------------------------------------------------------------------------- */
@@ -103,8 +106,8 @@ typedef struct setup {
     moek_config config;                                /* of a half, if so */
     void *base[RANKS];
     pthread_barrier_t barrier;
-    uint64_t *stamps[RANKS];                           /* [REPLAYS][OPERATIONS][STAMPS], ns */
-    double us[GRAPHS][RANKS][REPLAYS];                 /* an operation's */
+    double us[GRAPHS][RANKS][REPLAYS];                 /* an operation's mean */
+    double span[GRAPHS][SPANS][RANKS][REPLAYS * OPERATIONS];           /* of STAMPED and ALONE, us */
     double sent[RANKS], back[RANKS];                   /* bytes to other ranks */
     int rows[RANKS][EXPERTS];                          /* of each rank for each expert */
     double error;
@@ -188,41 +191,64 @@ static cudaGraphExec_t end(cudaStream_t stream, uint64_t *stamps)
 }
 static cudaGraphExec_t record(int what, moek_step *step, cudaStream_t stream, uint64_t *stamps)
 {
+    uint64_t *at = stamps + 2;
     int i;
-    begin(step, stream, stamps + OPERATIONS * STAMPS);
+    begin(step, stream, stamps);
     for (i = 0; i < operations_of(what); i++) {
-        if (what == STAMPED) stamp_k<<<1, 1, 0, stream>>>(stamps + i * STAMPS);
+        if (what == STAMPED || what == ALONE) stamp_k<<<1, 1, 0, stream>>>(at++);
         if (what != ALONE) run_prepare(step, stream);
-        if (what == STAMPED) stamp_k<<<1, 1, 0, stream>>>(stamps + i * STAMPS + 1);
+        if (what == STAMPED) stamp_k<<<1, 1, 0, stream>>>(at++);
         if (what >= ALONE) run_experts(step, stream);
         if (what != ALONE) run_finalize(step, stream);
-        if (what == STAMPED) stamp_k<<<1, 1, 0, stream>>>(stamps + i * STAMPS + 2);
+        if (what == STAMPED || what == ALONE) stamp_k<<<1, 1, 0, stream>>>(at++);
     }
-    return end(stream, stamps + OPERATIONS * STAMPS);
+    return end(stream, stamps);
 }
-/* step[0] on the one stream, step[1] on the other: it sends when the first has received, its experts follow those. */
+static void keep_spans(setup *s, int what, int me, int replay, const uint64_t *stamps)
+{
+    const int n = operations_of(what), spans = what == STAMPED ? 2 : 1;
+    uint64_t t[2 + 3 * OPERATIONS], *at = t + 2;
+    int i, k;
+    mem_get(1, t, stamps, sizeof t);
+    for (i = 0; i < n; i++, at += spans + 1)
+        for (k = 0; k < spans; k++)
+            s->span[what][k][me][replay * n + i] = 1e-3 * (double)(at[k + 1] - at[k]);
+}
+/* step[0] on the one stream, step[1] on the other; kernels that wait for rows come when the other's experts are done */
 static cudaGraphExec_t record_halves(moek_step *step, const cudaStream_t *stream, uint64_t *stamps)
 {
-    cudaEvent_t event[3];
+    const moek_stream m[2] = { (moek_stream)stream[0], (moek_stream)stream[1] };
+    cudaEvent_t event;
     int i;
-    for (i = 0; i < 3; i++) mem_must(cudaEventCreateWithFlags(&event[i], cudaEventDisableTiming));
-    begin(&step[0], stream[0], stamps + OPERATIONS * STAMPS);
+#define THEN(from, to) \
+    mem_must(cudaEventRecord(event, stream[from])); mem_must(cudaStreamWaitEvent(stream[to], event, 0))
+#define DO(what, h) must(what(&step[h], m[h]), #what, step[h].args.why)
+    mem_must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    begin(&step[0], stream[0], stamps);
     for (i = 0; i < LAYERS; i++) {
-        run_prepare(&step[0], stream[0]);
-        mem_must(cudaEventRecord(event[0], stream[0]));
-        mem_must(cudaStreamWaitEvent(stream[1], event[0], 0));
-        run_prepare(&step[1], stream[1]);
-        run_experts(&step[0], stream[0]);
-        mem_must(cudaEventRecord(event[1], stream[0]));
-        mem_must(cudaStreamWaitEvent(stream[1], event[1], 0));
-        run_finalize(&step[0], stream[0]);
-        run_experts(&step[1], stream[1]);
-        run_finalize(&step[1], stream[1]);
-        mem_must(cudaEventRecord(event[2], stream[1]));
-        mem_must(cudaStreamWaitEvent(stream[0], event[2], 0));
+        DO(moek_prepare, 0);
+        THEN(0, 1);
+        DO(moek_prepare_send, 1);
+        DO(moek_experts_apply, 0);
+        THEN(0, 1);
+        DO(moek_prepare_receive, 1);
+        DO(moek_finalize_send, 0);
+        DO(moek_experts_apply, 1);
+        THEN(1, 0);
+        DO(moek_finalize_receive, 0);
+        DO(moek_finalize, 1);
+        THEN(1, 0);
     }
-    for (i = 0; i < 3; i++) mem_must(cudaEventDestroy(event[i]));
-    return end(stream[0], stamps + OPERATIONS * STAMPS);
+#undef THEN
+#undef DO
+    mem_must(cudaEventDestroy(event));
+    return end(stream[0], stamps);
+}
+/* A GPU that has worked hard is slower for a while. */
+static void rest(void)
+{
+    const double until = seconds() + 1e-3 * REST;
+    while (seconds() < until) { }
 }
 
 #ifdef USE_NCCL
@@ -347,7 +373,7 @@ static void *run_rank(void *p)
         must(moek_begin(plan, &half, &step[i]), "moek_begin", why);
         must(moek_route(&step[i], (moek_stream)stream[0]), "moek_route", why);
     }
-    stamps = (uint64_t *)mem_alloc(1, 8 * (OPERATIONS * STAMPS + 2));
+    stamps = (uint64_t *)mem_alloc(1, 8 * (2 + 3 * OPERATIONS));
     for (g = first; g < graphs; g++)
         exec[g] = s->halves ? record_halves(step, stream, stamps) : record(g, step, stream[0], stamps);
     mem_must(cudaStreamSynchronize(stream[0]));
@@ -355,11 +381,11 @@ static void *run_rank(void *p)
     for (i = -2; i < REPLAYS; i++)
         for (g = first; g < graphs; g++) {
             double us;
+            if (g >= ALONE) rest();
             pthread_barrier_wait(&s->barrier);
-            us = replay(exec[g], stream[0], stamps + OPERATIONS * STAMPS) / operations_of(g);
+            us = replay(exec[g], stream[0], stamps) / operations_of(g);
             if (i >= 0) s->us[g][me][i] = us;
-            if (i >= 0 && g == STAMPED)
-                mem_get(1, s->stamps[me] + i * OPERATIONS * STAMPS, stamps, 8 * OPERATIONS * STAMPS);
+            if (i >= 0 && (g == STAMPED || g == ALONE)) keep_spans(s, g, me, i, stamps);
         }
     if (moek_ep_poll(ep, NULL) != MOEK_OK) {
         char text[1024];
@@ -384,18 +410,15 @@ static void *run_rank(void *p)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Of the slowest rank's time from stamp `from` to the next, over operations. */
-static spread stamped(const setup *s, int from)
+/* Over operations, of the slowest rank's time. */
+static spread stamped(const setup *s, int what, int k)
 {
     double us[REPLAYS * OPERATIONS];
+    const int n = REPLAYS * operations_of(what);
     int i, r;
-    for (i = 0; i < REPLAYS * OPERATIONS; i++)
-        for (us[i] = 0, r = 0; r < s->ranks; r++) {
-            const uint64_t *t = s->stamps[r] + i * STAMPS + from;
-            const double time = 1e-3 * (double)(t[1] - t[0]);
-            if (time > us[i]) us[i] = time;
-        }
-    return spread_of(us, REPLAYS * OPERATIONS);
+    for (i = 0; i < n; i++)
+        for (us[i] = 0, r = 0; r < s->ranks; r++) if (s->span[what][k][r][i] > us[i]) us[i] = s->span[what][k][r][i];
+    return spread_of(us, n);
 }
 /* bytes: that the busiest rank sends; reads of weights where there are experts. */
 static void line(const setup *s, const char *kind, const char *what, spread us, double bytes, double floor_us)
@@ -441,19 +464,18 @@ static void lines(const setup *s)
     const char *const kind = moek_ep_kind_name(s->kind);
     const double sent = most(s, s->sent), back = most(s, s->back), wire = 1e6 * (sent + back) / WIRE;
     double bytes, floor_us;
-    spread pair, alone, sum;
+    spread part[3], sum = { 0, 0 };
+    int i;
     if (!s->halves) {
-        line(s, kind, "dispatch", stamped(s, 0), sent, 1e6 * sent / WIRE);
-        line(s, kind, "combine", stamped(s, 1), back, 1e6 * back / WIRE);
-        pair = slowest_of(s->ranks, s->us[PAIR]);
-        line(s, kind, "pair", pair, sent + back, wire);
+        line(s, kind, "dispatch", part[0] = stamped(s, STAMPED, DISPATCH), sent, 1e6 * sent / WIRE);
+        line(s, kind, "combine", part[1] = stamped(s, STAMPED, COMBINE), back, 1e6 * back / WIRE);
+        line(s, kind, "pair", slowest_of(s->ranks, s->us[PAIR]), sent + back, wire);
     }
     if (!s->layers) return;
     floor_us = floor_of_experts(s, &bytes);
     if (!s->halves) {
-        alone = slowest_of(s->ranks, s->us[ALONE]);
-        line(s, kind, "experts", alone, bytes, floor_us);
-        sum.median = pair.median + alone.median; sum.p90 = pair.p90 + alone.p90;
+        line(s, kind, "experts", part[2] = stamped(s, ALONE, 0), bytes, floor_us);
+        for (i = 0; i < 3; i++) { sum.median += part[i].median; sum.p90 += part[i].p90; }
         line(s, kind, "sum", sum, sent + back + bytes, wire + floor_us);
     }
     line(s, kind, s->halves ? "halves" : "layer", slowest_of(s->ranks, s->us[LAYER]), sent + back + bytes,
@@ -495,13 +517,11 @@ static void measure(int ranks, int gpus, int tokens, int quant, const asked *a)
     s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = s.halves ? (tokens + 1) / 2 : tokens;
     pthread_barrier_init(&s.barrier, NULL, (unsigned)ranks);
     for (i = 0; i < ranks; i++) {
-        s.stamps[i] = (uint64_t *)calloc(REPLAYS * OPERATIONS * STAMPS, 8);
         r[i].all = &s; r[i].number = i;
         if (pthread_create(&thread[i], NULL, run_rank, &r[i])) abort();
     }
     for (i = 0; i < ranks; i++) pthread_join(thread[i], NULL);
     lines(&s);
-    for (i = 0; i < ranks; i++) free(s.stamps[i]);
     pthread_barrier_destroy(&s.barrier);
 #ifdef USE_NCCL
     if (gpus >= ranks && !a->path && !s.halves) measure_nccl(&s);
