@@ -30,10 +30,10 @@
 #include <string.h>
 #include <time.h>
 #include "../tests/mem.h"
-#include "../tests/ref.h"
 #include "clock.h"
 #include "fill.h"
 #include "ceiling.h"
+#include "measure.h"
 
 enum { LAYERS_MAX = 8, REPLAYS = 21, WARM_UPS = 3, TOKENS_MAX = 64 };
 
@@ -62,21 +62,6 @@ static void must(moek_status status, const char *what, const char *why)
 }
 
 static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK : MOEK_E_ARGUMENT, what, why); }
-
-static __global__ void fill_k(void *array, size_t n, int element, uint32_t seed, float scale)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        fill_element(array, i, element, seed, scale);
-}
-static void *filled(size_t n, int element, uint32_t seed, float scale)
-{
-    void *p = NULL;
-    if (!n) return p;
-    p = mem_alloc(80, n * (size_t)element);
-    fill_k<<<1024, 256>>>(p, n, element, seed, scale);
-    CUDA(cudaGetLastError());
-    return p;
-}
 
 /* What the command line asks for. */
 static struct {
@@ -148,48 +133,14 @@ static double weight_bytes(const cell *c)
     return active / c->layers / c->config.experts * ((double)(c->n.up + c->n.down) * c->n.element);
 }
 
-/* The experts of the last layer's last token, brought to the host, through the reference. */
+/* Of the last layer's last token. */
 static double error_of(const cell *c)
 {
-    const int k = c->config.topk, h = c->config.hidden;
-    const size_t token = (size_t)c->layers * c->tokens - 1;
-    const fill_sizes one = fill_sizes_of(&c->config, 1), part = fill_sizes_of(&c->config, k);
-    uint8_t *up = (uint8_t *)malloc(part.up * part.element), *down = (uint8_t *)malloc(part.down * part.element);
-    float *up_scale = (float *)malloc(4 * part.up_scale + 4), *down_scale = (float *)malloc(4 * part.down_scale + 4);
-    uint16_t *x = (uint16_t *)malloc(2 * h), *y = (uint16_t *)malloc(2 * h);
-    double *want = (double *)malloc(sizeof(double) * h);
-    float fixed;
-    int32_t ids[32];
-    ref_layer_args r;
-    moek_weights w;
-    memset(&r, 0, sizeof r);
-    memset(&w, 0, sizeof w);
-    for (int i = 0; i < k; i++) {
-        const size_t e = (size_t)c->host_ids[token * k + i], el = one.element;
-        mem_get(80, up + i * one.up * el, (const char *)c->w.w_up + e * one.up * el, one.up * el);
-        mem_get(80, down + i * one.down * el, (const char *)c->w.w_down + e * one.down * el, one.down * el);
-        if (one.up_scale)
-            mem_get(80, up_scale + i * one.up_scale, c->w.w_up_scale + e * one.up_scale, 4 * one.up_scale);
-        if (one.down_scale)
-            mem_get(80, down_scale + i * one.down_scale, c->w.w_down_scale + e * one.down_scale, 4 * one.down_scale);
-        ids[i] = i;
-    }
-    mem_get(80, x, c->x + (size_t)(c->tokens - 1) * h, 2 * h);
-    mem_get(80, y, c->y + (size_t)(c->tokens - 1) * h, 2 * h);
-    w.w_up = up; w.w_down = down; w.w_up_scale = up_scale; w.w_down_scale = down_scale;
-    if (c->w.x_scale) {
-        mem_get(80, &fixed, c->w.x_scale, 4);
-        w.x_scale = w.h_scale = &fixed;
-    }
-    r.tokens = 1; r.hidden = h; r.inter = c->config.inter; r.slots = k; r.experts = k;
-    r.quant = c->config.quant; r.dtype = c->plan.config.dtype; r.act = c->config.act; r.alpha = 1;
-    r.up_layout = MOEK_UP_HALVES;
-    r.x = x; r.ids = ids; r.weights = c->host_weights + token * k; r.w = &w;
-    ref_layer(&r, want);
-    const ref_distance d = ref_compare_t(y, want, h, r.dtype);
-    const double error = d.same_nonfinite ? d.rel_l2 : INFINITY;
-    free(up); free(down); free(up_scale); free(down_scale); free(x); free(y); free(want);
-    return error;
+    const size_t token = (size_t)c->layers * c->tokens - 1, h = (size_t)c->config.hidden, k = (size_t)c->config.topk;
+    moek_weights slot[32];
+    for (size_t i = 0; i < k; i++) slot[i] = weights_of(&c->plan.config, &c->w, (size_t)c->host_ids[token * k + i]);
+    return error_of_token(&c->plan.config, slot, c->host_weights + token * k, c->x + (size_t)(c->tokens - 1) * h,
+                          c->y + (size_t)(c->tokens - 1) * h);
 }
 
 static void run_layer(const cell *c, int layer, cudaStream_t stream)
@@ -408,13 +359,8 @@ static void cell_new(cell *c, int tokens)
     c->x = (uint16_t *)filled((size_t)tokens * config->hidden, 2, 5, 1);
     c->y = (uint16_t *)mem_alloc(80, 2 * (size_t)tokens * config->hidden);
     if (c->w.w_up) return;
-    const float up = 1.0f / sqrtf((float)config->hidden), down = 1.0f / sqrtf((float)config->inter);
     c->n = fill_sizes_of(config, config->experts);
-    c->w.w_up = filled(c->n.up, c->n.element, 1, up);
-    c->w.w_down = filled(c->n.down, c->n.element, 2, down);
-    c->w.w_up_scale = (float *)filled(c->n.up_scale, 4, 3, up);
-    c->w.w_down_scale = (float *)filled(c->n.down_scale, 4, 4, down);
-    if (config->quant == MOEK_FP8T) c->w.x_scale = c->w.h_scale = (float *)filled(1, 4, 7, 1);
+    c->w = filled_weights(config, config->experts, 0);
 }
 
 static void cell_free(cell *c)
@@ -431,9 +377,7 @@ static void report(cell *c, const timer *by)
     const double host_us = time_host(c, by);
     const result r = time_cell(c, by, INFINITY);
     const double bytes = weight_bytes(c), flops = 6.0 * c->tokens * c->config.topk * c->config.hidden * c->config.inter;
-    const double floor_bytes = 1e6 * bytes / 4.27e12;
-    const double floor_flops = 1e6 * flops / (c->n.element == 1 ? 1500e12 : 800e12);
-    const double floor = floor_bytes > floor_flops ? floor_bytes : floor_flops, error = ask.quick ? NAN : error_of(c);
+    const double floor = floor_of(bytes, flops, c->n.element == 1), error = ask.quick ? NAN : error_of(c);
     const char *row = cell_row(c)->name, *quant = moek_quant_name(c->config.quant);
     printf("%-22s %-8s %5d %9.1f  %8.1f %8.1f %5.0f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
            c->of->name, quant, c->tokens, r.us, r.low, r.high, r.mhz, floor,
@@ -503,10 +447,7 @@ static void run_shape(const shape *of, int quant, const char *device, const time
         else report(&c, by);
         cell_free(&c);
     }
-    if (!c.w.w_up) return;
-    mem_free(80, (void *)c.w.w_up); mem_free(80, (void *)c.w.w_down);
-    mem_free(80, (void *)c.w.w_up_scale); mem_free(80, (void *)c.w.w_down_scale);
-    mem_free(80, (void *)c.w.x_scale);
+    free_weights(&c.w);
 }
 
 static void heads(int argc, char **argv, const cudaDeviceProp *device, const timer *by)

@@ -1,20 +1,30 @@
-/* bench_ep.cu -- what the exchange of expert parallelism costs on GPUs, a thread and a rank a GPU.
+/* bench_ep.cu -- what the exchange of expert parallelism costs on GPUs, a thread and a rank a GPU; and whole layers.
  *
- *   ./moek bench-ep [KIND | TOKENS ...]                builds and runs it; tokens of a rank, by default 1 128 4096
+ *   ./moek bench-ep [KIND | exchange | halves | FORMAT | TOKENS ...]       tokens of a rank, by default 1 128 4096
  *   nvcc -std=c++17 -O2 -arch=sm_90a -Iinclude bench/bench_ep.cu -o bench_ep && ./bench_ep
  *
- * DeepSeek-V3's sizes: hidden 7168, 256 experts, top-8, each token to 8 experts at random; windows by peer access, on
- * all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  KIND is that of the tokens
- * behind it; without one up to 256 tokens go by low_latency, more by alltoall.
+ * DeepSeek-V3's sizes: hidden 7168, inter 2048, 256 experts, top-8, each token to 8 experts at random; windows by peer
+ * access, on all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  KIND is that of
+ * the tokens behind it; without one up to 256 tokens go by low_latency, more by alltoall.  FORMAT: only that one (by
+ * default fp8b128, then bf16).  exchange: no experts, for the tokens behind it.
  *
- * Each rank replays a CUDA graph of OPERATIONS operations, experts left out.  dispatch: prepare_send and
- * prepare_receive; combine: finalize_send and finalize_receive; between clock stamps, which are kernels of one thread:
- * the time of a stamp is in the figure.  A figure is the median over operations of the slowest rank's time.  pair:
- * dispatch and combine, from graphs without stamps.  The floor: bytes to the busiest peer's side at WIRE.
+ * Each rank replays CUDA graphs of OPERATIONS operations (LAYERS where there are experts).  Lines:
+ *     dispatch   prepare_send and prepare_receive, between clock stamps, which are kernels of one thread: the time of a
+ *                stamp is in the figure, which is the median over operations of the slowest rank's time
+ *     combine    finalize_send and finalize_receive, likewise
+ *     experts    the experts alone, on the rows that arrived; likewise
+ *     sum        of these three
+ *     pair       dispatch and combine, from graphs with a stamp before the first and behind the last: an operation's
+ *                mean, median over replays of the slowest rank's
+ *     layer      the whole; likewise.  And the relative L2 distance of one token to the double reference
+ *     halves     (where asked for) the same in two halves on two handles and streams: the exchange of one beside the
+ *                experts of the other
+ * The floor: bytes to the busiest peer's side at WIRE; of experts as in bench.cu; both for the whole.  Before graphs
+ * with experts the GPU rests, so that each meets the same clock.
  *
- * Compiled with -DUSE_NCCL, and with a GPU a rank, lines of NCCL's own collectives follow, with graphs without stamps:
- * alltoall of the bytes that the busiest rank sends, allgather of all rows, reduce-scatter of rows of bf16.  And the
- * words window, ipc and sends (moek_ep_nccl.h) are taken: so groups are opened for the tokens behind them. */
+ * Compiled with -DUSE_NCCL, and with a GPU a rank, lines of NCCL's own collectives follow, timed like pair: alltoall of
+ * the bytes that the busiest rank sends, allgather of all rows, reduce-scatter of rows of bf16.  And the words window,
+ * ipc and sends (moek_ep_nccl.h) are taken: so groups are opened for the tokens behind them. */
 #ifndef BENCH_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -26,44 +36,91 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "../tests/mem.h"
-#include "fill.h"
+#include "clock.h"
+#include "measure.h"
 
-enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, OPERATIONS = 21, REPLAYS = 20, RANKS = 8, STAMPS = 3 };
+enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, RANKS = 8 };
+enum { OPERATIONS = 21, LAYERS = 7, REPLAYS = 20, REST = 30 };         /* ms of rest */
+enum { STAMPED, PAIR, ALONE, LAYER, GRAPHS };          /* graphs of a rank: the exchange, the experts, both */
+enum { DISPATCH, COMBINE, SPANS };                     /* between stamps; of ALONE: the first */
 static const double WIRE = 370e9;                      /* bytes a second that plain stores reach on an H200's NVLink */
-#ifdef USE_NCCL
-#include "bench_nccl.h"
-#endif
 
-typedef struct setup {
-    int ranks, gpus, tokens, quant, kind, path;        /* path: over NCCL; 0: peer access */
-    moek_config config;
-    void *base[RANKS];
-    pthread_barrier_t barrier;
-    uint64_t *stamps[RANKS];                           /* [REPLAYS][OPERATIONS][STAMPS], ns */
-    double pair[RANKS][REPLAYS];                       /* us */
-    double sent[RANKS], back[RANKS];                   /* bytes to other ranks */
-} setup;
-typedef struct rank { setup *all; int number; } rank;
+/* ---- medians ----------------------------------------------------------------------------------------------------- */
 
-static void must(moek_status status, const char *what, const char *why)
+static int ascending(const void *a, const void *b)
 {
-    if (status == MOEK_OK) return;
-    printf("bench_ep: %s: %s: %s\n", what, moek_status_name(status), why && why[0] ? why : moek_status_text(status));
-    exit(1);
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
 }
-
+typedef struct spread { double median, p90; } spread;
+static spread spread_of(double *us, int n)
+{
+    spread r;
+    qsort(us, (size_t)n, sizeof *us, ascending);
+    r.median = us[n / 2]; r.p90 = us[n * 9 / 10];
+    return r;
+}
+/* Over replays, of the slowest rank's time. */
+static spread slowest_of(int ranks, const double us[RANKS][REPLAYS])
+{
+    double slowest[REPLAYS];
+    int i, r;
+    for (i = 0; i < REPLAYS; i++)
+        for (slowest[i] = 0, r = 0; r < ranks; r++) if (us[r][i] > slowest[i]) slowest[i] = us[r][i];
+    return spread_of(slowest, REPLAYS);
+}
 static __global__ void stamp_k(uint64_t *to)
 {
     uint64_t t;
     asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
     *to = t;
 }
-static __global__ void fill_k(uint16_t *x, size_t n, uint32_t seed)
+/* Microseconds from the one stamp to the other, of one replay. */
+static double replay(cudaGraphExec_t exec, cudaStream_t stream, const uint64_t *stamps)
 {
-    size_t i;
-    for (i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        x[i] = fill_t(i, seed, 1, MOEK_DTYPE_BF16);
+    uint64_t t[2];
+    mem_must(cudaGraphLaunch(exec, stream));
+    mem_must(cudaStreamSynchronize(stream));
+    mem_get(1, t, stamps, sizeof t);
+    return 1e-3 * (double)(t[1] - t[0]);
+}
+static cudaGraphExec_t captured(cudaStream_t stream)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    mem_must(cudaStreamEndCapture(stream, &graph));
+    mem_must(cudaGraphInstantiate(&exec, graph, 0));
+    mem_must(cudaGraphUpload(exec, stream));
+    mem_must(cudaGraphDestroy(graph));
+    return exec;
+}
+#ifdef USE_NCCL
+#include "bench_nccl.h"
+#endif
+
+/* ---- a cell ------------------------------------------------------------------------------------------------------ */
+
+typedef struct setup {
+    int ranks, gpus, tokens, quant, kind, path;        /* path: over NCCL; 0: peer access */
+    int layers, halves;                                /* with experts; only in two halves */
+    moek_config config;                                /* of a half, if so */
+    void *base[RANKS];
+    pthread_barrier_t barrier;
+    double us[GRAPHS][RANKS][REPLAYS];                 /* an operation's mean */
+    double span[GRAPHS][SPANS][RANKS][REPLAYS * OPERATIONS];           /* of STAMPED and ALONE, us */
+    double sent[RANKS], back[RANKS];                   /* bytes to other ranks */
+    int rows[RANKS][EXPERTS];                          /* of each rank for each expert */
+    double error;
+} setup;
+typedef struct rank { setup *all; int number; } rank;
+static moek_weights weights[RANKS];                    /* kept from cell to cell ... */
+static int weights_are[RANKS];                         /* ... of a format */
+
+static void must(moek_status status, const char *what, const char *why)
+{
+    if (status == MOEK_OK) return;
+    printf("bench_ep: %s: %s: %s\n", what, moek_status_name(status), why && why[0] ? why : moek_status_text(status));
+    exit(1);
 }
 
 /* TOPK different experts of token t. */
@@ -94,7 +151,10 @@ static void route(setup *s, const moek_ep *ep, int me, int32_t *ids, float *weig
             there += p != me && k < TOPK;
             rows += p != me && (k < TOPK || s->kind == MOEK_EP_ALLGATHER);
         }
-        for (k = 0; k < TOPK; k++) w[t * TOPK + k] = 1.0f / TOPK;
+        for (k = 0; k < TOPK; k++) {
+            w[t * TOPK + k] = 1.0f / TOPK;
+            s->rows[me][id[t * TOPK + k]]++;
+        }
     }
     s->sent[me] = rows * (ep->row_bytes + ep->scale_bytes + 4 + 8 * TOPK);
     s->back[me] = there * 2 * HIDDEN;
@@ -103,24 +163,92 @@ static void route(setup *s, const moek_ep *ep, int me, int32_t *ids, float *weig
     free(id); free(w);
 }
 
-static cudaGraphExec_t record(moek_step *step, cudaStream_t stream, uint64_t *stamps)
+static void run_experts(moek_step *step, cudaStream_t stream)
 {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    int i;
+    must(moek_experts_apply(step, (moek_stream)stream), "experts", step->args.why);
+}
+static void run_prepare(moek_step *step, cudaStream_t stream)
+{
+    must(moek_prepare(step, (moek_stream)stream), "prepare", step->args.why);
+}
+static void run_finalize(moek_step *step, cudaStream_t stream)
+{
+    must(moek_finalize(step, (moek_stream)stream), "finalize", step->args.why);
+}
+static int operations_of(int what) { return what < ALONE ? OPERATIONS : LAYERS; }
+/* Ranks start graphs at different times: an operation that is not timed goes ahead. */
+static void begin(moek_step *step, cudaStream_t stream, uint64_t *stamps)
+{
     mem_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (i = 0; i < OPERATIONS; i++) {
-        if (stamps) stamp_k<<<1, 1, 0, stream>>>(stamps + i * STAMPS);
-        must(moek_prepare(step, (moek_stream)stream), "prepare", step->args.why);
-        if (stamps) stamp_k<<<1, 1, 0, stream>>>(stamps + i * STAMPS + 1);
-        must(moek_finalize(step, (moek_stream)stream), "finalize", step->args.why);
-        if (stamps) stamp_k<<<1, 1, 0, stream>>>(stamps + i * STAMPS + 2);
+    run_prepare(step, stream);
+    run_finalize(step, stream);
+    stamp_k<<<1, 1, 0, stream>>>(stamps);
+}
+static cudaGraphExec_t end(cudaStream_t stream, uint64_t *stamps)
+{
+    stamp_k<<<1, 1, 0, stream>>>(stamps + 1);
+    return captured(stream);
+}
+static cudaGraphExec_t record(int what, moek_step *step, cudaStream_t stream, uint64_t *stamps)
+{
+    uint64_t *at = stamps + 2;
+    int i;
+    begin(step, stream, stamps);
+    for (i = 0; i < operations_of(what); i++) {
+        if (what == STAMPED || what == ALONE) stamp_k<<<1, 1, 0, stream>>>(at++);
+        if (what != ALONE) run_prepare(step, stream);
+        if (what == STAMPED) stamp_k<<<1, 1, 0, stream>>>(at++);
+        if (what >= ALONE) run_experts(step, stream);
+        if (what != ALONE) run_finalize(step, stream);
+        if (what == STAMPED || what == ALONE) stamp_k<<<1, 1, 0, stream>>>(at++);
     }
-    mem_must(cudaStreamEndCapture(stream, &graph));
-    mem_must(cudaGraphInstantiate(&exec, graph, 0));
-    mem_must(cudaGraphUpload(exec, stream));
-    mem_must(cudaGraphDestroy(graph));
-    return exec;
+    return end(stream, stamps);
+}
+static void keep_spans(setup *s, int what, int me, int replay, const uint64_t *stamps)
+{
+    const int n = operations_of(what), spans = what == STAMPED ? 2 : 1;
+    uint64_t t[2 + 3 * OPERATIONS], *at = t + 2;
+    int i, k;
+    mem_get(1, t, stamps, sizeof t);
+    for (i = 0; i < n; i++, at += spans + 1)
+        for (k = 0; k < spans; k++)
+            s->span[what][k][me][replay * n + i] = 1e-3 * (double)(at[k + 1] - at[k]);
+}
+/* step[0] on the one stream, step[1] on the other; kernels that wait for rows come when the other's experts are done */
+static cudaGraphExec_t record_halves(moek_step *step, const cudaStream_t *stream, uint64_t *stamps)
+{
+    const moek_stream m[2] = { (moek_stream)stream[0], (moek_stream)stream[1] };
+    cudaEvent_t event;
+    int i;
+#define THEN(from, to) \
+    mem_must(cudaEventRecord(event, stream[from])); mem_must(cudaStreamWaitEvent(stream[to], event, 0))
+#define DO(what, h) must(what(&step[h], m[h]), #what, step[h].args.why)
+    mem_must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    begin(&step[0], stream[0], stamps);
+    for (i = 0; i < LAYERS; i++) {
+        DO(moek_prepare, 0);
+        THEN(0, 1);
+        DO(moek_prepare_send, 1);
+        DO(moek_experts_apply, 0);
+        THEN(0, 1);
+        DO(moek_prepare_receive, 1);
+        DO(moek_finalize_send, 0);
+        DO(moek_experts_apply, 1);
+        THEN(1, 0);
+        DO(moek_finalize_receive, 0);
+        DO(moek_finalize, 1);
+        THEN(1, 0);
+    }
+#undef THEN
+#undef DO
+    mem_must(cudaEventDestroy(event));
+    return end(stream[0], stamps);
+}
+/* A GPU that has worked hard is slower for a while. */
+static void rest(void)
+{
+    const double until = seconds() + 1e-3 * REST;
+    while (seconds() < until) { }
 }
 
 #ifdef USE_NCCL
@@ -157,32 +285,57 @@ static void close_group(setup *s, int me)
     mem_free(1, s->base[me]);
 }
 
+/* Of this rank's experts, on its GPU. */
+static void give_weights(const setup *s, const moek_ep *ep, int me)
+{
+    if (weights_are[me] == s->quant || !s->layers) return;
+    free_weights(&weights[me]);
+    weights[me] = filled_weights(&s->config, ep->local_experts, 10 * (uint32_t)me);
+    weights_are[me] = s->quant;
+}
+/* The last token of this rank. */
+static double error_of(const setup *s, const moek_plan *plan, int me, const uint16_t *x, const uint16_t *y)
+{
+    const int owns = EXPERTS / s->ranks;
+    const size_t at = (size_t)(s->tokens - 1) * HIDDEN;
+    moek_weights slot[TOPK];
+    float weight[TOPK];
+    int32_t ids[TOPK];
+    int k;
+    choose(ids, me, s->tokens - 1);
+    for (k = 0; k < TOPK; k++) {
+        slot[k] = weights_of(&plan->config, &weights[ids[k] / owns], (size_t)(ids[k] % owns));
+        weight[k] = 1.0f / TOPK;
+    }
+    return error_of_token(&plan->config, slot, weight, x + at, y + at);
+}
+
 static void *run_rank(void *p)
 {
     rank *r = (rank *)p;
     setup *s = r->all;
-    const int me = r->number;
+    const int me = r->number, steps = s->halves ? 2 : 1, first = s->halves ? LAYER : STAMPED;
+    const int graphs = s->layers ? GRAPHS : ALONE;
     const size_t rows = (size_t)s->tokens;
     moek_ep_config group;
     moek_config config = s->config;
     moek_weights w;
     moek_args a;
-    moek_step step;
+    moek_step step[2];
     char why[512] = "";
-    cudaStream_t stream;
-    cudaEvent_t begin, end;
-    cudaGraphExec_t exec[2];
+    cudaStream_t stream[2];
+    cudaGraphExec_t exec[GRAPHS];
+    void *workspace[2] = { NULL, NULL };
     uint64_t *stamps;
-    float ms;
-    int i;
+    int i, g;
     moek_ep *ep = (moek_ep *)malloc(sizeof *ep);
     moek_plan *plan = (moek_plan *)malloc(sizeof *plan);
     mem_must(cudaSetDevice(me % s->gpus));
-    mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    mem_must(cudaEventCreate(&begin)); mem_must(cudaEventCreate(&end));
+    for (i = 0; i < 2; i++) mem_must(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking));
     memset(&group, 0, sizeof group);
     group.rank = me; group.ranks = s->ranks; group.layer = &s->config;
     group.kind = s->kind; group.transport = MOEK_EP_GPU;
+    group.handles = steps;
     group.timeout_ms = 5000;
     mem_must(cudaHostAlloc(&group.report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(group.report, 0, MOEK_EP_REPORT);
@@ -191,41 +344,49 @@ static void *run_rank(void *p)
     must(moek_plan_init(plan, &config), "moek_plan_init", plan->why);
 
     memset(&a, 0, sizeof a);
-    a.tokens = s->tokens;
-    a.x = mem_alloc(1, 2 * HIDDEN * rows);
-    fill_k<<<256, 256>>>((uint16_t *)(size_t)a.x, HIDDEN * rows, 1 + (uint32_t)me);
+    a.x = filled(HIDDEN * rows, 2, 1000 + (uint32_t)me, 1);
     a.topk_ids = (int32_t *)mem_alloc(1, 4 * TOPK * rows);
     a.topk_weights = (float *)mem_alloc(1, 4 * TOPK * rows);
     a.y = mem_alloc(1, 2 * HIDDEN * rows);
     a.workspace_size = moek_workspace_size(plan);
-    a.workspace = mem_alloc(1, a.workspace_size);
-    mem_must(cudaMemset(a.workspace, 0, a.workspace_size));
     a.why = why; a.why_size = sizeof why;
     route(s, ep, me, a.topk_ids, a.topk_weights);
-    memset(&w, 0, sizeof w);                           /* experts are not run: any address will do */
-    w.w_up = w.w_down = a.x;
-    if (s->quant == MOEK_FP8B128) w.w_up_scale = w.w_down_scale = (const float *)a.x;
-    must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
-    must(moek_begin(plan, &a, &step), "moek_begin", why);
-    must(moek_route(&step, (moek_stream)stream), "moek_route", why);
-    stamps = (uint64_t *)mem_alloc(1, 8 * OPERATIONS * STAMPS);
-    exec[0] = record(&step, stream, stamps);
-    exec[1] = record(&step, stream, NULL);
-    mem_must(cudaStreamSynchronize(stream));
-
-    for (i = -2; i < REPLAYS; i++) {
-        pthread_barrier_wait(&s->barrier);
-        mem_must(cudaGraphLaunch(exec[0], stream));
-        mem_must(cudaStreamSynchronize(stream));
-        if (i >= 0) mem_get(1, s->stamps[me] + i * OPERATIONS * STAMPS, stamps, 8 * OPERATIONS * STAMPS);
-        pthread_barrier_wait(&s->barrier);
-        mem_must(cudaEventRecord(begin, stream));
-        mem_must(cudaGraphLaunch(exec[1], stream));
-        mem_must(cudaEventRecord(end, stream));
-        mem_must(cudaStreamSynchronize(stream));
-        mem_must(cudaEventElapsedTime(&ms, begin, end));
-        if (i >= 0) s->pair[me][i] = 1e3 * (double)ms / OPERATIONS;
+    give_weights(s, ep, me);
+    w = weights[me];
+    if (!s->layers) {                                  /* experts are not run: any address will do */
+        w.w_up = w.w_down = a.x;
+        if (s->quant == MOEK_FP8B128) w.w_up_scale = w.w_down_scale = (const float *)a.x;
     }
+    must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
+    for (i = 0; i < steps; i++) {
+        const size_t from = i ? rows / 2 : 0;
+        moek_args half = a;
+        half.tokens = (int)(i ? rows - from : rows / (size_t)steps);
+        half.handle = i;
+        half.x = (const char *)a.x + 2 * HIDDEN * from;
+        half.y = (char *)a.y + 2 * HIDDEN * from;
+        half.topk_ids += from * TOPK;
+        half.topk_weights += from * TOPK;
+        half.workspace = workspace[i] = mem_alloc(1, a.workspace_size);
+        mem_must(cudaMemset(workspace[i], 0, a.workspace_size));
+        mem_must(cudaStreamSynchronize(NULL));         /* and all that is filled */
+        must(moek_begin(plan, &half, &step[i]), "moek_begin", why);
+        must(moek_route(&step[i], (moek_stream)stream[0]), "moek_route", why);
+    }
+    stamps = (uint64_t *)mem_alloc(1, 8 * (2 + 3 * OPERATIONS));
+    for (g = first; g < graphs; g++)
+        exec[g] = s->halves ? record_halves(step, stream, stamps) : record(g, step, stream[0], stamps);
+    mem_must(cudaStreamSynchronize(stream[0]));
+
+    for (i = -2; i < REPLAYS; i++)
+        for (g = first; g < graphs; g++) {
+            double us;
+            if (g >= ALONE) rest();
+            pthread_barrier_wait(&s->barrier);
+            us = replay(exec[g], stream[0], stamps) / operations_of(g);
+            if (i >= 0) s->us[g][me][i] = us;
+            if (i >= 0 && (g == STAMPED || g == ALONE)) keep_spans(s, g, me, i, stamps);
+        }
     if (moek_ep_poll(ep, NULL) != MOEK_OK) {
         char text[1024];
         moek_ep_describe(ep, text, sizeof text);
@@ -233,49 +394,93 @@ static void *run_rank(void *p)
         exit(1);
     }
     pthread_barrier_wait(&s->barrier);                 /* nobody writes into windows any more */
-    mem_must(cudaGraphExecDestroy(exec[0])); mem_must(cudaGraphExecDestroy(exec[1]));
-    mem_must(cudaStreamDestroy(stream));
-    mem_must(cudaEventDestroy(begin)); mem_must(cudaEventDestroy(end));
+    if (s->layers && me == s->ranks - 1) s->error = error_of(s, plan, me, (const uint16_t *)a.x, (uint16_t *)a.y);
+    for (g = first; g < graphs; g++) mem_must(cudaGraphExecDestroy(exec[g]));
+    for (i = 0; i < 2; i++) {
+        mem_must(cudaStreamDestroy(stream[i]));
+        mem_free(1, workspace[i]);
+    }
     close_group(s, me);
     mem_free(1, (void *)(size_t)a.x); mem_free(1, a.topk_ids); mem_free(1, a.topk_weights);
-    mem_free(1, a.y); mem_free(1, a.workspace); mem_free(1, stamps);
+    mem_free(1, a.y); mem_free(1, stamps);
     mem_must(cudaFreeHost(group.report));
     free(ep); free(plan);
     return NULL;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-/* The median and the 90th percentile of the slowest rank's time from stamp `from` to the next. */
-static void slowest(const setup *s, int from, double *median, double *p90)
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+/* Over operations, of the slowest rank's time. */
+static spread stamped(const setup *s, int what, int k)
 {
     double us[REPLAYS * OPERATIONS];
-    int i, r, n = 0;
-    for (i = 0; i < REPLAYS * OPERATIONS; i++) {
-        if (i % OPERATIONS == 0) continue;             /* ranks do not start a graph at the same time */
-        us[n] = 0;
-        for (r = 0; r < s->ranks; r++) {
-            const uint64_t *t = s->stamps[r] + i * STAMPS + from;
-            const double time = 1e-3 * (double)(t[1] - t[0]);
-            if (time > us[n]) us[n] = time;
-        }
-        n++;
-    }
-    qsort(us, (size_t)n, sizeof *us, ascending);
-    *median = us[n / 2]; *p90 = us[n * 9 / 10];
+    const int n = REPLAYS * operations_of(what);
+    int i, r;
+    for (i = 0; i < n; i++)
+        for (us[i] = 0, r = 0; r < s->ranks; r++) if (s->span[what][k][r][i] > us[i]) us[i] = s->span[what][k][r][i];
+    return spread_of(us, n);
 }
-static void line(const setup *s, const char *what, double median, double p90, const double *bytes)
+/* bytes: that the busiest rank sends; reads of weights where there are experts. */
+static void line(const setup *s, const char *kind, const char *what, spread us, double bytes, double floor_us)
 {
-    double most = 0, floor_us;
-    int r;
-    for (r = 0; r < s->ranks; r++) if (bytes[r] > most) most = bytes[r];
-    floor_us = 1e6 * most / WIRE;
-    printf("%6d  %-8s  %-11s  %-8s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%\n", s->tokens, moek_quant_name(s->quant),
-           moek_ep_kind_name(s->kind), what, median, p90, most, floor_us, 100 * floor_us / median);
+    printf("%6d  %-8s  %-11s  %-10s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%", s->tokens, moek_quant_name(s->quant),
+           kind, what, us.median, us.p90, bytes, floor_us, 100 * floor_us / us.median);
+    if (!strcmp(what, "layer") || !strcmp(what, "halves")) printf("  off by %.1e", s->error);
+    printf("\n");
     fflush(stdout);
+}
+static double most(const setup *s, const double *bytes)
+{
+    double n = 0;
+    int r;
+    for (r = 0; r < s->ranks; r++) if (bytes[r] > n) n = bytes[r];
+    return n;
+}
+/* Of the rank that has most to do: bytes of weights that are needed; returns the floor. */
+static double floor_of_experts(const setup *s, double *bytes)
+{
+    const fill_sizes one = fill_sizes_of(&s->config, 1);
+    const int owns = EXPERTS / s->ranks;
+    double floor_us = 0;
+    int r, e;
+    *bytes = 0;
+    for (r = 0; r < s->ranks; r++) {
+        double used = 0, rows = 0, us;
+        for (e = r * owns; e < (r + 1) * owns; e++) {
+            int p, n = 0;
+            for (p = 0; p < s->ranks; p++) n += s->rows[p][e];
+            rows += n;
+            used += n > 0;
+        }
+        used *= (double)(one.up + one.down) * one.element;
+        us = floor_of(used, 6.0 * rows * HIDDEN * INTER, one.element == 1);
+        if (used > *bytes) *bytes = used;
+        if (us > floor_us) floor_us = us;
+    }
+    return floor_us;
+}
+static void lines(const setup *s)
+{
+    const char *const kind = moek_ep_kind_name(s->kind);
+    const double sent = most(s, s->sent), back = most(s, s->back), wire = 1e6 * (sent + back) / WIRE;
+    double bytes, floor_us;
+    spread part[3], sum = { 0, 0 };
+    int i;
+    if (!s->halves) {
+        line(s, kind, "dispatch", part[0] = stamped(s, STAMPED, DISPATCH), sent, 1e6 * sent / WIRE);
+        line(s, kind, "combine", part[1] = stamped(s, STAMPED, COMBINE), back, 1e6 * back / WIRE);
+        line(s, kind, "pair", slowest_of(s->ranks, s->us[PAIR]), sent + back, wire);
+    }
+    if (!s->layers) return;
+    floor_us = floor_of_experts(s, &bytes);
+    if (!s->halves) {
+        line(s, kind, "experts", part[2] = stamped(s, ALONE, 0), bytes, floor_us);
+        for (i = 0; i < 3; i++) { sum.median += part[i].median; sum.p90 += part[i].p90; }
+        line(s, kind, "sum", sum, sent + back + bytes, wire + floor_us);
+    }
+    line(s, kind, s->halves ? "halves" : "layer", slowest_of(s->ranks, s->us[LAYER]), sent + back + bytes,
+         wire + floor_us);
+    if (!(s->error < 0.03)) { printf("bench_ep: that is wrong\n"); exit(1); }
 }
 
 #ifdef USE_NCCL
@@ -284,68 +489,70 @@ static void measure_nccl(const setup *s)
 {
     const size_t row = s->quant == MOEK_FP8B128 ? HIDDEN + HIDDEN / 32 : 2 * HIDDEN, tokens = (size_t)s->tokens;
     size_t bytes[NCCL_KINDS];
-    double us[NCCL_KINDS][2], most = 0;
+    spread us[NCCL_KINDS];
     int i;
-    for (i = 0; i < s->ranks; i++) if (s->sent[i] > most) most = s->sent[i];
-    bytes[NCCL_ALLTOALL] = ((size_t)most / (size_t)(s->ranks - 1) + 15) / 16 * 16;
+    bytes[NCCL_ALLTOALL] = ((size_t)most(s, s->sent) / (size_t)(s->ranks - 1) + 15) / 16 * 16;
     bytes[NCCL_ALLGATHER] = tokens * row;
     bytes[NCCL_REDUCESCATTER] = tokens * 2 * HIDDEN;
-    nccl_measure(s->ranks, bytes, us, ascending);
+    nccl_measure(s->ranks, bytes, us);
     for (i = 0; i < NCCL_KINDS; i++) {
-        const double out = (double)bytes[i] * (s->ranks - 1), floor_us = 1e6 * out / WIRE;
-        printf("%6d  %-8s  %-11s  %-8s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%\n", s->tokens,
-               moek_quant_name(s->quant), "NCCL's", nccl_names[i], us[i][0], us[i][1], out, floor_us,
-               100 * floor_us / us[i][0]);
+        const double out = (double)bytes[i] * (s->ranks - 1);
+        line(s, "NCCL's", nccl_names[i], us[i], out, 1e6 * out / WIRE);
     }
 }
 #endif
 
-static void measure(int ranks, int gpus, int tokens, int quant, int kind, int path)
+typedef struct asked { int kind, path, layers, halves; } asked;
+static void measure(int ranks, int gpus, int tokens, int quant, const asked *a)
 {
     static setup s;
     pthread_t thread[RANKS];
     rank r[RANKS];
-    double median, p90, pairs[REPLAYS], both[RANKS];
-    int i, k;
+    int i;
     memset(&s, 0, sizeof s);
-    s.ranks = ranks; s.gpus = gpus; s.tokens = tokens; s.quant = quant; s.path = path;
-    s.kind = kind ? kind : tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLTOALL : MOEK_EP_LOW_LATENCY;
+    s.ranks = ranks; s.gpus = gpus; s.tokens = tokens; s.quant = quant; s.path = a->path;
+    s.halves = a->halves && tokens > 1; s.layers = a->layers || s.halves;
+    s.kind = a->kind ? a->kind : tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLTOALL : MOEK_EP_LOW_LATENCY;
     s.config.hidden = HIDDEN; s.config.inter = INTER; s.config.experts = EXPERTS; s.config.topk = TOPK;
-    s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = tokens;
+    s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = s.halves ? (tokens + 1) / 2 : tokens;
     pthread_barrier_init(&s.barrier, NULL, (unsigned)ranks);
     for (i = 0; i < ranks; i++) {
-        s.stamps[i] = (uint64_t *)calloc(REPLAYS * OPERATIONS * STAMPS, 8);
         r[i].all = &s; r[i].number = i;
         if (pthread_create(&thread[i], NULL, run_rank, &r[i])) abort();
     }
     for (i = 0; i < ranks; i++) pthread_join(thread[i], NULL);
-    slowest(&s, 0, &median, &p90);
-    line(&s, "dispatch", median, p90, s.sent);
-    slowest(&s, 1, &median, &p90);
-    line(&s, "combine", median, p90, s.back);
-    for (i = 0; i < REPLAYS; i++)
-        for (pairs[i] = 0, k = 0; k < ranks; k++) if (s.pair[k][i] > pairs[i]) pairs[i] = s.pair[k][i];
-    for (k = 0; k < ranks; k++) both[k] = s.sent[k] + s.back[k];
-    qsort(pairs, REPLAYS, sizeof *pairs, ascending);
-    line(&s, "pair", pairs[REPLAYS / 2], pairs[REPLAYS * 9 / 10], both);
-    for (i = 0; i < ranks; i++) free(s.stamps[i]);
+    lines(&s);
     pthread_barrier_destroy(&s.barrier);
 #ifdef USE_NCCL
-    if (gpus >= ranks && !path) measure_nccl(&s);
+    if (gpus >= ranks && !a->path && !s.halves) measure_nccl(&s);
 #endif
 }
 
-static int kind_of(const char *name)
+/* A word that is no number: what it asks for. */
+static void ask(asked *a, const char *word, int gpus, int ranks)
 {
     int kind;
-    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) if (!strcmp(name, moek_ep_kind_name(kind))) return kind;
-    printf("bench_ep: neither a number of tokens nor a kind: %s\n", name);
+#ifdef USE_NCCL
+    if (nccl_path(word) && gpus >= ranks) {
+        a->path = nccl_path(word);
+        printf("# over NCCL: %s\n", word);
+        return;
+    }
+#else
+    (void)gpus; (void)ranks;
+#endif
+    if (!strcmp(word, "exchange")) { a->layers = a->halves = 0; return; }
+    if (!strcmp(word, "halves")) { a->halves = 1; return; }
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+        if (!strcmp(word, moek_ep_kind_name(kind))) { a->kind = kind; return; }
+    printf("bench_ep: neither a number of tokens nor a kind: %s\n", word);
     exit(1);
 }
 
 int main(int argc, char **argv)
 {
     static const int quants[] = { MOEK_FP8B128, MOEK_BF16 }, usual[] = { 1, 128, 4096 };
+    int only = 0, words = argc - 1;
     struct cudaDeviceProp p;
     int gpus = 0, ranks, i, q;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
@@ -360,21 +567,17 @@ int main(int argc, char **argv)
     printf("# %s, %d ranks on %d GPU%s, %s, hidden %d, %d experts, top-%d\n", p.name, ranks, gpus,
            gpus > 1 ? "s" : "", gpus > 1 ? "peer access" : "loopback: no wire", HIDDEN, EXPERTS, TOPK);
     printf("# medians of %d operations of the slowest rank, in CUDA graphs; floor at %.0f GB/s\n",
-           REPLAYS * (OPERATIONS - 1), WIRE / 1e9);
-    printf("tokens  format    kind         what            us       p90       bytes     floor  share\n");
+           REPLAYS * OPERATIONS, WIRE / 1e9);
+    printf("tokens  format    kind         what              us       p90       bytes     floor  share\n");
+    for (q = 0; q < 2; q++)
+        for (i = 1; i < argc; i++) if (!strcmp(argv[i], moek_quant_name(quants[q]))) { only = quants[q]; words--; }
     for (q = 0; q < 2; q++) {
-        int kind = MOEK_EP_AUTO, path = 0;
-        for (i = 0; i < 3 && argc < 2; i++) measure(ranks, gpus, usual[i], quants[q], kind, path);
-        for (i = 1; i < argc; i++) {
-            if (atoi(argv[i]) > 0) measure(ranks, gpus, atoi(argv[i]), quants[q], kind, path);
-#ifdef USE_NCCL
-            else if (nccl_path(argv[i]) && gpus >= ranks) {
-                path = nccl_path(argv[i]);
-                printf("# over NCCL: %s\n", argv[i]);
-            }
-#endif
-            else kind = kind_of(argv[i]);
-        }
+        asked a = { MOEK_EP_AUTO, 0, 1, 0 };
+        if (only && only != quants[q]) continue;
+        for (i = 0; i < 3 && !words; i++) measure(ranks, gpus, usual[i], quants[q], &a);
+        for (i = 1; i < argc; i++)
+            if (atoi(argv[i]) > 0) measure(ranks, gpus, atoi(argv[i]), quants[q], &a);
+            else if (!only || strcmp(argv[i], moek_quant_name(only))) ask(&a, argv[i], gpus, ranks);
     }
     return 0;
 }

@@ -1,10 +1,10 @@
 /* bench_nccl.h -- what NCCL's own collectives take for the bytes of an exchange, a thread a GPU: for bench_ep.cu.
  *
  * Each rank replays a CUDA graph of OPERATIONS of them; a figure is the median over replays of the slowest rank's time,
- * divided by OPERATIONS. */
+ * divided by OPERATIONS: bench_ep.cu has replay and slowest_of. */
 #ifndef BENCH_NCCL_H
 #define BENCH_NCCL_H
-#include <nccl.h>
+#include "../tests/must_nccl.h"
 
 enum { NCCL_ALLTOALL, NCCL_ALLGATHER, NCCL_REDUCESCATTER, NCCL_KINDS };
 static const char *const nccl_names[] = { "alltoall", "allgather", "reducesctr" };
@@ -18,12 +18,6 @@ static struct nccl_bench {
     double us[NCCL_KINDS][RANKS][REPLAYS];
 } nccl_bench;
 
-static void must_nccl(ncclResult_t r)
-{
-    if (r == ncclSuccess) return;
-    printf("bench_ep: NCCL: %s\n", ncclGetErrorString(r));
-    exit(1);
-}
 /* By all ranks, a thread each. */
 static ncclComm_t nccl_comm(int ranks, int me)
 {
@@ -55,10 +49,8 @@ static void *nccl_rank(void *number)
     char *from, *to;
     size_t most = 0;
     cudaStream_t stream;
-    cudaGraph_t graph;
     cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    float ms;
+    uint64_t *stamps;
     int kind, i;
     mem_must(cudaSetDevice(me));
     nccl_comm(b->ranks, me);
@@ -66,42 +58,38 @@ static void *nccl_rank(void *number)
     from = (char *)mem_alloc(1, most * (size_t)b->ranks); to = (char *)mem_alloc(1, most * (size_t)b->ranks);
     mem_must(cudaMemset(from, 0, most * (size_t)b->ranks));
     mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    mem_must(cudaEventCreate(&begin)); mem_must(cudaEventCreate(&end));
+    stamps = (uint64_t *)mem_alloc(1, 16);
     mem_must(cudaDeviceSynchronize());
     for (kind = 0; kind < NCCL_KINDS; kind++) {
         if (!b->bytes[kind]) continue;
         nccl_enqueue(kind, me, from, to, stream);
         mem_must(cudaStreamSynchronize(stream));
         mem_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        for (i = 0; i < OPERATIONS; i++) nccl_enqueue(kind, me, from, to, stream);
-        mem_must(cudaStreamEndCapture(stream, &graph));
-        mem_must(cudaGraphInstantiate(&exec, graph, 0));
+        for (i = -1; i < OPERATIONS; i++) {            /* the first lets ranks start together */
+            nccl_enqueue(kind, me, from, to, stream);
+            if (i == -1) stamp_k<<<1, 1, 0, stream>>>(stamps);
+        }
+        stamp_k<<<1, 1, 0, stream>>>(stamps + 1);
+        exec = captured(stream);
         for (i = -2; i < REPLAYS; i++) {
+            double us;
             pthread_barrier_wait(&b->barrier);
-            mem_must(cudaEventRecord(begin, stream));
-            mem_must(cudaGraphLaunch(exec, stream));
-            mem_must(cudaEventRecord(end, stream));
-            mem_must(cudaStreamSynchronize(stream));
-            mem_must(cudaEventElapsedTime(&ms, begin, end));
-            if (i >= 0) b->us[kind][me][i] = 1e3 * (double)ms / OPERATIONS;
+            us = replay(exec, stream, stamps) / OPERATIONS;
+            if (i >= 0) b->us[kind][me][i] = us;
         }
         mem_must(cudaGraphExecDestroy(exec));
-        mem_must(cudaGraphDestroy(graph));
     }
-    mem_must(cudaEventDestroy(begin)); mem_must(cudaEventDestroy(end));
     mem_must(cudaStreamDestroy(stream));
-    mem_free(1, from); mem_free(1, to);
+    mem_free(1, from); mem_free(1, to); mem_free(1, stamps);
     return NULL;
 }
 
-/* us[kind]: median and 90th percentile; bytes as in nccl_bench. */
-static void nccl_measure(int ranks, const size_t *bytes, double us[NCCL_KINDS][2],
-                         int (*ascending)(const void *, const void *))
+/* bytes as in nccl_bench. */
+static void nccl_measure(int ranks, const size_t *bytes, spread *us)
 {
     struct nccl_bench *const b = &nccl_bench;
     pthread_t thread[RANKS];
-    int number[RANKS], kind, r, i;
-    double slowest[REPLAYS];
+    int number[RANKS], kind, r;
     b->ranks = ranks;
     memcpy(b->bytes, bytes, sizeof b->bytes);
     pthread_barrier_init(&b->barrier, NULL, (unsigned)ranks);
@@ -111,12 +99,6 @@ static void nccl_measure(int ranks, const size_t *bytes, double us[NCCL_KINDS][2
     }
     for (r = 0; r < ranks; r++) pthread_join(thread[r], NULL);
     pthread_barrier_destroy(&b->barrier);
-    for (kind = 0; kind < NCCL_KINDS; kind++) {
-        for (i = 0; i < REPLAYS; i++)
-            for (slowest[i] = 0, r = 0; r < ranks; r++)
-                if (b->us[kind][r][i] > slowest[i]) slowest[i] = b->us[kind][r][i];
-        qsort(slowest, REPLAYS, sizeof *slowest, ascending);
-        us[kind][0] = slowest[REPLAYS / 2]; us[kind][1] = slowest[REPLAYS * 9 / 10];
-    }
+    for (kind = 0; kind < NCCL_KINDS; kind++) us[kind] = slowest_of(ranks, b->us[kind]);
 }
 #endif

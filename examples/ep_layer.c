@@ -1,12 +1,13 @@
 /* ep_layer.c -- one MoE layer on several ranks, a process and a GPU each; in C99.
  *
  *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_BF16 -Iinclude examples/ep_layer.c \
- *        examples/ep_moek.cu -o ep_layer
- *   ./ep_layer [RANKS]
+ *        examples/ep_moek.cu -o ep_layer && sh examples/ep_launch.sh 2 ./ep_layer
+ *   ./ep_layer RANK RANKS FILE                         one rank: ep_launch.sh, or mpirun, starts them all
+ *   ./ep_layer [RANKS]                                 starts its own, by fork, before any of them touches CUDA
  *
- * The program starts its own ranks, by fork, before any of them touches CUDA.  With more ranks than GPUs some share
- * one; without a GPU ranks are on the CPU, and their windows in memory that all share.
- * What they tell each other (where windows are) goes through a piece of shared memory: a real program has MPI for it.
+ * With more ranks than GPUs some share one; without a GPU ranks are on the CPU, and their windows in memory that all
+ * share.  What they tell each other (where windows are, the id for NCCL) goes through FILE, which all of them map: a
+ * program on several hosts has MPI for it.
  * Compile both files with -DUSE_NCCL, link with -lnccl, and ranks (a GPU each) open their group from a communicator:
  * moek_ep_nccl.h finds out how they reach each other.  The kernels are in examples/ep_moek.cu; example.h has memory
  * and a plain loop. */
@@ -23,6 +24,7 @@
 #include "moek_ep.h"
 #endif
 #include "example.h"
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -232,30 +234,38 @@ static int run_rank(int rank, int ranks, table *t, char *const *host)
     return !(error < 0.01);
 }
 
-/* Zeros that processes share with those they fork. */
-static void *shared(size_t bytes)
+/* Zeros that processes share: those that map the same file (which was empty), or, with none, those that are forked. */
+static char *shared(size_t bytes, const char *path)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    example_must(p != MAP_FAILED, "mmap", "failed");
-    return p;
+    const int file = path ? open(path, O_RDWR | O_CREAT, 0600) : -1;
+    void *p = MAP_FAILED;
+    if (!path) p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    else if (file >= 0 && !ftruncate(file, (off_t)bytes))
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    example_must(p != MAP_FAILED, path ? path : "mmap", "failed");
+    return (char *)p;
 }
 
 int main(int argc, char **argv)
 {
-    const int ranks = argc > 1 ? atoi(argv[1]) : 2;
-    table *t = (table *)shared(sizeof *t);
+    const int one = argc == 4, ranks = one ? atoi(argv[2]) : argc > 1 ? atoi(argv[1]) : 2;
+    const size_t page = 4096, head = (sizeof(table) + page - 1) / page * page;
     moek_config config;
     moek_ep_config group;
-    char *host[MAX_RANKS];
+    char *memory, *host[MAX_RANKS];
+    size_t window;
     int r, status, wrong = 0;
     example_must(ranks >= 1 && ranks <= MAX_RANKS, "RANKS", "1 to 8");
     say_layer(&config);
     memset(&group, 0, sizeof group);
     group.ranks = ranks; group.layer = &config;
     group.transport = MOEK_EP_HOST;
-    for (r = 0; r < ranks; r++) host[r] = (char *)shared(moek_ep_window_size(&group));
+    window = moek_ep_window_size(&group);              /* for want of a GPU */
+    memory = shared(head + window * (size_t)ranks, one ? argv[3] : NULL);
+    for (r = 0; r < ranks; r++) host[r] = memory + head + window * (size_t)r;
+    if (one) return run_rank(atoi(argv[1]), ranks, (table *)memory, host);
     for (r = 0; r < ranks; r++)
-        if (fork() == 0) exit(run_rank(r, ranks, t, host));
+        if (fork() == 0) exit(run_rank(r, ranks, (table *)memory, host));
     for (r = 0; r < ranks; r++) {
         wait(&status);
         wrong |= status != 0;

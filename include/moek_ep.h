@@ -72,7 +72,16 @@
  * workspace that is too small) leaves the others waiting until their timeout.  args.handle 0 and 1 are two operations
  * in flight, if the group has handles = 2: each has its own part of the window, its own flags, its own workspace.  They
  * need no common order but in alltoall, where all ranks must start them in the same order.  A second operation on a
- * handle before the first has ended is MOEK_E_ARGUMENT.
+ * handle before the first has ended is MOEK_E_ARGUMENT: so there is never a third in flight.
+ *
+ * TWO IN FLIGHT, with handles = 2: what one half of the tokens waits for on the wire passes while the other half's
+ * experts run (dual-batch overlap).  Receiving is a hook: it may be called wherever the program has got to by then.
+ *
+ *     moek_begin(&plan, &args[h], &step[h]);               h = 0, 1: args[h].handle = h; a workspace and a stream each
+ *     moek_route(&step[h], s[h]);  moek_prepare_send(&step[h], s[h]);         rows of both halves are on their way
+ *     moek_prepare_receive(&step[0], s[0]);  moek_experts_apply(&step[0], s[0]);  moek_finalize_send(&step[0], s[0]);
+ *     moek_prepare_receive(&step[1], s[1]);  moek_experts_apply(&step[1], s[1]);  moek_finalize_send(&step[1], s[1]);
+ *     moek_finalize_receive(&step[h], s[h]);                   y of a half is there
  *
  * ERRORS.  No wait is longer than timeout_ms.  The first failure is kept, told to all ranks, and ends the group: every
  * run returns it (MOEK_E_TIMEOUT on the rank that waited, MOEK_E_ABORTED on the others) with a sentence in args.why,

@@ -23,14 +23,10 @@
 #endif
 #include "moek_ep.h"
 #include "layer.h"
-#include <fcntl.h>
+#include "processes.h"
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #if !MEM_CUDA                                          /* the emulator: a kernel is done when it has been launched */
 typedef moek_stream cudaStream_t;
@@ -47,7 +43,8 @@ static int cudaStreamSynchronize(cudaStream_t s) { return s != NULL; }
 static int cudaStreamDestroy(cudaStream_t s) { return s != NULL; }
 #endif
 
-enum { RANKS = 8, EXPERTS = 19, TOPK = 4, MOST = 9, HIDDEN = 384, INTER = 128, GUARD = 256 };
+enum { RANKS = 8, EXPERTS = 19, PHYSICAL = 2 * EXPERTS + 1, TOPK = 4, MOST = 9, HIDDEN = 384, INTER = 128 };
+enum { GUARD = 256 };
 
 typedef struct side {                                  /* one rank, in host memory or on a GPU */
     int gpu, device;
@@ -79,6 +76,8 @@ typedef struct scene {
     void *host_base[RANKS], *gpu_base[RANKS];
     uint16_t *y;                                       /* of the twins, once they have run */
     uint16_t *shared;                                  /* shared_y of all tokens, or NULL */
+    int mapped;                                        /* replicas, and what follows */
+    int32_t owner[PHYSICAL], logical[PHYSICAL], replicas[3 * EXPERTS], replica_count[EXPERTS];
 } scene;
 
 static double now_s(void)
@@ -248,9 +247,28 @@ static void give_ids(scene *s, int pattern)
     }
 }
 
+/* PHYSICAL experts: expert e has 1 to 3 replicas, wherever they come to lie; on ranks by a table that no rule has, in
+ * which rank 1 (if there is one) has none. */
+static void map_experts(scene *s)
+{
+    int p;
+    s->mapped = 1;
+    s->config.physical_experts = PHYSICAL;
+    s->config.max_replicas = 3;
+    for (p = 0; p < PHYSICAL; p++) {
+        const int e = p * 3 % EXPERTS;
+        s->logical[p] = e;
+        s->replicas[3 * e + s->replica_count[e]++] = p;
+        s->owner[p] = (p * 5 + 2) % s->group.ranks;
+        if (s->owner[p] == 1) s->owner[p] = 0;
+    }
+    s->group.owner = s->owner;
+}
+
 /* Experts of rank r, of an array of `bytes` an expert. */
 static const void *pieces(side *k, const void *from, size_t bytes)
 {
+    const scene *s = (const scene *)k->group.layer;
     unsigned char *to;
     const void *p;
     int i;
@@ -258,7 +276,8 @@ static const void *pieces(side *k, const void *from, size_t bytes)
     to = (unsigned char *)calloc((size_t)k->ep.local_experts, bytes);
     for (i = 0; i < k->ep.local_experts; i++) {
         const int e = moek_ep_expert(&k->ep, k->group.rank, i);
-        if (e >= 0) memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)e * bytes, bytes);
+        if (e < 0) continue;
+        memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)(s->mapped ? s->logical[e] : e) * bytes, bytes);
     }
     p = gift(k, to, bytes * (size_t)k->ep.local_experts);
     free(to);
@@ -270,6 +289,7 @@ static void give_weights(const scene *s, side *k)
     const int q = s->config.quant;
     const size_t element = q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1;
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
+    static const int32_t zeros[PHYSICAL] = { 0 };
     memset(&k->w, 0, sizeof k->w);
     k->w.w_up = pieces(k, l->w.w_up, up * h * element);
     k->w.w_down = pieces(k, l->w.w_down, h * i * element);
@@ -279,6 +299,10 @@ static void give_weights(const scene *s, side *k)
                                               : (h + 127) / 128 * ((i + 127) / 128)));
     k->w.x_scale = (const float *)gift(k, l->w.x_scale, 4);
     k->w.h_scale = (const float *)gift(k, l->w.h_scale, 4);
+    if (!s->mapped) return;
+    k->w.replicas = (const int32_t *)gift(k, s->replicas, sizeof s->replicas);
+    k->w.replica_count = (const int32_t *)gift(k, s->replica_count, sizeof s->replica_count);
+    k->w.expert_load = (int32_t *)(size_t)gift(k, zeros, sizeof zeros);
 }
 
 static void *open_side(void *p)
@@ -370,6 +394,7 @@ static int staged(scene *s, int pattern)
     give_tokens(s, pattern);
     for (s->total = 0, r = 0; r < s->group.ranks; r++) s->total += s->tokens[r];
     c.max_tokens = s->total ? s->total : 1;
+    c.physical_experts = c.max_replicas = 0;           /* of one rank: replicas are copies */
     layer_new(&s->whole, &c, s->options, c.max_tokens);
     give_ids(s, pattern);
     if (pattern % 2) {
@@ -694,6 +719,33 @@ static void exchange(int peers, int combine, int ranks, int quant, int pattern, 
     }
     forget(s);
 }
+/* Replicas and counters, and owners by a table. */
+static void map_once(int combine, int ranks, int quant, int pattern)
+{
+    scene *s = scene_new(gpus >= ranks ? ranks : 1, combine, ranks, quant, "replicas");
+    int32_t load[2][PHYSICAL];
+    int turn, r;
+    map_experts(s);
+    if (staged(s, pattern)) {
+        for (turn = 0; turn < 3 && exchanged(s); turn++) renew(s);
+        alive(s);
+        for (r = 0; r < ranks; r++) {
+            get(&s->host[r], load[0], s->host[r].w.expert_load, sizeof load[0]);
+            get(&s->gpu[r], load[1], s->gpu[r].w.expert_load, sizeof load[1]);
+            CHECK(!memcmp(load[0], load[1], sizeof load[0]), "%s: rank %d: counters of experts", s->what, r);
+        }
+    }
+    forget(s);
+}
+static void test_maps(void)
+{
+    static const int sizes[] = { 2, 4, 8, 3, 5 }, quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    int pattern, i = 0;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+        for (pattern = 0; pattern < PATTERNS; pattern++, i++)
+            map_once((pattern + kind) % 3, sizes[i % 5], quants[i % 4], pattern);
+    kind = MOEK_EP_LOW_LATENCY;
+}
 static void test_exchange(void)
 {
     static const int sizes[] = { 2, 4, 8, 3, 1 }, quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
@@ -710,6 +762,18 @@ static void test_exchange(void)
     exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
     exchange(1, MOEK_EP_REDUCED_F32, 3, MOEK_FP8B128, SOME_MISSING, 8400, 1);   /* beyond what a block does at once */
     exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP16, UNIFORM, 8400, 0);
+}
+
+/* The hidden sizes of real models, in each format. */
+static void test_sizes(void)
+{
+    static const int hidden[] = { 2048, 2560, 2880, 3072, 4096, 5120, 6144, 7168, 8192 };
+    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    int i, q;
+    for (i = 0; i < 9; i++)
+        for (q = 0; q < 4; q++)
+            if (MEM_CUDA || (i + q) % 3 == 0)
+                exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, quants[q], i % 2 ? SOME_MISSING : UNIFORM, hidden[i], 0);
 }
 
 #if MEM_CUDA
@@ -797,8 +861,14 @@ static void test_graphs(void)
 }
 
 /* Many operations, in graphs that are replayed in random order: other routings, other counts of tokens, ranks without
- * any.  Some 30 times, and at the end, everything a graph wrote is compared to the bit. */
+ * any, ranks that come up to 300 us later than others.  One graph in 32, and the last ones, are compared to the bit. */
 enum { SETS = 8, GRAPHS = 3 };
+static __global__ void later_k(unsigned ns)            /* a rank that comes so much later */
+{
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(start));
+    do asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(now)); while (now - start < ns);
+}
 typedef struct soaked { moek_args args[RANKS]; uint16_t *y; } soaked;
 static int in_graph(int graph, int i)                  /* set of its operation i, or -1: it has no more */
 {
@@ -887,6 +957,7 @@ static void soak(int peers, int ranks, long operations)
             for (i = 0; check && (j = in_graph(graph, i)) >= 0; i++)
                 mem_must(cudaMemsetAsync(sets[j].args[r].y, LAYER_POISON,
                                          2 * (size_t)s->config.hidden * (size_t)s->tokens[r], k->stream));
+            if (rng_below(4) == 0) later_k<<<1, 1, 0, k->stream>>>((unsigned)rng_below(300000));
             mem_must(cudaGraphLaunch(exec[graph][r], k->stream));
         }
         for (i = 0; in_graph(graph, i) >= 0; i++) done++;
@@ -1264,6 +1335,65 @@ static void two_in_flight(void)
     forget(s);
 }
 
+/* What moek_ep.h says of the ways to combine, entry by entry, as in test_ep.c: the sizes of partial sums are added up
+ * in `partials`, from what REDUCED_F32 leaves in the window (slot p: of rank p). */
+static uint16_t *combined(int combine, int quant, double *partials, int *n)
+{
+    scene *s = scene_new(gpus > 3 ? 4 : 1, combine, TOPK, quant, "bounds");
+    const size_t h = HIDDEN;
+    uint16_t *y = NULL;
+    int r, p, t, k, first = 0;
+    size_t j;
+    rng_seed(7);
+    if (staged(s, UNIFORM) && layered(s)) y = y_of(s, s->gpu);
+    *n = s->total * HIDDEN;
+    for (r = 0; r < TOPK && y && combine == MOEK_EP_REDUCED_F32; first += s->tokens[r++]) {
+        const moek_ep *const ep = &s->gpu[r].ep;
+        float *const sums = (float *)malloc(4 * MOST * TOPK * h);
+        get(&s->gpu[r], sums, s->gpu[r].window + ep->layout.partial, 4 * MOST * TOPK * h);
+        for (t = 0; t < s->tokens[r]; t++)
+            for (p = 0; p < TOPK; p++) {
+                const int32_t *ids = s->whole.args.topk_ids + (first + t) * TOPK;
+                int here = 0, e;
+                for (e = 0; e < moek_ep_local_experts(ep, p); e++)
+                    for (k = 0; k < TOPK; k++) here |= ids[k] == moek_ep_expert(ep, p, e);
+                for (j = 0; j < h && here; j++)
+                    partials[(size_t)(first + t) * h + j] += fabs(sums[(size_t)(t * TOPK + p) * h + j]);
+            }
+        free(sums);
+    }
+    forget(s);
+    return y;
+}
+static void bounds(int quant)
+{
+    const int dtype = quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    const double half = ldexp(1, quant == MOEK_FP16 ? -11 : -8), tiny = ldexp(1, quant == MOEK_FP16 ? -24 : -130);
+    double *partials = (double *)calloc(RANKS * MOST * HIDDEN, 8);
+    int n, i, far = 0, far32 = 0, differ = 0;
+    uint16_t *f32 = combined(MOEK_EP_REDUCED_F32, quant, partials, &n);
+    uint16_t *reduced = combined(MOEK_EP_REDUCED, quant, partials, &n);
+    uint16_t *exact = combined(MOEK_EP_EXACT, quant, partials, &n);
+    for (i = 0; i < n && f32 && reduced && exact; i++) {
+        const double want = ref_get_t(exact, (size_t)i, dtype), sum = partials[i];
+        const double rounding = 2 * half * (fabs(want) + half * sum) + 4 * tiny;
+        far += fabs(ref_get_t(reduced, (size_t)i, dtype) - want) > half * sum + rounding;
+        far32 += fabs(ref_get_t(f32, (size_t)i, dtype) - want) > 1e-6 * sum + rounding;
+        differ += reduced[i] != exact[i];
+    }
+    CHECK(!far && !far32 && differ, "%s, %s: %d entries reduced, %d in f32 are beyond their bounds; %d differ",
+          moek_ep_kind_name(kind), moek_quant_name(quant), far, far32, differ);
+    free(partials); free(f32); free(reduced); free(exact);
+}
+static void test_bounds(void)
+{
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
+        bounds(MOEK_BF16);
+        bounds(MOEK_FP16);
+    }
+    kind = MOEK_EP_LOW_LATENCY;
+}
+
 static void test_two_in_flight(void)
 {
     two_in_flight();
@@ -1308,12 +1438,11 @@ static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) +
 static int be_rank(int rank, int ranks, const char *path, int dies)
 {
     scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
-    const int file = open(path, O_RDWR);
     side *k = &s->gpu[rank];
     seat me;
     double start;
     int r, i, first = 0;
-    me.b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    me.b = (board *)mapped(path, sizeof(board));
     me.rank = rank; me.ranks = ranks; me.turn = 0;
     mem_must(cudaGetDeviceCount(&i));
     if (dies) s->group.timeout_ms = 700;
@@ -1378,36 +1507,11 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
     return check_failed != 0;
 }
 
-static void processes(const char *self, int ranks, int dies)
-{
-    char path[] = "/tmp/moek_ep_XXXXXX", number[2][16];
-    const int file = mkstemp(path);
-    pid_t child[RANKS];
-    int r, status;
-    if (file < 0 || ftruncate(file, sizeof(board))) abort();
-    for (r = 0; r < ranks; r++) {
-        snprintf(number[0], sizeof number[0], "%d", r);
-        snprintf(number[1], sizeof number[1], "%d", ranks);
-        fflush(stdout);
-        child[r] = fork();
-        if (child[r]) continue;
-        execl(self, self, dies ? "dying" : "rank", number[0], number[1], path, (char *)NULL);
-        _exit(127);
-    }
-    for (r = 0; r < ranks; r++) {
-        waitpid(child[r], &status, 0);
-        if (dies && r == 1) CHECK(WIFSIGNALED(status), "rank 1 did not die");
-        else CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes, %s: rank %d: status %x", ranks,
-                   dies ? "one killed" : "all well", r, status);
-    }
-    close(file);
-    unlink(path);
-}
 static const char *program;
 static void test_processes(void)
 {
-    processes(program, 2, 0);
-    processes(program, 2, 1);
+    processes(program, "rank", 2, -1, sizeof(board));
+    processes(program, "dying", 2, 1, sizeof(board));
 }
 
 #endif
@@ -1510,6 +1614,8 @@ int main(int argc, char **argv)
 #endif
     RUN(test_refused);
     RUN(test_exchange);
+    RUN(test_maps);
+    RUN(test_sizes);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
     RUN(test_exchange);
@@ -1533,6 +1639,7 @@ int main(int argc, char **argv)
     RUN(test_together);
 #endif
     RUN(test_moved);
+    RUN(test_bounds);
     RUN(test_two_in_flight);
     RUN(test_silence);
 #if MEM_CUDA

@@ -1,9 +1,9 @@
 /* test_ep_nccl.c -- groups over NCCL, a rank a GPU, in threads and in processes: every path gives the same bits, those
  * of one GPU where that is promised, also in graphs; what differs between ranks is found, with its name; and a rank
- * that does not come keeps nobody waiting.  With fewer than two GPUs all of it is skipped.
+ * that does not come, or is killed, keeps nobody waiting.  With fewer than two GPUs all of it is skipped.
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_nccl.c -o ep_nccl -lnccl
- *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or at most RANKS
+ *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or RANKS
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere. */
 #ifndef MOEK_SPLIT
@@ -11,12 +11,10 @@
 #endif
 #include "moek_ep_nccl.h"
 #include "layer.h"
-#include <fcntl.h>
+#include "must_nccl.h"
+#include "processes.h"
 #include <pthread.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { RANKS = 4, EXPERTS = 19, TOPK = 4, MOST = 21, HIDDEN = 512, INTER = 128, PATHS = 3, SCENES = 8 };
 
@@ -63,12 +61,6 @@ static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
         check_(ok_, __FILE__, __LINE__, #condition, __VA_ARGS__); \
         pthread_mutex_unlock(&one_at_a_time); \
     } while (0)
-static void must_nccl(ncclResult_t r)
-{
-    if (r == ncclSuccess) return;
-    printf("NCCL: %s\n", ncclGetErrorString(r));
-    exit(2);
-}
 static void meet(const rank *k) { if (k->all->threads) pthread_barrier_wait(&k->all->barrier); }
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------ */
@@ -84,7 +76,8 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
     s->config.batch_invariant = 1;
     s->group.kind = kind; s->group.combine = combine;
     s->group.timeout_ms = 10000;
-    s->exact_bits = combine == MOEK_EP_EXACT && kind != MOEK_EP_LOW_LATENCY;
+    if (kind == MOEK_EP_LOW_LATENCY) s->config.format = MOEK_BATCHED;              /* of the one GPU, too */
+    s->exact_bits = combine == MOEK_EP_EXACT;
     for (r = 0; r < w->ranks; r++) s->total += s->tokens[r] = r == 1 && alone ? 0 : MOST - r % 3;
     s->config.max_tokens = s->total;
     layer_new(&s->whole, &s->config, 0, s->total);
@@ -379,14 +372,20 @@ static void compare_paths(const world *w, const scene *s, size_t first, size_t n
     }
 }
 
+static int has_window(void)
+{
+    const char *const cumem = getenv("NCCL_CUMEM_ENABLE");
+    int version = 0;
+    (void)ncclGetVersion(&version);
+    return version >= 22807 && NCCL_VERSION_CODE >= 22807 && !(cumem && cumem[0] == '0');
+}
 static world *new_world(int ranks)
 {
     world *w = (world *)calloc(1, sizeof *w);
-    const char *const cumem = getenv("NCCL_CUMEM_ENABLE");
     int version = 0;
     w->ranks = ranks;
+    w->window = has_window();
     (void)ncclGetVersion(&version);
-    w->window = version >= 22807 && NCCL_VERSION_CODE >= 22807 && !(cumem && cumem[0] == '0');
     printf("%d ranks, NCCL %d.%d.%d (compiled with %d.%d.%d)\n", ranks, version / 10000, version / 100 % 100,
            version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
     make_scenes(w);
@@ -415,22 +414,25 @@ static void threads(int ranks)
 
 typedef struct board { int there; ncclUniqueId id; } board;       /* a file that all have mapped */
 
-static int be_process(int number, int ranks, const char *path)
+static void start_process(rank *k, int number, int ranks, const char *path)
 {
-    const int file = open(path, O_RDWR);
-    board *b = (board *)mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    static rank k;
-    int i, r;
+    board *b = (board *)mapped(path, sizeof *b);
     mem_must(cudaSetDevice(number));
-    k.all = new_world(ranks);
-    k.number = k.device = number;
+    k->all = new_world(ranks);
+    k->number = k->device = number;
     if (number == 0) {
         must_nccl(ncclGetUniqueId(&b->id));
         __atomic_store_n(&b->there, 1, __ATOMIC_RELEASE);
     }
     while (!__atomic_load_n(&b->there, __ATOMIC_ACQUIRE)) usleep(1000);
-    k.all->id = b->id;
-    begin(&k);
+    k->all->id = b->id;
+    begin(k);
+}
+static int be_process(int number, int ranks, const char *path)
+{
+    static rank k;
+    int i, r;
+    start_process(&k, number, ranks, path);
     all_paths(&k);
     for (i = 0; i < k.all->scenes; i++) {
         const scene *s = &k.all->scene[i];
@@ -441,32 +443,38 @@ static int be_process(int number, int ranks, const char *path)
     must_nccl(ncclCommDestroy(k.comm));
     return check_end();
 }
-static void processes(const char *self, int ranks)
+/* Rank 1 is killed between two runs: the others must hear of it, and come to an end. */
+static int be_one_of_the_killed(int number, int ranks, const char *path, int by)
 {
-    char path[] = "/tmp/moek_ep_XXXXXX", n[2][16];
-    const int file = mkstemp(path);
-    pid_t child[RANKS];
-    int r, status;
-    if (file < 0 || ftruncate(file, sizeof(board))) abort();
-    for (r = 0; r < ranks; r++) {
-        snprintf(n[0], sizeof n[0], "%d", r);
-        snprintf(n[1], sizeof n[1], "%d", ranks);
-        fflush(stdout);
-        if ((child[r] = fork()) != 0) continue;
-        execl(self, self, "rank", n[0], n[1], path, (char *)NULL);
-        _exit(127);
+    static rank k;
+    scene *s;
+    moek_status status = MOEK_OK;
+    double start;
+    start_process(&k, number, ranks, path);
+    s = &k.all->scene[0];
+    s->group.timeout_ms = 2000;
+    if (!opens(&k, s, by) || !plan_rank(&k, s)) return 1;
+    run(&k, s, 2);
+    waited(&k, s, "before the end");
+    if (number == 1) raise(SIGKILL);
+    for (start = now_s(); status == MOEK_OK && now_s() - start < 20;) {
+        status = moek_run(&k.plan, &k.args, (moek_stream)k.stream);
+        if (status == MOEK_OK) status = moek_ep_nccl_wait(&k.wire, &k.ep, (moek_stream)k.stream, 0);
     }
-    for (r = 0; r < ranks; r++) {
-        waitpid(child[r], &status, 0);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d processes: rank %d: status %x", ranks, r, status);
-    }
-    close(file);
-    unlink(path);
+    SAY(status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "killed: rank %d, %s: %s", number,
+        moek_ep_nccl_path_name(by), moek_status_name(status));
+    SAY(now_s() - start < 8, "killed: rank %d, %s: waited for %.1f s", number, moek_ep_nccl_path_name(by),
+        now_s() - start);
+    status = moek_ep_nccl_close(&k.wire);
+    SAY(status == MOEK_E_TIMEOUT && !k.wire.comm && now_s() - start < 16, "killed: rank %d, %s: close: %s after %.1f s",
+        number, moek_ep_nccl_path_name(by), moek_status_name(status), now_s() - start);
+    let_go(&k);
+    return check_end();
 }
 
 int main(int argc, char **argv)
 {
-    int gpus = 0, ranks, most = argc == 2 ? atoi(argv[1]) : RANKS;
+    int gpus = 0, ranks, path, only = argc == 2 ? atoi(argv[1]) : 0;
     struct cudaDeviceProp p;
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     if (mem_can_run(80)) mem_must(cudaGetDeviceCount(&gpus));
@@ -478,11 +486,18 @@ int main(int argc, char **argv)
     mem_must(cudaGetDeviceProperties(&p, 0));
     layer_arch = p.major == 9 ? 90 : 80;
     alarm(240);
+    for (path = MOEK_EP_NCCL_WINDOW; argc == 5 && path <= MOEK_EP_NCCL_SENDS; path++)
+        if (!strcmp(argv[1], moek_ep_nccl_path_name(path)))
+            return be_one_of_the_killed(atoi(argv[2]), atoi(argv[3]), argv[4], path);
     if (argc == 5) return be_process(atoi(argv[2]), atoi(argv[3]), argv[4]);
-    for (ranks = 2; ranks <= gpus && ranks <= most; ranks += 2) {
+    for (ranks = 2; ranks <= gpus && ranks <= RANKS; ranks += 2) {
         const double start = now_s();
+        if (only && ranks != only) continue;
         alarm(240);                                    /* should something wait without an end */
-        processes(argv[0], ranks);
+        processes(argv[0], "rank", ranks, -1, sizeof(board));
+        for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++)
+            if (path != MOEK_EP_NCCL_WINDOW || has_window())
+                processes(argv[0], moek_ep_nccl_path_name(path), ranks, 1, sizeof(board));
         threads(ranks);
         printf("%d ranks: %.1f s\n", ranks, now_s() - start);
         fflush(stdout);

@@ -394,7 +394,7 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
         if (cudaHostAlloc(&w->report, MOEK_EP_REPORT, cudaHostAllocPortable) == cudaSuccess)
             memset(w->report, 0, MOEK_EP_REPORT);
         else status = MOEK_E_CUDA;
-        group->report = w->report;
+        ep->config.report = group->report = w->report;
     }
     if (status != MOEK_OK) moek_say_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
     else status = moek_ep_check_windows_(ep, w->base, &t);             /* what moek_ep_open would refuse alone */
