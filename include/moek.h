@@ -341,6 +341,7 @@ typedef struct moek_step {
     /* experts -> finalize */
     void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden]); BATCHED as a; T.
                                          Rows that no expert owns are not written                                     */
+    int straight;                     /* moek_finalize: its second half follows the first, nothing is between them    */
     /* workspaces, 256-byte aligned */
     void *prepare_workspace, *experts_workspace;
 } moek_step;

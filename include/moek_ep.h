@@ -52,7 +52,8 @@
  *     allgather    standard format [R][T]; every token goes to every rank.  No counts, no capacity; moves little more
  *                  than alltoall where nearly every token has experts on nearly every rank
  * A group is of one kind: who wants low_latency for few tokens and another for many opens two, and plans for each.
- * Rows travel in the layer's format: quantized before they are sent (with their scales), but for fp8t without
+ * Rows travel in the layer's format: quantized before they are sent (with their scales: as floats, with config.ue8m0 as
+ * bytes, their exponents; all layers of a group have it or none), but for fp8t without
  * weights.x_scale, and for experts that quantize themselves (not low_latency): those travel as T, and fp8t is quantized
  * where it arrives, with the scale of all rows that arrived (low_latency: and are kept; allgather: of all tokens).
  * weights.x_scale of fp8t must be the same on all ranks.
@@ -171,7 +172,7 @@ typedef struct moek_ep_layout {
     int slots;                        /* rows of `partial` a token                                                    */
     size_t done;
     size_t counts_stride;             /* of flags and counts of a rank and handle                                     */
-    size_t marks, marks_size, row_marks;              /* of handle 0; of one handle; those of received rows           */
+    size_t marks, marks_size;                         /* of handle 0; of one handle                                   */
     moek_ep_field order;              /* of a received row                                                            */
 } moek_ep_layout;
 
@@ -182,6 +183,7 @@ typedef struct moek_ep {
     moek_prepare_finalize part;       /* what moek_ep_join puts in a config                                           */
     moek_ep_layout layout;
     int hidden, slots, physical_experts, local_experts, quant, dtype;      /* of the layer; local: at least 1         */
+    int ue8m0;                        /* of the layer: scales travel as bytes                                         */
     int row_bytes, scale_bytes;       /* the most that a row of x, and its scales, take on the wire                   */
     char *base[MOEK_EP_MAX_RANKS];
     int open;

@@ -1237,6 +1237,32 @@ static void test_refused(void)
     forget(s);
 }
 
+/* ue8m0: a byte a scale on the wire, four to a word; and the group's layers all have it, or none. */
+static void test_packed_scales(void)
+{
+    int ue8m0;
+    for (ue8m0 = 0; ue8m0 < 2; ue8m0++) {
+        scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, 2, MOEK_FP8B128);
+        moek_config wide = s->config, c;
+        moek_ep_config g = s->group;
+        moek_plan plan;
+        char text[2048];
+        s->config.ue8m0 = wide.ue8m0 = ue8m0;
+        wide.hidden = 640;
+        g.layer = &wide;
+        moek_ep_explain(&g, text, sizeof text);
+        CHECK(strstr(text, ue8m0 ? ", 648 bytes a row" : ", 660 bytes a row"), "ue8m0 %d: %s", ue8m0, text);
+        whole_of(s);
+        if (run_one_rank(s) && planned(s)) {
+            c = s->config;
+            moek_ep_join(&s->rank[0].ep, &c);
+            c.ue8m0 = !ue8m0;
+            CHECK(moek_plan_init(&plan, &c) != MOEK_OK && strstr(plan.why, "ue8m0"), "ue8m0 %d: %s", ue8m0, plan.why);
+        }
+        forget(s);
+    }
+}
+
 /* ---- own experts ------------------------------------------------------------------------------------------------- */
 
 /* They add up by themselves: out [rows] = sum over k here of weight * x; and want x unquantized. */
@@ -1322,6 +1348,7 @@ int main(int argc, char **argv)
     if (!quick) RUN(test_processes);                   /* (ThreadSanitizer does not like fork) */
     RUN(test_absent);
     RUN(test_refused);
+    RUN(test_packed_scales);
     RUN(test_own_experts);
     return check_end();
 }

@@ -9,14 +9,15 @@
  *     giveback  publish, release; what the experts gave, reduced by token, into the windows of the tokens' ranks
  *     collect   arrive; add up, ranks ascending
  *
- * Few tokens (low_latency) are waited for by latency: a block a row.  Many go by wires: a warp a row, on the way out on
- * 24 multiprocessors at most, the others are free for what the caller has to compute.
+ * Few tokens (low_latency) are waited for by latency: a block a row, or a stretch of one.  Many go by wires: a warp a
+ * row, on the way out on 24 multiprocessors at most, the others are free for what the caller has to compute.
  *
- * MARKS.  Rows of low_latency, and all that comes back, are not counted until they are there: giveback, and send of
- * low_latency, publish at once how many tokens there are (one block does), and each row is marked with the operation's
- * number by who wrote it.  So nobody waits for the slowest block, and a row is taken while others are on their way.
- * The other kinds' rows are published when all are there, by the last block (a counter in the window, which it leaves
- * as it was).
+ * WORDS of low_latency say themselves that they are there: 4 bytes travel as their complement, 0 is what has not come,
+ * and who has read them leaves 0 behind.  So there is no fence, no barrier and no second look between who writes and
+ * who reads.  giveback and send publish at once how many tokens there are (one block does).
+ * MARKS.  Rows of the other kinds that come back are not counted until all are there: each is marked with the
+ * operation's number by who wrote it, and added up while others are on their way.  Rows that go out are published when
+ * all are there, by the last block (a counter in the window, which it leaves as it was).
  *
  * Each block waits for itself, and no block for another one of its kernel: so kernels need not be resident as a whole.
  * (That is why counts is a kernel of its own: blocks of send wait for those of their own rank, too.)
@@ -26,9 +27,9 @@
  * ranks find alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
  * alone.
  *
- * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags
- * and marks, and write what only kernels before that one have read; all their blocks wait for it before they end, since
- * the kernels behind rely on that.  send and giveback let them start.
+ * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags,
+ * words and marks, and write what only kernels before that one have read; all their blocks wait for it before they end,
+ * since the kernels behind rely on that.  send and giveback let them start.
  *
  * What a kernel wrote to a peer comes before its flag or mark: the writes of a block or warp, a barrier, a fence at
  * system scope, a relaxed store.  Polls acquire: one load less on the way than to look again. */
@@ -69,6 +70,29 @@ MOEK_DEVICE uint64_t moek_clock_ns_(void)
     asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
     return t;
 }
+/* 16 and 4 bytes that a peer may be writing, or wait for: each 4 of them come whole, in no order. */
+MOEK_DEVICE moek_words_ moek_load_words_sys_(const void *p)
+{
+    moek_words_ v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+    return v;
+}
+MOEK_DEVICE void moek_store_words_sys_(void *p, moek_words_ v)
+{
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
+                 :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+}
+MOEK_DEVICE uint32_t moek_load4_sys_(const void *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+MOEK_DEVICE void moek_store4_sys_(void *p, uint32_t v)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;\n" :: "l"(p), "r"(v) : "memory");
+}
 /* 4 bytes past L1. */
 MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
 {
@@ -92,12 +116,27 @@ MOEK_FN uint64_t moek_clock_ns_(void)                 /* asked by those who wait
     MOEK_EP_PAUSE();
     return 1000000 * MOEK_EP_MS();
 }
+MOEK_FN uint32_t moek_load4_sys_(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_RELAXED); }
+MOEK_FN void moek_store4_sys_(void *p, uint32_t v) { __atomic_store_n((uint32_t *)p, v, __ATOMIC_RELAXED); }
+MOEK_FN moek_words_ moek_load_words_sys_(const void *p)
+{
+    moek_words_ v;
+    int i;
+    for (i = 0; i < 4; i++) v.w[i] = moek_load4_sys_((const char *)p + 4 * i);
+    return v;
+}
+MOEK_FN void moek_store_words_sys_(void *p, moek_words_ v)
+{
+    int i;
+    for (i = 0; i < 4; i++) moek_store4_sys_((char *)p + 4 * i, v.w[i]);
+}
 MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 #endif
 
 /* ---- the group, as kernels know it ------------------------------------------------------------------------------- */
 
-enum { MOEK_EP_THREADS_ = 256 };
+/* Few tokens: threads of a block, and the most blocks on a multiprocessor. */
+enum { MOEK_EP_THREADS_ = 256, MOEK_EP_EACH_ = 3 };
 enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
 
 typedef struct moek_ep_gpu_ {
@@ -131,10 +170,10 @@ MOEK_DEVICE uint32_t *moek_ep_gpu_counts_(const moek_ep_gpu_ *g, int rank, int f
 {
     return (uint32_t *)(g->base[rank] + moek_ep_counts_at_(&g->layout, g->ranks, g->handle, from));
 }
-/* Of a row of dispatch (low_latency) or of partial: the operation that wrote it last. */
-MOEK_DEVICE uint64_t *moek_ep_gpu_mark_(const moek_ep_gpu_ *g, int rank, int phase, size_t row)
+/* Of a row of partial: the operation that wrote it last. */
+MOEK_DEVICE uint64_t *moek_ep_gpu_mark_(const moek_ep_gpu_ *g, int rank, size_t row)
 {
-    return moek_ep_gpu_word_(g, rank, moek_ep_mark_at_(&g->layout, g->handle, phase, row));
+    return moek_ep_gpu_word_(g, rank, moek_ep_mark_at_(&g->layout, g->handle, row));
 }
 MOEK_DEVICE int moek_ep_gpu_place_(const moek_ep_gpu_ *g, int32_t id)     /* rank << 16 | local expert, or -1 */
 {
@@ -201,26 +240,48 @@ MOEK_DEVICE uint64_t moek_ep_gpu_operation_(const moek_ep_gpu_ *g, int phase)
     return moek_load_relaxed_sys_(moek_ep_gpu_local_(g, other).operations) + (phase != MOEK_EP_COMBINE);
 }
 
+/* By a thread between two looks, whose number it counts: is it time to give up?  Then give_up says why, which is not
+ * 0: the group has ended, or does so now. */
+typedef struct moek_ep_patience_ { uint64_t start; unsigned polls; } moek_ep_patience_;
+MOEK_DEVICE int moek_ep_gpu_enough_(const moek_ep_gpu_ *g, moek_ep_patience_ *wait)
+{
+    uint64_t now;
+    if (++wait->polls % 64) return 0;
+    if (moek_load_relaxed_sys_(moek_ep_gpu_word_(g, g->rank, g->layout.latch)) ||
+        moek_load_relaxed_sys_(moek_ep_gpu_word_(g, g->rank, g->layout.abort_word))) return 1;
+    now = moek_clock_ns_();
+    if (!wait->start) wait->start = now;
+    return now - wait->start > g->timeout_ns;
+}
+MOEK_DEVICE int moek_ep_gpu_give_up_(const moek_ep_gpu_ *g, int phase, int peer)
+{
+    const int ended = moek_ep_gpu_ended_(g);
+    return ended ? ended : moek_ep_gpu_fail_(g, MOEK_E_TIMEOUT, phase, peer, moek_ep_gpu_operation_(g, phase));
+}
+
 /* By one thread: until *word is at least `least` beyond `from`; *value (or NULL): what it is then. */
 MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, uint64_t from, uint64_t least, int phase,
                                   int peer, uint64_t *value)
 {
-    uint64_t start = 0, seen;
-    unsigned polls;
-    for (polls = 1; ((seen = moek_load_acquire_sys_(word)) - from - least) >> 63; polls++) {
-        int ended;
-        uint64_t now;
-        if (polls % 64) continue;
-        if ((ended = moek_ep_gpu_ended_(g)) != 0) return ended;
-        now = moek_clock_ns_();
-        if (!start) start = now;
-        if (now - start > g->timeout_ns)
-            return moek_ep_gpu_fail_(g, MOEK_E_TIMEOUT, phase, peer, moek_ep_gpu_operation_(g, phase));
-    }
+    moek_ep_patience_ wait = { 0, 0 };
+    uint64_t seen;
+    while (((seen = moek_load_acquire_sys_(word)) - from - least) >> 63)
+        if (moek_ep_gpu_enough_(g, &wait)) return moek_ep_gpu_give_up_(g, phase, peer);
     if (value) *value = seen;
     return 0;
 }
 
+/* What travels by low_latency says itself that it is there: 4 bytes are sent as their complement, 0 is what has not
+ * come, and who has read them leaves 0 behind.  (Of 4 bytes that are all ones the first bit is lost, a NaN's sign.) */
+MOEK_DEVICE uint32_t moek_ep_sent4_(uint32_t w) { return ~w ? ~w : 0x80000000; }
+MOEK_DEVICE moek_words_ moek_ep_sent_(moek_words_ v)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) v.w[i] = moek_ep_sent4_(v.w[i]);
+    return v;
+}
+MOEK_DEVICE int moek_ep_is_there_(moek_words_ v) { return v.w[0] && v.w[1] && v.w[2] && v.w[3]; }
 /* By all threads of a block: a thread of the last warps for each peer, since the first ones have something else to do.
  * ask looks, and waits for nothing; grant waits where that was too early.  Not 0 in one thread: the group has ended. */
 typedef struct moek_ep_ask_ { uint64_t operations; int late, ended; } moek_ep_ask_;
@@ -252,7 +313,7 @@ MOEK_DEVICE int moek_ep_gpu_arrive_(const moek_ep_gpu_ *g, int phase, int *count
         const int p = moek_ep_gpu_turn_(g, threadIdx.x);
         const uint64_t *flag = moek_ep_gpu_flag_(g, g->rank, 0, phase, p);
         const uint64_t seen = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).seen + p);
-        uint64_t now;
+        uint64_t now = 0;
         ended = moek_ep_gpu_wait_(g, flag, seen, one, phase, p, &now);
         if (!ended) {
             now -= seen;
@@ -293,20 +354,20 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     if ((int)threadIdx.x >= g->ranks) return;
     operations = *moek_ep_gpu_local_(g, other).operations;
     news.sent += (uint64_t)1 << 40 | (uint64_t)g->tag << 32 | (uint32_t)counts[p];
+    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations += 1;       /* who sees my own flag sees that, too */
     moek_fence_sys_();
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 1, other, moek_ep_gpu_mine_(g, p)), operations);
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 0, phase, moek_ep_gpu_mine_(g, p)), news.sent);
     moek_ep_gpu_local_(g, phase).sent[p] = news.sent;
     moek_ep_gpu_local_(g, other).seen[p] = news.arrived;
-    if (threadIdx.x == 0) *moek_ep_gpu_local_(g, phase).operations += 1;
 }
 
 /* A row's mark: by one thread, behind a barrier of those who wrote the row. */
-MOEK_DEVICE void moek_ep_gpu_mark_row_(const moek_ep_gpu_ *g, int rank, int phase, size_t row, uint64_t operation)
+MOEK_DEVICE void moek_ep_gpu_mark_row_(const moek_ep_gpu_ *g, int rank, size_t row, uint64_t operation)
 {
     if (g->moved) return;                              /* flags come with the rows */
     moek_fence_sys_();
-    moek_store_relaxed_sys_(moek_ep_gpu_mark_(g, rank, phase, row), operation);
+    moek_store_relaxed_sys_(moek_ep_gpu_mark_(g, rank, row), operation);
 }
 
 /* ---- prepare_send ------------------------------------------------------------------------------------------------ */
@@ -314,7 +375,7 @@ MOEK_DEVICE void moek_ep_gpu_mark_row_(const moek_ep_gpu_ *g, int rank, int phas
 typedef struct moek_ep_send_ {
     moek_ep_gpu_ g;
     int tokens, each;                 /* each: alltoall, allgather: a warp has so many tokens in a row                */
-    int row_words, scale_words;       /* of the wire: 16 bytes of x, 4 bytes of scales                                */
+    int row_words, groups;            /* of a row: 16 bytes of x on the wire, scales                                  */
     int hidden, dtype, ue8m0;
     const int32_t *ids;
     const float *weights;             /* NULL: ones                                                                   */
@@ -341,15 +402,43 @@ MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
     if (g->ranks > 32) s.to |= (uint64_t)__reduce_or_sync(0xffffffff, (uint32_t)(bit >> 32)) << 32;
     return s;
 }
-/* By a warp: ids and weights of a row of rank p. */
-MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s)
+/* By a warp: ids and weights of a row of rank p; few: as they travel by low_latency, where no id is MOEK_EP_NO_ID_. */
+enum { MOEK_EP_NO_ID_ = 0x7fffffff };
+MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s, int few)
 {
     const moek_ep_layout *const l = &a->g.layout;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, is = s.place >= 0 && s.place >> 16 == p;
+    uint32_t *const ids = (uint32_t *)moek_ep_gpu_field_(&a->g, p, l->ids, row);
+    uint32_t *const weights = (uint32_t *)moek_ep_gpu_field_(&a->g, p, l->weights, row);
     if (lane >= a->g.slots) return;
-    ((int32_t *)moek_ep_gpu_field_(&a->g, p, l->ids, row))[lane] =
-        s.place >= 0 && s.place >> 16 == p ? s.place & 0xffff : -1;
-    ((float *)moek_ep_gpu_field_(&a->g, p, l->weights, row))[lane] = s.weight;
+    if (few) {
+        moek_store4_sys_(ids + lane, moek_ep_sent4_(is ? (uint32_t)s.place & 0xffff : (uint32_t)MOEK_EP_NO_ID_));
+        moek_store4_sys_(weights + lane, moek_ep_sent4_(moek_bits_(s.weight)));
+        return;
+    }
+    ids[lane] = is ? (uint32_t)s.place & 0xffff : (uint32_t)-1;
+    weights[lane] = moek_bits_(s.weight);
+}
+/* A word of x, of scales. */
+MOEK_DEVICE void moek_ep_gpu_put_words_(char *to, moek_words_ v, int few)
+{
+    if (few) moek_store_words_sys_(to, v);
+    else moek_store_words_(to, v);
+}
+MOEK_DEVICE void moek_ep_gpu_put4_(uint32_t *to, uint32_t w, int few)
+{
+    if (few) moek_store4_sys_(to, moek_ep_sent4_(w));
+    else *to = w;
+}
+/* Words of scales on the wire: a float a group, or with ue8m0 a byte, its exponent, of four groups side by side. */
+MOEK_DEVICE int moek_ep_scale_words_(int groups, int ue8m0) { return ue8m0 ? (groups + 3) / 4 : groups; }
+MOEK_DEVICE uint32_t moek_ep_pack_scales_(const uint32_t *scale, int n)
+{
+    uint32_t packed = 0;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) if (i < n) packed |= scale[i] >> 23 << 8 * i;
+    return packed;
 }
 
 /* A stretch of a row, by `team` threads, this one number me of them: MOEK_EP_DEPTH_ times 16 bytes a thread.  As it is:
@@ -370,9 +459,13 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint
                                          moek_words_ *v, int me, int team)
 {
     const moek_ep_layout *const l = &a->g.layout;
+    const int few = team != 32, words = moek_ep_scale_words_(a->groups, a->ue8m0);
+    const uint32_t *const scale = a->scale + (size_t)token * a->groups;
     int w0, d, i, j;
     for (w0 = 0; w0 < a->row_words; w0 += MOEK_EP_DEPTH_ * team) {
         if (w0) moek_ep_gpu_fetch_words_(a, token, w0, v, me, team);
+        #pragma unroll
+        for (d = 0; d < MOEK_EP_DEPTH_ && few; d++) v[d] = moek_ep_sent_(v[d]);
         for (i = 0; i < a->g.ranks; i++) {
             const int p = moek_ep_gpu_turn_(&a->g, i);
             char *x;
@@ -381,15 +474,16 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint
             #pragma unroll
             for (d = 0; d < MOEK_EP_DEPTH_; d++) {
                 const int w = w0 + d * team + me;
-                if (w < a->row_words) moek_store_words_(x + 16 * (size_t)w, v[d]);
+                if (w < a->row_words) moek_ep_gpu_put_words_(x + 16 * (size_t)w, v[d], few);
             }
         }
     }
-    for (j = me; j < a->scale_words; j += team)
+    for (j = me; j < words; j += team) {
+        const uint32_t w = a->ue8m0 ? moek_ep_pack_scales_(scale + 4 * j, a->groups - 4 * j) : scale[j];
         for (i = 0; i < a->g.ranks; i++)
             if (to >> i & 1)
-                ((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus))[j] =
-                    a->scale[(size_t)token * a->scale_words + j];
+                moek_ep_gpu_put4_((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus) + j, w, few);
+    }
 }
 
 /* Quantized on the way: a thread has 16 columns, 8 threads the 128 of a scale. */
@@ -403,31 +497,59 @@ MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, int token, i
         v[d] = w < a->row_words ? moek_load_words_(from + 16 * (size_t)w + 8 * (d % 2)) : moek_zero_words_();
     }
 }
+/* By a warp: s: a lane's scale of the 16 columns of its word; those of the warp are number `turn` of the row's.  They
+ * stay with *keep, a word a lane, until each lane has one: then one store takes up to 128 bytes (few: at once). */
+MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, uint64_t to, const int *row, int plus, float s,
+                                          int turn, uint32_t *keep, int few)
+{
+    const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;     /* 1 << by: a turn's */
+    const int words = moek_ep_scale_words_(a->groups, a->ue8m0), at = ((turn & ~mask) << by) + lane;
+    uint32_t w = __shfl_sync(0xffffffff, moek_bits_(s), lane % 4 * 8);
+    int i;
+    if (a->ue8m0)
+        w = __reduce_or_sync(0xffffffff, 4 * turn + lane % 4 < a->groups ? w >> 23 << lane % 4 * 8 : 0);
+    if (lane >> by == (turn & mask)) *keep = w;
+    if (((turn & mask) != mask && (turn + 1) << by < words) || turn << by >= words) return;
+    if (at >= words || lane > (mask << by | ((1 << by) - 1))) return;
+    #pragma unroll 1
+    for (i = 0; i < a->g.ranks; i++)
+        if (to >> i & 1)
+            moek_ep_gpu_put4_((uint32_t *)moek_ep_gpu_field_(&a->g, i, a->g.layout.scale, row[i] + plus) + at, *keep,
+                              few);
+}
 MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, int plus,
                                          moek_words_ *v, int me, int team, int dtype)
 {
     enum { DEPTH = MOEK_EP_DEPTH_ / 2, LANES = 8 };
     const moek_ep_layout *const l = &a->g.layout;
-    uint2 q[DEPTH][2];
-    float s[DEPTH];
+    const int few = team != 32;
+    uint32_t keep = 0;
     int w0, d, i;
     for (w0 = 0; w0 < a->row_words; w0 += DEPTH * team) {
+        moek_words_ q[DEPTH];
+        float s[DEPTH];
         if (w0) moek_ep_gpu_fetch_columns_(a, token, w0, v, me, team);
         #pragma unroll
-        for (d = 0; d < DEPTH; d++) s[d] = moek_group_codes_(q[d], v + 2 * d, 2, LANES, a->ue8m0, dtype);
+        for (d = 0; d < DEPTH; d++) {
+            uint2 two[2];
+            s[d] = moek_group_codes_(two, v + 2 * d, 2, LANES, a->ue8m0, dtype);
+            q[d].w[0] = two[0].x; q[d].w[1] = two[0].y; q[d].w[2] = two[1].x; q[d].w[3] = two[1].y;
+            if (few) q[d] = moek_ep_sent_(q[d]);
+        }
         for (i = 0; i < a->g.ranks; i++) {
             const int p = moek_ep_gpu_turn_(&a->g, i);
             if (!(to >> p & 1)) continue;
             #pragma unroll
             for (d = 0; d < DEPTH; d++) {
                 const int w = w0 + d * team + me;
-                if (w >= a->row_words) continue;
-                *(uint4 *)(moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus) + 16 * (size_t)w) =
-                    make_uint4(q[d][0].x, q[d][0].y, q[d][1].x, q[d][1].y);
-                if (w % LANES == 0)
-                    ((float *)moek_ep_gpu_field_(&a->g, p, l->scale, row[p] + plus))[w / LANES] = s[d];
+                if (w < a->row_words)
+                    moek_ep_gpu_put_words_(moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus) + 16 * (size_t)w, q[d],
+                                           few);
             }
         }
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++)
+            moek_ep_gpu_send_scales_(a, to, row, plus, s[d], (w0 + d * team + me) / 32, &keep, few);
     }
 }
 
@@ -482,7 +604,7 @@ MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int
     return (int)__reduce_add_sync(0xffffffff, (uint32_t)before);
 }
 
-/* A block a token, which marks its row; and one that tells of them all. */
+/* A block a token; and one that tells of them all. */
 MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
 {
     enum { WARPS = MOEK_EP_THREADS_ / 32 };
@@ -492,7 +614,6 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
     moek_words_ v[MOEK_EP_DEPTH_];
     moek_ep_news_ news;
     moek_ep_ask_ ask;
-    uint64_t operation;
     int t, k, p;
     moek_grid_wait_();
     moek_grid_go_();
@@ -505,7 +626,6 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
     }
     if (me < g->ranks) row[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
     ask = moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH);
-    operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
     for (t = (int)blockIdx.x - 1; t < a->tokens; t += blocks) {
         moek_ep_slots_ s;
         moek_ep_gpu_fetch_(a, t, quantize, v, me, MOEK_EP_THREADS_);
@@ -513,7 +633,7 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
         if (t == (int)blockIdx.x - 1 && __syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, ask))) return;
         moek_ep_gpu_send_row_(a, t, quantize, s.to, row, t, v, me, MOEK_EP_THREADS_);
         for (p = warp; p < g->ranks; p += WARPS)
-            moek_ep_gpu_put_slots_(a, p, (size_t)row[p] + t, s);
+            moek_ep_gpu_put_slots_(a, p, (size_t)row[p] + t, s, 1);
         for (k = warp; k < g->slots; k += WARPS) {
             const int place = __shfl_sync(0xffffffff, s.place, k), id = __shfl_sync(0xffffffff, s.id, k);
             int order;
@@ -521,14 +641,8 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
             order = moek_ep_gpu_order_(a, t, k, id);
             p = place >> 16;
             if (lane == 0)
-                ((int32_t *)moek_ep_gpu_field_(g, p, g->layout.order,
-                                               (size_t)row[p] + t))[k] = order;
-        }
-        __syncthreads();
-        if (me < g->ranks) {
-            p = moek_ep_gpu_turn_(g, me);
-            moek_ep_gpu_mark_row_(g, p, MOEK_EP_DISPATCH, (size_t)row[p] + t,
-                                  operation);
+                moek_store4_sys_((uint32_t *)moek_ep_gpu_field_(g, p, g->layout.order, (size_t)row[p] + t) + k,
+                                 moek_ep_sent4_((uint32_t)order));
         }
     }
 }
@@ -658,7 +772,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
         if (g->gather) s.to = ~(uint64_t)0 >> (64 - g->ranks);
         for (p = 0; p < g->ranks; p++) {
             if (!(s.to >> p & 1)) continue;
-            moek_ep_gpu_put_slots_(a, p, row[warp][p], s);
+            moek_ep_gpu_put_slots_(a, p, row[warp][p], s, 0);
             if (lane == 0) *(int32_t *)moek_ep_gpu_field_(g, p, g->layout.token, row[warp][p]) = t;
         }
         moek_ep_gpu_send_row_(a, t, quantize, s.to, row[warp], 0, v, lane, 32);
@@ -669,9 +783,9 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
 }
 
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
 moek_ep_send_few_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_few_(&a, 0); }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4)
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
 moek_ep_send_few_codes_k_(const moek_ep_send_ a)
 {
     if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_few_(&a, MOEK_DTYPE_FP16);
@@ -690,85 +804,122 @@ moek_ep_send_many_codes_k_(const moek_ep_send_ a)
 
 typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;
-    int experts, rows_per_expert, row_words, scale_words;
+    int experts, rows_per_expert, row_words, groups, ue8m0;
     int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
     int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids, *token;  /* written, as moek_ep_work_ says            */
     float *weights;
     char *x;
-    uint32_t *scale;
+    uint32_t *scale;                  /* others than low_latency: if ue8m0                                            */
 } moek_ep_receive_;
 
-/* Words me, me + THREADS, ... of a stretch of a received row. */
-enum { MOEK_EP_TAKEN_ = 4 };
-MOEK_DEVICE void moek_ep_gpu_look_(const moek_ep_receive_ *a, const char *x, int w0, moek_words_ *v)
+/* Word j of a row's scales, as it travels: those of its groups, to `scale`. */
+MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, uint32_t *scale, int j, uint32_t w)
 {
-    int d;
-    #pragma unroll
-    for (d = 0; d < MOEK_EP_TAKEN_; d++) {
-        const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
-        v[d] = w < a->row_words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
+    int i;
+    if (!a->ue8m0) {
+        scale[j] = w;
+        return;
     }
+    #pragma unroll
+    for (i = 0; i < 4; i++) if (4 * j + i < a->groups) scale[4 * j + i] = (w >> 8 * i & 0xff) << 23;
 }
-/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before. */
-MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size_t row)
+
+/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before.  Not 0 in
+ * one thread: the group has ended. */
+enum { MOEK_EP_TAKEN_ = 4 };
+MOEK_DEVICE int moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const moek_ep_layout *const l = &g->layout;
     const int me = threadIdx.x, lane = me % 32, is = lane < g->slots;
-    const char *const x = moek_ep_gpu_field_(g, g->rank, l->x, row);
-    const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(g, g->rank, l->scale, row);
-    const int id = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row))[lane] : -1;
-    int at = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row))[lane] : 0;
-    const float weight = is ? ((const float *)moek_ep_gpu_field_(g, g->rank, l->weights, row))[lane] : 0;
-    uint32_t slots, left;
+    const int words = moek_ep_scale_words_(a->groups, a->ue8m0);
+    char *const x = moek_ep_gpu_field_(g, g->rank, l->x, row);
+    uint32_t *const scale = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->scale, row);
+    uint32_t *const ids = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row) + lane;
+    uint32_t *const weights = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->weights, row) + lane;
+    uint32_t *const orders = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row) + lane;
+    uint32_t id = 0, weight = 0, order = 0, slots, left, comes, few;
+    moek_ep_patience_ wait = { 0, 0 };
     moek_words_ v[MOEK_EP_TAKEN_];
-    int w0, d, j, s;
-    moek_ep_gpu_look_(a, x, 0, v);                     /* also where it has no expert here: no time to ask first */
-    for (s = 0; s < from && id >= 0; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[id];
-    at = id < 0 ? MOEK_EP_ABSENT_ : at < a->rows_per_expert ? id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
-    if (is && me < 32) a->weights[row * g->slots + lane] = weight;
-    if (is && me < 32) a->slot_row[row * g->slots + lane] = at;
+    int w0, j0, d, s, at = MOEK_EP_ABSENT_, ended = 0;
+    #pragma unroll
+    for (d = 0; d < MOEK_EP_TAKEN_; d++)               /* also where it has no expert here: no time to ask first */
+        v[d] = d * MOEK_EP_THREADS_ + me < a->row_words
+             ? moek_load_words_sys_(x + 16 * (size_t)(d * MOEK_EP_THREADS_ + me)) : moek_zero_words_();
+    few = MOEK_EP_THREADS_ - 1 - me < words ? moek_load4_sys_(scale + MOEK_EP_THREADS_ - 1 - me) : 0;
+    while (is && !ended) {
+        if (!id) id = moek_load4_sys_(ids);
+        if (!weight) weight = moek_load4_sys_(weights);
+        if (!order) order = moek_load4_sys_(orders);
+        if (id && weight && (order || ~id == MOEK_EP_NO_ID_)) break;
+        ended = moek_ep_gpu_enough_(g, &wait);
+    }
+    if (is && !ended && ~id != MOEK_EP_NO_ID_) {
+        at = (int)~order;
+        for (s = 0; s < from; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[~id];
+        at = at < a->rows_per_expert ? (int)~id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
+    }
+    if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_DISPATCH, from);
+    if (__syncthreads_or(ended)) return 1;             /* all warps have read */
+    if (is && me < 32) {
+        *ids = *weights = 0;
+        if (at != MOEK_EP_ABSENT_) *orders = 0;
+        a->weights[row * g->slots + lane] = moek_float_(~weight);
+        a->slot_row[row * g->slots + lane] = at;
+    }
+    comes = __ballot_sync(0xffffffff, at != MOEK_EP_ABSENT_);
     slots = __ballot_sync(0xffffffff, at >= 0);
-    for (w0 = 0; w0 < a->row_words && slots; w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
-        if (w0) moek_ep_gpu_look_(a, x, w0, v);
-        for (left = slots; left; left &= left - 1) {
-            char *const to = a->x + (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1) * a->row_words * 16;
+    for (w0 = j0 = 0; comes && (w0 < a->row_words || j0 < words); w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
+        const int j = j0 + MOEK_EP_THREADS_ - 1 - me;  /* scales: by the last threads */
+        for (; !ended; ended = moek_ep_gpu_enough_(g, &wait)) {
+            int late = 0;
             #pragma unroll
             for (d = 0; d < MOEK_EP_TAKEN_; d++) {
                 const int w = w0 + d * MOEK_EP_THREADS_ + me;
-                if (w < a->row_words) moek_store_words_(to + 16 * (size_t)w, v[d]);
+                if (w >= a->row_words || moek_ep_is_there_(v[d])) continue;
+                v[d] = moek_load_words_sys_(x + 16 * (size_t)w);
+                late |= !moek_ep_is_there_(v[d]);
             }
+            if (j < words && !few) late |= !(few = moek_load4_sys_(scale + j));
+            if (!late) break;
         }
-    }
-    for (w0 = 0; w0 < a->scale_words && slots; w0 += MOEK_EP_THREADS_) {     /* by the last threads */
-        uint32_t value = 0;
-        j = w0 + MOEK_EP_THREADS_ - 1 - me;
-        if (j < a->scale_words) value = scale[j];
+        #pragma unroll
+        for (d = 0; d < MOEK_EP_TAKEN_; d++) {
+            const int w = w0 + d * MOEK_EP_THREADS_ + me;
+            if (w < a->row_words) moek_store_words_(x + 16 * (size_t)w, moek_zero_words_());
+            v[d] = moek_not_words_(v[d]);
+        }
+        if (j < words) scale[j] = 0;
         for (left = slots; left; left &= left - 1) {
-            const int to = __shfl_sync(0xffffffff, at, __ffs(left) - 1);
-            if (j < a->scale_words) a->scale[(size_t)to * a->scale_words + j] = value;
+            const size_t to = (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1);
+            #pragma unroll
+            for (d = 0; d < MOEK_EP_TAKEN_; d++) {
+                const int w = w0 + d * MOEK_EP_THREADS_ + me;
+                if (w < a->row_words) moek_store_words_(a->x + (to * a->row_words + w) * 16, v[d]);
+            }
+            if (j < words) moek_ep_gpu_unpack_(a, a->scale + to * a->groups, j, ~few);
         }
+        #pragma unroll
+        for (d = 0; d < MOEK_EP_TAKEN_; d++) v[d] = moek_zero_words_();
+        few = 0;
+        j0 += MOEK_EP_THREADS_;
     }
+    if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_DISPATCH, from);
+    return ended;
 }
 
 /* Blocks without a row also wait for the kernel ahead: the one behind relies on it. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_receive_k_(const moek_ep_receive_ a)
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_) moek_ep_receive_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
-    const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
     int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), e, n, p, most = 0;
     if (a.go) moek_grid_go_();
     for (p = 0; p < g->ranks && !ended; p++) most = max(most, counts[p]);
     for (n = blockIdx.x; n < most * g->ranks && !ended; n += gridDim.x) {
         const int from = moek_ep_gpu_turn_(g, n % g->ranks), t = n / g->ranks;
-        const size_t row = (size_t)from * g->max_tokens + t;
-        if (t >= counts[from]) continue;
-        if (threadIdx.x == 0 && !g->moved)
-            ended = moek_ep_gpu_wait_(g, moek_ep_gpu_mark_(g, g->rank, MOEK_EP_DISPATCH, row), operation, 0,
-                                      MOEK_EP_DISPATCH, from, NULL);
-        ended = __syncthreads_or(ended);
-        if (!ended) moek_ep_gpu_take_row_(&a, from, row);
+        if (t < counts[from])
+            ended = __syncthreads_or(moek_ep_gpu_take_row_(&a, from, (size_t)from * g->max_tokens + t));
     }
     for (e = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; e < a.experts; e += gridDim.x * MOEK_EP_THREADS_) {
         int rows = 0;
@@ -791,6 +942,9 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     const int32_t *const ids = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.ids, 0);
     const int32_t *const token = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, 0);
     const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, 0);
+    const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.scale, 0);
+    const int words = moek_ep_scale_words_(a.groups, a.ue8m0);
+    const size_t first = blockIdx.x * MOEK_EP_THREADS_ + me;
     int p, offset = 0, total = 0;
     size_t i;
     for (p = 0; p < g->ranks && !ended; p++) {
@@ -798,12 +952,17 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
         total += max(counts[p], 0);
     }
     moek_grid_wait_();
-    for (i = blockIdx.x * MOEK_EP_THREADS_ + me; i < (size_t)rows * slots; i += gridDim.x * MOEK_EP_THREADS_) {
+    for (i = first; i < (size_t)rows * slots; i += gridDim.x * MOEK_EP_THREADS_) {
         const int row = (int)(i / slots);
         const int live = g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
         a.ids[i] = live ? ids[i] : -1;
         if (live) a.weights[i] = weights[i];
         if (live && i % slots == 0) a.token[row] = token[row];
+    }
+    for (i = a.ue8m0 ? first : (size_t)rows * words; i < (size_t)rows * words; i += gridDim.x * MOEK_EP_THREADS_) {
+        const int row = (int)(i / words);
+        const int live = g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
+        if (live) moek_ep_gpu_unpack_(&a, a.scale + (size_t)row * a.groups, (int)(i % words), scale[i]);
     }
     if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
     if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;
@@ -839,71 +998,94 @@ MOEK_DEVICE moek_ep_given_row_ moek_ep_gpu_given_(const moek_ep_giveback_ *a, si
     return r;
 }
 
-/* Words of 16 bytes on their way to each thread, by which rows come that are added up; shared memory of a block. */
-enum { MOEK_EP_RING_FEW_ = 10, MOEK_EP_RING_MANY_ = 6 };
-MOEK_FN int moek_ep_ring_bytes_(int threads)
-{
-    return (threads == MOEK_EP_MANY_ ? MOEK_EP_RING_MANY_ : MOEK_EP_RING_FEW_) * 16 * threads;
-}
+/* Threads of giveback and collect for many tokens: a block of each on a multiprocessor, so that rows are added up while
+ * others are on their way.  Words of 16 bytes on their way to each thread, in shared memory. */
+enum { MOEK_EP_BACK_ = 512, MOEK_EP_RING_ = 12, MOEK_EP_RING_BYTES_ = MOEK_EP_BACK_ * MOEK_EP_RING_ * 16 };
 
-/* To be added up: `rows` rows of T; lane n of a warp knows row n, as a number behind `base`, and its weight. */
-typedef struct moek_ep_adds_ { const uint16_t *base; int at, rows; float weight; } moek_ep_adds_;
+/* To be added up: `rows` rows, `stride` bytes apart; lane n of a warp knows row n, as a number behind `base`, and its
+ * weight. */
+typedef struct moek_ep_adds_ { const char *base; size_t stride; int at, rows; float weight; } moek_ep_adds_;
 
-/* Eight columns of a row of partial, T or f32. */
-MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], int f32, int dtype)
+/* By a warp: sum += eight columns of those rows, in their order: word w of each, if it is one of `words`. */
+MOEK_DEVICE void moek_ep_gpu_add_words_(moek_ep_adds_ r, int w, int words, float sum[8], int dtype)
 {
-    if (!f32) {
-        moek_store_words_(row + 2 * (size_t)column, moek_to_t8_(sum, dtype));
-        return;
-    }
-    *(float4 *)(row + 4 * (size_t)column) = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    *(float4 *)(row + 4 * (size_t)column + 16) = make_float4(sum[4], sum[5], sum[6], sum[7]);
-}
-
-/* The next word of the rows in turn: this thread's of row 0, of row 1, ..., the one `team` words behind of row 0. */
-MOEK_DEVICE void moek_ep_gpu_load_next_(void *ring, moek_ep_adds_ r, int words, int me, int team, int *row, int *word)
-{
-    const int at = __shfl_sync(0xffffffff, r.at, *row), is = *word < words;
-    if (*word - me < words) moek_cp_async16_(ring, r.base + ((size_t)at * words + (is ? *word : 0)) * 8, is ? 16 : 0);
-    moek_cp_async_commit_();
-    if (++*row < r.rows) return;
-    *row = 0;
-    *word += team;
-}
-/* By `team` threads, this one number me of them: sums of T, or f32.  addend: T, or NULL. */
-MOEK_DEVICE void moek_ep_gpu_add_rows_(moek_ep_adds_ r, char *to, const uint16_t *addend, int hidden, int f32,
-                                       int dtype, int me, int team)
-{
-    MOEK_SHARED_(moek_words_, ring);
-    const int words = hidden / 8, depth = team == 32 ? MOEK_EP_RING_MANY_ : MOEK_EP_RING_FEW_;
-    int row = 0, word = me, next_row = 0, next = me, i, j;
-    float sum[8] = {0}, x[8];
-    for (i = 0; i < depth && r.rows; i++)
-        moek_ep_gpu_load_next_(ring + i * blockDim.x + threadIdx.x, r, words, me, team, &next_row, &next);
-    for (i = 0; word - me < words; i = i + 1 < depth ? i + 1 : 0) {
-        if (r.rows) {
-            moek_words_ *const mine = ring + i * blockDim.x + threadIdx.x;
-            const float by = __shfl_sync(0xffffffff, r.weight, row);
-            if (team == 32) moek_cp_async_wait_(MOEK_EP_RING_MANY_ - 1);
-            else moek_cp_async_wait_(MOEK_EP_RING_FEW_ - 1);
-            moek_from_t8_(x, moek_load_words_(mine), dtype);
-            #pragma unroll
-            for (j = 0; j < 8; j++) sum[j] += by * x[j];
-            moek_ep_gpu_load_next_(mine, r, words, me, team, &next_row, &next);
-            if (++row < r.rows) continue;
-        }
-        if (word < words) {
-            if (addend) {
-                moek_from_t8_(x, moek_load_words_(addend + 8 * word), dtype);
-                #pragma unroll
-                for (j = 0; j < 8; j++) sum[j] += x[j];
-            }
-            moek_ep_gpu_put8_(to, 8 * word, sum, f32, dtype);
+    enum { ROWS = 4 };
+    int n0, n, j;
+    for (n0 = 0; n0 < r.rows; n0 += ROWS) {
+        moek_words_ v[ROWS];
+        float by[ROWS], x[8];
+        #pragma unroll
+        for (n = 0; n < ROWS; n++) {
+            const char *const from = r.base + (size_t)__shfl_sync(0xffffffff, r.at, (n0 + n) % 32) * r.stride;
+            by[n] = __shfl_sync(0xffffffff, r.weight, (n0 + n) % 32);
+            v[n] = n0 + n < r.rows && w < words ? moek_load_words_(from + 16 * (size_t)w) : moek_zero_words_();
         }
         #pragma unroll
-        for (j = 0; j < 8; j++) sum[j] = 0;
-        row = 0;
-        word += team;
+        for (n = 0; n < ROWS; n++) {
+            if (n0 + n >= r.rows) break;
+            moek_from_t8_(x, v[n], dtype);
+            #pragma unroll
+            for (j = 0; j < 8; j++) sum[j] += by[n] * x[j];
+        }
+    }
+}
+
+/* By a warp, in a ring of shared memory: words w = lane, lane + 32, ... of each row in turn.  The next is asked for. */
+typedef struct moek_ep_ring_ { moek_words_ *slot; int i, w, next_row, next_w; } moek_ep_ring_;
+MOEK_DEVICE void moek_ep_gpu_ask_next_(moek_ep_ring_ *q, moek_ep_adds_ r, int words)
+{
+    const int at = __shfl_sync(0xffffffff, r.at, q->next_row), is = q->next_w < words;
+    if (q->next_w - (int)threadIdx.x % 32 < words)
+        moek_cp_async16_(q->slot + q->i * MOEK_EP_BACK_, r.base + at * r.stride + (is ? 16 * (size_t)q->next_w : 0),
+                         is ? 16 : 0);
+    moek_cp_async_commit_();
+    if (++q->i == MOEK_EP_RING_) q->i = 0;
+    if (++q->next_row < r.rows) return;
+    q->next_row = 0;
+    q->next_w += 32;
+}
+MOEK_DEVICE moek_ep_ring_ moek_ep_gpu_ring_(moek_ep_adds_ r, int words)
+{
+    MOEK_SHARED_(moek_words_, ring);
+    const int lane = threadIdx.x % 32;
+    moek_ep_ring_ q = { ring + threadIdx.x, 0, lane, 0, lane };
+    int i;
+    for (i = 0; i < MOEK_EP_RING_ && r.rows; i++) moek_ep_gpu_ask_next_(&q, r, words);
+    return q;
+}
+/* The sum of the next word; its number: q->w before. */
+MOEK_DEVICE void moek_ep_gpu_add_next_(moek_ep_ring_ *q, moek_ep_adds_ r, int words, float sum[8], int dtype)
+{
+    float x[8];
+    int n, j;
+    #pragma unroll
+    for (j = 0; j < 8; j++) sum[j] = 0;
+    for (n = 0; n < r.rows; n++) {
+        const float by = __shfl_sync(0xffffffff, r.weight, n);
+        moek_cp_async_wait_(MOEK_EP_RING_ - 1);
+        moek_from_t8_(x, moek_load_words_(q->slot + q->i * MOEK_EP_BACK_), dtype);
+        #pragma unroll
+        for (j = 0; j < 8; j++) sum[j] += by * x[j];
+        moek_ep_gpu_ask_next_(q, r, words);
+    }
+    q->w += 32;
+}
+
+/* Eight columns of a row of partial, T or f32. */
+MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], int f32, int dtype, int few)
+{
+    moek_words_ v;
+    int h, i;
+    if (!f32) {
+        v = moek_to_t8_(sum, dtype);
+        moek_ep_gpu_put_words_(row + 2 * (size_t)column, few ? moek_ep_sent_(v) : v, few);
+        return;
+    }
+    #pragma unroll
+    for (h = 0; h < 2; h++) {
+        #pragma unroll
+        for (i = 0; i < 4; i++) v.w[i] = moek_bits_(sum[4 * h + i]);
+        moek_ep_gpu_put_words_(row + 4 * (size_t)column + 16 * h, few ? moek_ep_sent_(v) : v, few);
     }
 }
 
@@ -915,8 +1097,9 @@ MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek
     const int first = g->combine == MOEK_EP_EXACT || g->moved;
     return token * g->layout.slots + (first ? 0 : g->ranks <= g->slots ? g->rank : __ffs(r.mine) - 1);
 }
-/* EXACT: the rows as they are, by `team` threads, this one number me of them. */
-MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int me, int team)
+/* By a warp: this lane's words w0, w0 + step, ... before `words`, of 16 bytes of T.  EXACT: the rows as they are. */
+MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int w0, int step,
+                                         int few)
 {
     const size_t bytes = 2 * (size_t)a->hidden;
     int k, w;
@@ -924,45 +1107,78 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, char *put, 
         const int from = __shfl_sync(0xffffffff, r.at, k);
         if (!(r.mine >> k & 1)) continue;
         #pragma unroll 4
-        for (w = me; w < a->hidden / 8; w += team)
-            moek_store_words_(put + k * bytes + 16 * (size_t)w, from < 0 ? moek_zero_words_()
-                              : moek_load_words_(a->out + (size_t)from * a->hidden + 8 * w));
+        for (w = w0; w < a->hidden / 8; w += step) {
+            const moek_words_ v = from < 0 ? moek_zero_words_()
+                                : moek_load_words_(a->out + (size_t)from * a->hidden + 8 * (size_t)w);
+            moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, few ? moek_ep_sent_(v) : v, few);
+        }
     }
 }
 /* Their sum. */
-MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int me, int team)
+MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int w0, int step,
+                                       int few, int f32, int dtype)
 {
+    const int lane = threadIdx.x % 32, words = a->hidden / 8;
     uint32_t left = __ballot_sync(0xffffffff, r.at >= 0);
-    moek_ep_adds_ adds = { a->out, 0, 0, 0.0f };
+    moek_ep_adds_ adds;
+    moek_ep_ring_ ring;
+    int w;
+    adds.base = (const char *)a->out; adds.stride = 2 * (size_t)a->hidden;
+    adds.at = adds.rows = 0; adds.weight = 0;
     for (; left; left &= left - 1) {
         const int k = __ffs(left) - 1, at = __shfl_sync(0xffffffff, r.at, k);
         const float weight = __shfl_sync(0xffffffff, r.weight, k);
-        if ((int)threadIdx.x % 32 == adds.rows) { adds.at = at; adds.weight = weight; }
+        if (lane == adds.rows) { adds.at = at; adds.weight = weight; }
         adds.rows++;
     }
-    moek_ep_gpu_add_rows_(adds, put, NULL, a->hidden, a->g.combine == MOEK_EP_REDUCED_F32, a->dtype, me, team);
+    if (few) {
+        for (w = w0; w - lane < words; w += step) {
+            float sum[8] = {0};
+            moek_ep_gpu_add_words_(adds, w, words, sum, dtype);
+            if (w < words) moek_ep_gpu_put8_(put, 8 * w, sum, f32, dtype, 1);
+        }
+        return;
+    }
+    ring = moek_ep_gpu_ring_(adds, words);
+    while ((w = ring.w) - lane < words) {
+        float sum[8];
+        moek_ep_gpu_add_next_(&ring, adds, words, sum, dtype);
+        if (w < words) moek_ep_gpu_put8_(put, 8 * w, sum, f32, dtype, 0);
+    }
 }
 
-/* Rows of all ranks in turn, a team each; and one block that tells of them all. */
-MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int team)
+/* Whose is row n / ranks, of those of all ranks in turn?  Each team goes to another rank than the time before, `stride`
+ * rows ago: so all wires are in use at all times. */
+MOEK_DEVICE int moek_ep_gpu_next_(const moek_ep_gpu_ *g, int n, int stride)
+{
+    const int i = n / g->ranks, rows = max(stride / g->ranks, 1);
+    return moek_ep_gpu_turn_(g, (n + i / rows) % g->ranks);
+}
+
+/* Rows of all ranks in turn, and one block that tells of them all.  few: a block has a stretch of a row; else a warp a
+ * row, which it marks.  All three are constants. */
+MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int combine, int dtype)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS], offsets[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a->g;
-    const int me = threadIdx.x, lane = me % 32, blocks = (int)gridDim.x - 1, teams = (int)blockDim.x / team;
-    const int first = me / team * blocks + (int)blockIdx.x - 1;
-    const size_t bytes = (size_t)a->hidden * (g->combine == MOEK_EP_REDUCED_F32 ? 4 : 2);
+    const int me = threadIdx.x, lane = me % 32, words = a->hidden / 8;
+    const int exact = combine == MOEK_EP_EXACT, f32 = combine == MOEK_EP_REDUCED_F32;
+    const int stretches = few ? (words + MOEK_EP_THREADS_ - 1) / MOEK_EP_THREADS_ : 1;
+    const int teams = few ? 1 : (int)blockDim.x / 32, stride = ((int)gridDim.x - 1) * teams;
+    const int first = ((int)blockIdx.x - 1) * teams + (few ? 0 : me / 32), step = few ? words : 32;
+    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2);
     moek_ep_given_row_ r = { 0, 0, 0.0f, 0 };
     int n, p, most = 0;
-    moek_ep_ask_ ask;
     uint64_t operation;
+    const moek_ep_ask_ ask = moek_ep_gpu_ask_(g, MOEK_EP_COMBINE);
     moek_grid_wait_();
     moek_grid_go_();
-    ask = moek_ep_gpu_ask_(g, MOEK_EP_COMBINE);
     operation = moek_ep_gpu_operation_(g, MOEK_EP_COMBINE);
     if (me < g->ranks) counts[me] = a->counts[me];
     if (me < g->ranks) offsets[me] = a->offsets ? a->offsets[me] : me * g->max_tokens;
-    if (!a->offsets && first >= 0 && first / g->ranks < g->max_tokens)         /* that row may not have come */
-        r = moek_ep_gpu_given_(a, (size_t)moek_ep_gpu_turn_(g, first % g->ranks) * g->max_tokens + first / g->ranks);
+    if (few && first >= 0 && first / stretches / g->ranks < g->max_tokens)     /* that row may not have come */
+        r = moek_ep_gpu_given_(a, (size_t)moek_ep_gpu_turn_(g, first / stretches % g->ranks) * g->max_tokens +
+                                  first / stretches / g->ranks);
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
     if (!blockIdx.x) {
         moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
@@ -970,30 +1186,37 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int team)
         return;
     }
     for (p = 0; p < g->ranks; p++) most = max(most, counts[p]);
-    for (n = first; n < most * g->ranks; n += blocks * teams) {
-        const int i = n / g->ranks, to = moek_ep_gpu_turn_(g, n % g->ranks), exact = g->combine == MOEK_EP_EXACT;
+    for (n = first; n < most * g->ranks * stretches; n += stride) {
+        const int i = n / stretches / g->ranks, w = few ? n % stretches * MOEK_EP_THREADS_ + me : lane;
+        const int to = few ? moek_ep_gpu_turn_(g, n / stretches % g->ranks) : moek_ep_gpu_next_(g, n, stride);
         size_t row;
         char *put;
         if (i >= counts[to]) continue;
-        if (n != first || a->offsets) r = moek_ep_gpu_given_(a, (size_t)offsets[to] + i);
+        if (n != first || !few) r = moek_ep_gpu_given_(a, (size_t)offsets[to] + i);
         if (!r.mine) continue;
         row = moek_ep_gpu_goes_to_(a, to, r);
         put = g->base[to] + moek_ep_partial_at_(&g->layout, g->handle, row, bytes);
-        if (exact) moek_ep_gpu_give_slots_(a, put, r, me % team, team);
-        else moek_ep_gpu_give_sum_(a, put, r, me % team, team);
-        if (team == 32) __syncwarp();
-        else __syncthreads();
-        if (me % team < 32 && (exact ? r.mine >> lane & 1 : lane == 0))
-            moek_ep_gpu_mark_row_(g, to, MOEK_EP_COMBINE, exact ? row + lane : row, operation);
+        if (exact) moek_ep_gpu_give_slots_(a, put, r, w, step, few);
+        else moek_ep_gpu_give_sum_(a, put, r, w, step, few, f32, dtype);
+        if (few) continue;
+        __syncwarp();
+        if (exact ? r.mine >> lane & 1 : lane == 0) moek_ep_gpu_mark_row_(g, to, exact ? row + lane : row, operation);
     }
 }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_giveback_few_k_(const moek_ep_giveback_ a)
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
+moek_ep_giveback_few_k_(const moek_ep_giveback_ a)
 {
-    moek_ep_gpu_giveback_(&a, MOEK_EP_THREADS_);
+    if (a.g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(&a, 1, MOEK_EP_EXACT, 0);
+    else if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_giveback_(&a, 1, MOEK_EP_REDUCED_F32, a.dtype);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(&a, 1, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_giveback_(&a, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
 }
-static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_giveback_many_k_(const moek_ep_giveback_ a)
+static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2) moek_ep_giveback_many_k_(const moek_ep_giveback_ a)
 {
-    moek_ep_gpu_giveback_(&a, 32);
+    if (a.g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(&a, 0, MOEK_EP_EXACT, 0);
+    else if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_giveback_(&a, 0, MOEK_EP_REDUCED_F32, a.dtype);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(&a, 0, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_giveback_(&a, 0, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
 }
 
 /* ---- finalize_receive -------------------------------------------------------------------------------------------- */
@@ -1005,6 +1228,8 @@ typedef struct moek_ep_collect_ {
     const float *weights;             /* EXACT; NULL: ones                                                            */
     const uint16_t *addend;           /* or NULL                                                                      */
     uint16_t *y;
+    int straight;                     /* the kernel ahead is giveback.  Else it may be yours: of x, if y is x, or of
+                                         shared_y; then y waits for it                                                */
 } moek_ep_collect_;
 
 /* Rows of partial that come back for a token, in the order of their sum: lane n of a warp gets row n, and whose it is.
@@ -1037,55 +1262,88 @@ MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_
 {
     const moek_ep_gpu_ *const g = &a->g;
     const size_t row = (size_t)token * g->layout.slots + s.mine;
+    moek_ep_patience_ wait = { 0, 0 };
     int ended = 0;
-    if ((int)threadIdx.x % 32 < s.rows && !g->moved)
-        ended = moek_ep_gpu_wait_(g, moek_ep_gpu_mark_(g, g->rank, MOEK_EP_COMBINE, row), operation, 0, MOEK_EP_COMBINE,
-                                  s.from, NULL);
+    if ((int)threadIdx.x % 32 < s.rows && !g->moved) {
+        const uint64_t *const mark = moek_ep_gpu_mark_(g, g->rank, row);
+        while (!ended && (moek_load_relaxed_sys_(mark) - operation) >> 63) {
+            moek_pause_(200);                          /* others have use for the way to memory */
+            ended = moek_ep_gpu_enough_(g, &wait);
+        }
+        if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_COMBINE, s.from);
+        moek_load_acquire_sys_(mark);
+    }
     __syncwarp();
     return __any_sync(0xffffffff, ended);
 }
 
-/* Eight columns of a token. */
-MOEK_DEVICE void moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int column, moek_ep_sum_ s)
+MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int column, float sum[8], int dtype)
 {
-    enum { DEPTH = 4 };
-    const moek_ep_gpu_ *const g = &a->g;
-    const int f32 = g->combine == MOEK_EP_REDUCED_F32, words = f32 ? 2 : 1;       /* 16-byte words of eight columns */
-    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2), first = (size_t)token * g->layout.slots;
-    const char *const from = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, first, bytes) +
-                             (f32 ? 4 : 2) * (size_t)column;
-    float sum[8] = {0}, x[8];
-    int n0, d, j;
-    for (n0 = 0; n0 < s.rows * words; n0 += DEPTH) {
-        moek_words_ v[DEPTH];
-        float by[DEPTH];
-        #pragma unroll
-        for (d = 0; d < DEPTH; d++) {
-            const int row = __shfl_sync(0xffffffff, s.mine, (n0 + d) / words);
-            by[d] = __shfl_sync(0xffffffff, s.weight, (n0 + d) / words);
-            if (n0 + d < s.rows * words && column < a->hidden)
-                v[d] = moek_load_words_(from + row * bytes + d % words * 16);
-        }
-        #pragma unroll
-        for (d = 0; d < DEPTH; d++) {
-            if (n0 + d >= s.rows * words || column >= a->hidden) continue;
-            if (f32) {
-                #pragma unroll
-                for (j = 0; j < 4; j++) sum[d % 2 * 4 + j] += moek_float_(v[d].w[j]);
-                continue;
-            }
-            moek_from_t8_(x, v[d], a->dtype);
-            #pragma unroll
-            for (j = 0; j < 8; j++) sum[j] += by[d] * x[j];
-        }
-    }
-    if (column >= a->hidden) return;
+    const size_t at = (size_t)token * a->hidden + column;
+    float x[8];
+    int j;
     if (a->addend) {
-        moek_from_t8_(x, moek_load_words_(a->addend + (size_t)token * a->hidden + column), a->dtype);
+        moek_from_t8_(x, moek_load_words_(a->addend + at), dtype);
         #pragma unroll
         for (j = 0; j < 8; j++) sum[j] += x[j];
     }
-    moek_store_words_(a->y + (size_t)token * a->hidden + column, moek_to_t8_(sum, a->dtype));
+    moek_store_words_(a->y + at, moek_to_t8_(sum, dtype));
+}
+
+/* Eight columns of a token.  few: of rows that say themselves when they are there; f32: of floats.  Both are constants.
+ * Not 0: the group has ended. */
+MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int column, moek_ep_sum_ s, int few,
+                                     int f32, int dtype)
+{
+    enum { LOADS = 4 };
+    const moek_ep_gpu_ *const g = &a->g;
+    const int words = f32 ? 2 : 1, loads = few ? LOADS : 2, rows = loads / words;    /* words of eight columns */
+    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2), first = (size_t)token * g->layout.slots;
+    char *const from = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, first, bytes) +
+                       (f32 ? 4 : 2) * (size_t)column;
+    moek_ep_patience_ wait = { 0, 0 };
+    float sum[8] = {0}, x[8];
+    int n0, d, j, ended = 0;
+    for (n0 = 0; n0 < s.rows; n0 += rows) {
+        moek_words_ v[LOADS];
+        char *at[LOADS];
+        #pragma unroll
+        for (d = 0; d < rows; d++) {
+            at[d] = from + __shfl_sync(0xffffffff, s.mine, (n0 + d) % 32) * bytes;
+            if (n0 + d >= s.rows || column >= a->hidden) at[d] = NULL;
+        }
+        while (!ended) {
+            uint32_t late = 0;
+            #pragma unroll
+            for (d = 0; d < loads; d++)
+                if (at[d / words]) v[d] = few ? moek_load_words_sys_(at[d / words] + d % words * 16)
+                                              : moek_load_words_(at[d / words] + d % words * 16);
+            #pragma unroll
+            for (d = 0; d < loads && few; d++)
+                if (at[d / words] && !moek_ep_is_there_(v[d])) late |= 1u << d / words;
+            if (!few || !(late = __reduce_or_sync(0xffffffff, late))) break;
+            ended = __any_sync(0xffffffff, moek_ep_gpu_enough_(g, &wait));
+            if (ended) s.from = __shfl_sync(0xffffffff, s.from, n0 + __ffs(late) - 1);
+        }
+        if (ended) break;
+        #pragma unroll
+        for (d = 0; d < loads; d++) {
+            const float by = __shfl_sync(0xffffffff, s.weight, (n0 + d / words) % 32);
+            if (!at[d / words]) continue;
+            if (few) moek_store_words_(at[d / words] + d % words * 16, moek_zero_words_());
+            if (few) v[d] = moek_not_words_(v[d]);
+            if (!f32) moek_from_t8_(x, v[d], dtype);
+            #pragma unroll
+            for (j = 0; j < (f32 ? 4 : 8); j++) {
+                if (f32) sum[d % 2 * 4 + j] += moek_float_(v[d].w[j]);
+                else sum[j] += by * x[j];
+            }
+        }
+    }
+    if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_COMBINE, s.from);
+    if (few && !a->straight) moek_grid_wait_();
+    if (column < a->hidden && !ended) moek_ep_gpu_put_y_(a, token, column, sum, dtype);
+    return ended;
 }
 
 /* Waits for what came back, if anything did; not 0: there is nothing to add up. */
@@ -1096,49 +1354,64 @@ MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 }
 
 /* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, 4) moek_ep_collect_few_k_(const moek_ep_collect_ a)
+MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int f32, int dtype)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
-    const int stretches = (a.hidden + COLUMNS - 1) / COLUMNS, items = a.tokens * stretches, me = threadIdx.x;
-    const uint64_t operation = moek_ep_gpu_operation_(&a.g, MOEK_EP_COMBINE);
+    const int stretches = (a->hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
     moek_ep_sum_ s = { 0, 0, 0, 0.0f };
     int n, ended;
-    if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(&a, blockIdx.x / stretches);
-    ended = moek_ep_gpu_nothing_(&a);
+    if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(a, blockIdx.x / stretches);
+    ended = moek_ep_gpu_nothing_(a);
     for (n = blockIdx.x; n < items && !ended; n += gridDim.x) {
         const int token = n / stretches;
-        if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(&a, token);
-        if (me < 32) ended = moek_ep_gpu_back_(&a, token, s, operation);
-        ended = __syncthreads_or(ended);
-        moek_grid_wait_();                             /* the kernel ahead may be yours: of x, if y is x, or shared_y */
-        if (!ended) moek_ep_gpu_collect_(&a, token, n % stretches * COLUMNS + 8 * me, s);
+        if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token);
+        ended = __syncthreads_or(moek_ep_gpu_collect_(a, token, n % stretches * COLUMNS + 8 * me, s, 1, f32,
+                                                     dtype));
     }
     moek_grid_wait_();
 }
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
+moek_ep_collect_few_k_(const moek_ep_collect_ a)
+{
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, 1, a.dtype);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, 0, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_collect_few_(&a, 0, MOEK_DTYPE_BF16);
+}
 
 /* A warp a token. */
-static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_collect_many_k_(const moek_ep_collect_ a)
+MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, int dtype)
 {
-    const moek_ep_gpu_ *const g = &a.g;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * (MOEK_EP_MANY_ / 32);
+    const moek_ep_gpu_ *const g = &a->g;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * (MOEK_EP_BACK_ / 32);
+    const int words = a->hidden / 8;
     const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_COMBINE);
-    int t, column, ended = moek_ep_gpu_nothing_(&a);
-    for (t = warp * gridDim.x + blockIdx.x; t < a.tokens && !ended; t += warps) {
-        const moek_ep_sum_ s = moek_ep_gpu_returned_(&a, t);
-        const size_t at = (size_t)t * a.hidden;
+    int t, w, ended = moek_ep_gpu_nothing_(a);
+    for (t = warp * gridDim.x + blockIdx.x; t < a->tokens && !ended; t += warps) {
+        const moek_ep_sum_ s = moek_ep_gpu_returned_(a, t);
         moek_ep_adds_ adds;
-        ended = moek_ep_gpu_back_(&a, t, s, operation);
+        moek_ep_ring_ ring;
+        ended = moek_ep_gpu_back_(a, t, s, operation);
         if (ended) break;
-        moek_grid_wait_();                             /* as above */
-        for (column = 8 * lane; g->combine == MOEK_EP_REDUCED_F32 && column - 8 * lane < a.hidden; column += 256)
-            moek_ep_gpu_collect_(&a, t, column, s);
-        if (g->combine == MOEK_EP_REDUCED_F32) continue;
-        adds.base = (const uint16_t *)(g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t *
-                                                                              g->layout.slots, 2 * (size_t)a.hidden));
+        if (!a->straight) moek_grid_wait_();
+        for (w = lane; f32 && w - lane < words; w += 32) moek_ep_gpu_collect_(a, t, 8 * w, s, 0, 1, dtype);
+        if (f32) continue;
+        adds.stride = 2 * (size_t)a->hidden;
+        adds.base = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t * g->layout.slots,
+                                                           adds.stride);
         adds.at = s.mine; adds.rows = s.rows; adds.weight = s.weight;
-        moek_ep_gpu_add_rows_(adds, (char *)(a.y + at), a.addend ? a.addend + at : NULL, a.hidden, 0, a.dtype, lane,
-                              32);
+        ring = moek_ep_gpu_ring_(adds, words);
+        while ((w = ring.w) - lane < words) {
+            float sum[8];
+            moek_ep_gpu_add_next_(&ring, adds, words, sum, dtype);
+            if (w < words) moek_ep_gpu_put_y_(a, t, 8 * w, sum, dtype);
+        }
     }
     moek_grid_wait_();
+}
+static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2) moek_ep_collect_many_k_(const moek_ep_collect_ a)
+{
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_many_(&a, 1, a.dtype);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_many_(&a, 0, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_collect_many_(&a, 0, MOEK_DTYPE_BF16);
 }
 #endif

@@ -211,8 +211,8 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
         MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_giveback_few_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_collect_few_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_giveback_many_k_, moek_ep_ring_bytes_(MOEK_EP_MANY_)) == MOEK_OK &&
-        MOEK_READY_(moek_ep_collect_many_k_, moek_ep_ring_bytes_(MOEK_EP_MANY_)) == MOEK_OK)
+        MOEK_READY_(moek_ep_giveback_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK &&
+        MOEK_READY_(moek_ep_collect_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK)
         return MOEK_OK;
     MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
 }
@@ -298,10 +298,15 @@ static int moek_ep_many_(const moek_ep *ep)
     const int n = moek_ep_blocks_(ep, 1), most = MOEK_EP_WARPS_ / (MOEK_EP_MANY_ / 32);
     return n < most ? n : most;
 }
+/* low_latency: blocks that a row of what comes back, or of y, takes. */
+static int moek_ep_stretches_(const moek_ep *ep)
+{
+    return (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
+}
 /* low_latency: of kernels with a block a received row, if the other ranks have about as many tokens as this one. */
 static int moek_ep_few_rows_(const moek_ep *ep, int tokens)
 {
-    const int most = moek_ep_blocks_(ep, 4), rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
+    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
     return rows < most ? rows : most;
 }
 
@@ -310,7 +315,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     moek_ep *ep = (moek_ep *)self->context;
     const moek_plan *plan = step->plan;
     const int weighted = plan->config.router_weight_on_input, tokens = step->tokens;
-    const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, 4) : moek_ep_many_(ep);
+    const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, MOEK_EP_EACH_) : moek_ep_many_(ep);
     const int fused = plan->config.quant == MOEK_FP8B128 && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
@@ -325,8 +330,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.tokens = tokens;
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
-    a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
-    a.hidden = plan->config.hidden; a.dtype = plan->config.dtype; a.ue8m0 = plan->config.ue8m0;
+    a.row_words = (int)(m.x_bytes / 16); a.groups = (int)m.groups;
+    a.hidden = plan->config.hidden; a.dtype = plan->config.dtype; a.ue8m0 = m.ue8m0;
     a.ids = step->ids;
     a.weights = weighted ? NULL : step->topk_weights;
     a.x = fused ? (const char *)step->args.x : m.x;
@@ -366,11 +371,11 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.go = moek_ep_alone_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
-    a.row_words = (int)(m.x_bytes / 16); a.scale_words = (int)(m.scale_bytes / 4);
+    a.row_words = (int)(m.x_bytes / 16); a.groups = (int)m.groups; a.ue8m0 = m.ue8m0;
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.ids = w.ids; a.token = w.token; a.weights = w.weights;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
-    a.scale = (uint32_t *)w.arrived.scale;
+    a.scale = (uint32_t *)(few ? w.arrived.scale : w.scale);
     if (few) {
         status = MOEK_CHAIN_(moek_ep_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
@@ -403,12 +408,11 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.ids = w.ids; a.token = few ? NULL : w.token; a.weights = w.weights;
     a.out = (const uint16_t *)step->out;
     if (few) {
-        const int blocks = moek_ep_few_rows_(ep, step->tokens) + 1;
-        const int shared = moek_ep_ring_bytes_(MOEK_EP_THREADS_);
-        status = MOEK_CHAIN_(moek_ep_giveback_few_k_, blocks, MOEK_EP_THREADS_, shared, stream, early, a);
+        const int blocks = moek_ep_few_rows_(ep, step->tokens * moek_ep_stretches_(ep)) + 1;
+        status = MOEK_CHAIN_(moek_ep_giveback_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
-        const int blocks = moek_ep_blocks_(ep, 1) + 1, shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
-        status = MOEK_CHAIN_(moek_ep_giveback_many_k_, blocks, MOEK_EP_MANY_, shared, stream, early, a);
+        const int blocks = moek_ep_blocks_(ep, 1) + 1;
+        status = MOEK_CHAIN_(moek_ep_giveback_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
     }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_COMBINE, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
@@ -419,9 +423,8 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
                                                  int weight_and_reduce, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
-    const int most = moek_ep_blocks_(ep, 4), early = step->plan->arch >= 90 && !ep->config.move;
-    const int stretches = (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
-    const long long items = (long long)step->tokens * stretches;
+    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), early = step->plan->arch >= 90 && !ep->config.move;
+    const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
     const int blocks = items < 1 ? 1 : items < most ? (int)items : most;
     moek_ep_collect_ a;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
@@ -434,11 +437,12 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = (const uint16_t *)step->args.shared_y;
     a.y = (uint16_t *)step->args.y;
+    a.straight = step->straight;
     if (moek_ep_low_latency_(ep)) {
         status = MOEK_CHAIN_(moek_ep_collect_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
-        const int all = moek_ep_blocks_(ep, 1), shared = moek_ep_ring_bytes_(MOEK_EP_MANY_);
-        status = MOEK_CHAIN_(moek_ep_collect_many_k_, all, MOEK_EP_MANY_, shared, stream, early, a);
+        const int all = moek_ep_blocks_(ep, 1);
+        status = MOEK_CHAIN_(moek_ep_collect_many_k_, all, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
     }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;

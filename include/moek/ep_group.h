@@ -88,7 +88,8 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     raw = !moek_is_fp8_(ep->quant) || ep->quant == MOEK_FP8T ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
     ep->row_bytes = ep->hidden * (raw ? 2 : 1);
-    ep->scale_bytes = raw ? 0 : (int)(4 * moek_scales_(ep->quant, 1, (size_t)ep->hidden));
+    ep->ue8m0 = layer.ue8m0;
+    ep->scale_bytes = raw ? 0 : (int)moek_ep_scale_bytes_(moek_scales_(ep->quant, 1, (size_t)ep->hidden), ep->ue8m0);
     return MOEK_OK;
 }
 
@@ -182,6 +183,7 @@ static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_confi
     MOEK_SAME_(c->topk + c->shared_slots, slots, "topk + shared_slots");
     MOEK_SAME_(c->quant, quant, "quant");
     MOEK_SAME_(c->dtype, dtype, "dtype");
+    MOEK_SAME_(c->ue8m0, ue8m0, "ue8m0");
     MOEK_SAME_(c->physical_experts, physical_experts, "physical_experts");
     MOEK_SAME_(c->local_experts, local_experts, "local_experts");
 #undef MOEK_SAME_
@@ -246,8 +248,8 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
     X("the version of moek_ep.h", 2) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
     X("physical_experts", ep->physical_experts) X("quant", ep->quant) X("dtype", ep->dtype) X("kind", c->kind) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
-    X("bytes of a row", ep->row_bytes) X("the owners of experts (a number for all)", ep->owners) \
-    X("bytes of a window", ep->layout.size)
+    X("bytes of a row and its scales", ep->row_bytes + ep->scale_bytes) \
+    X("the owners of experts (a number for all)", ep->owners) X("bytes of a window", ep->layout.size)
 
 #define MOEK_ONE_(name, value) +1
 enum { MOEK_EP_HELLO_ = 0 MOEK_EACH_EP_HELLO_(MOEK_ONE_) };

@@ -90,6 +90,7 @@ typedef struct moek_ep_work_ {
     int32_t *ids, *token;             /* others, on a GPU: [received rows][slots], [received rows]: copies, which no
                                          peer can change                                                              */
     float *weights;                   /* on a GPU: [received rows][slots]: likewise                                   */
+    float *scale;                     /* others, with ue8m0: [received rows][groups]: scales as the experts read them */
     uint64_t *to;                     /* alltoall on a GPU: [tokens]: bits of the ranks that a token goes to          */
     int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows of the tokens before       */
 } moek_ep_work_;
@@ -118,6 +119,8 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     w->ids = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received * (size_t)plan->slots : 0);
     w->token = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received : 0);
     w->weights = (float *)moek_take_(&carver, gpu ? 4 * received * (size_t)plan->slots : 0);
+    w->scale = (float *)moek_take_(&carver, fp8 && !batched && c->ue8m0
+                                            ? 4 * received * moek_scales_(c->quant, 1, hidden) : 0);
     w->to = (uint64_t *)moek_take_(&carver, gpu && packed ? 8 * chunk : 0);
     w->before = (int32_t *)moek_take_(&carver, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
     return carver.used;
@@ -141,18 +144,46 @@ static int moek_ep_sends_t_(const moek_plan *plan)
     return !moek_is_fp8_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
 }
 
-/* Rows of x and their scales: bytes and, at the sender, where they are. */
-typedef struct moek_ep_message_ { size_t x_bytes, scale_bytes; const char *x, *scale; } moek_ep_message_;
+/* Rows of x and their scales: bytes and, at the sender, where they are.  Scales travel as floats or, with ue8m0, as
+ * bytes: their exponents, of four groups in a word (the lowest first), 0 where there is no group. */
+typedef struct moek_ep_message_ {
+    size_t x_bytes, scale_bytes, groups;               /* groups: scales of a row                                     */
+    int ue8m0;
+    const char *x;
+    const float *scale;
+} moek_ep_message_;
 
 static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
 {
     const moek_config *c = &plan->config;
     moek_ep_message_ m;
     m.x_bytes = (size_t)c->hidden * (moek_ep_sends_t_(plan) ? 2 : 1);
-    m.scale_bytes = moek_ep_sends_t_(plan) || c->quant == MOEK_FP8T ? 0
-                  : 4 * moek_scales_(c->quant, 1, (size_t)c->hidden);
-    m.x = m.scale = NULL;
+    m.groups = moek_ep_sends_t_(plan) || c->quant == MOEK_FP8T ? 0 : moek_scales_(c->quant, 1, (size_t)c->hidden);
+    m.ue8m0 = c->ue8m0;
+    m.scale_bytes = moek_ep_scale_bytes_(m.groups, m.ue8m0);
+    m.x = NULL;
+    m.scale = NULL;
     return m;
+}
+
+static void moek_ep_put_scales_(const moek_ep_message_ *m, void *to, const float *from)
+{
+    uint8_t *const bytes = (uint8_t *)to;
+    size_t i;
+    if (!m->ue8m0) {
+        if (m->groups) memcpy(to, from, m->scale_bytes);
+        return;
+    }
+    for (i = 0; i < m->scale_bytes; i++) bytes[i] = i < m->groups ? (uint8_t)(moek_bits_(from[i]) >> 23) : 0;
+}
+static void moek_ep_get_scales_(const moek_ep_message_ *m, float *to, const void *from)
+{
+    size_t i;
+    if (!m->ue8m0) {
+        if (m->groups) memcpy(to, from, m->scale_bytes);
+        return;
+    }
+    for (i = 0; i < m->groups; i++) to[i] = moek_float_((uint32_t)((const uint8_t *)from)[i] << 23);
 }
 
 /* All ranks must agree on these: what rows are, and the chunks of a run. */
@@ -202,7 +233,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     }
     a.static_scale = plan->weights.x_scale;
     m->x = (const char *)w.sent.q;
-    m->scale = (const char *)w.sent.scale;
+    m->scale = w.sent.scale;
     return plan->quant->launch(&a, stream);
 }
 
@@ -234,8 +265,8 @@ static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moe
         weights[k] = step->plan->config.router_weight_on_input ? 1 : step->topk_weights[slot + (size_t)k];
     }
     memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_bytes, m->x_bytes);
-    if (m->scale_bytes)
-        memcpy(moek_ep_field_(ep, p, handle, l->scale, row), m->scale + (size_t)t * m->scale_bytes, m->scale_bytes);
+    if (m->groups)
+        moek_ep_put_scales_(m, moek_ep_field_(ep, p, handle, l->scale, row), m->scale + (size_t)t * m->groups);
 }
 
 /* ---- prepare ----------------------------------------------------------------------------------------------------- */
@@ -331,9 +362,9 @@ static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const m
                 w->slot_row[row * (size_t)plan->slots + (size_t)k] = at;
                 if (!fits) continue;
                 memcpy(to + (size_t)at * m.x_bytes, moek_ep_field_(ep, me, handle, ep->layout.x, row), m.x_bytes);
-                if (m.scale_bytes)
-                    memcpy((char *)w->arrived.scale + (size_t)at * m.scale_bytes,
-                           moek_ep_field_(ep, me, handle, ep->layout.scale, row), m.scale_bytes);
+                if (m.groups)
+                    moek_ep_get_scales_(&m, w->arrived.scale + (size_t)at * m.groups,
+                                        moek_ep_field_(ep, me, handle, ep->layout.scale, row));
             }
         }
     }
@@ -381,7 +412,8 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     moek_quant_args a;
     step->rows = gather || gpu ? (int)moek_ep_rows_(ep) : w->offsets[last] + w->counts[last];
     step->a = moek_ep_field_(ep, me, handle, ep->layout.x, 0);
-    step->a_scale = m.scale_bytes ? (const float *)moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
+    step->a_scale = m.groups && m.ue8m0 ? w->scale
+                  : m.groups ? (const float *)moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
                   : moek_ep_sends_t_(plan) ? NULL : plan->weights.x_scale;
     step->expert_ids = gpu ? w->ids : (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
     step->expert_weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, 0);
@@ -395,6 +427,20 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     return plan->quant->launch(&a, stream);
 }
 
+/* ue8m0, others than low_latency: the rows that arrived, as the experts read them. */
+static void moek_ep_unpack_scales_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
+{
+    const moek_ep_message_ m = moek_ep_message_of_(step->plan);
+    const moek_ep_layout l = moek_ep_fields_(ep, &m);
+    int s, i;
+    for (s = 0; s < ep->config.ranks && m.groups && m.ue8m0; s++)
+        for (i = 0; i < w->counts[s]; i++) {
+            const size_t row = (size_t)(w->offsets[s] + i);
+            moek_ep_get_scales_(&m, w->scale + row * m.groups,
+                                moek_ep_field_(ep, ep->config.rank, step->args.handle, l.scale, row));
+        }
+}
+
 static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
@@ -406,6 +452,7 @@ static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, m
     status = moek_ep_arrive_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), w.counts);
     if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
     if (moek_ep_low_latency_(ep)) moek_ep_sort_rows_(ep, step, &w);
+    else moek_ep_unpack_scales_(ep, step, &w);
     if (ep->config.kind == MOEK_EP_ALLGATHER) moek_ep_nobody_(ep, step, &w);
     status = moek_ep_low_latency_(ep) ? moek_ep_arrived_low_latency_(step, &w, stream)
                                       : moek_ep_arrived_rows_(ep, step, &w, stream);

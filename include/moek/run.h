@@ -246,10 +246,14 @@ moek_status moek_prepare(moek_step *step, moek_stream stream)
 
 moek_status moek_finalize(moek_step *step, moek_stream stream)
 {
+    const int shared = step->tokens && step->args.shared;
     moek_status status = moek_finalize_send(step, stream);
-    if (status == MOEK_OK && step->tokens && step->args.shared)
+    if (status == MOEK_OK && shared)
         status = step->args.shared(step->args.shared_context, step->first, step->tokens, stream);
-    return status != MOEK_OK ? status : moek_finalize_receive(step, stream);
+    step->straight = !shared;
+    if (status == MOEK_OK) status = moek_finalize_receive(step, stream);
+    step->straight = 0;
+    return status;
 }
 
 /* A user's part may have left its own sentence. */
