@@ -19,8 +19,8 @@
  *     layer      the whole; likewise.  And the relative L2 distance of one token to the double reference
  *     halves     (where asked for) the same in two halves on two handles and streams: the exchange of one beside the
  *                experts of the other
- * The floor: bytes to the busiest peer's side at WIRE; of experts as in bench.cu; both for the whole.  Before graphs
- * with experts the GPU rests, so that each meets the same clock.
+ * The floor: bytes to the busiest peer's side at WIRE; of experts as in bench.cu; both for the whole.  Where there are
+ * experts the GPU rests before each graph, so that all meet the same clock.
  *
  * Compiled with -DUSE_NCCL, and with a GPU a rank, lines of NCCL's own collectives follow, timed like pair: alltoall of
  * the bytes that the busiest rank sends, allgather of all rows, reduce-scatter of rows of bf16.  And the words window,
@@ -381,7 +381,7 @@ static void *run_rank(void *p)
     for (i = -2; i < REPLAYS; i++)
         for (g = first; g < graphs; g++) {
             double us;
-            if (g >= ALONE) rest();
+            if (s->layers) rest();
             pthread_barrier_wait(&s->barrier);
             us = replay(exec[g], stream[0], stamps) / operations_of(g);
             if (i >= 0) s->us[g][me][i] = us;
