@@ -105,14 +105,14 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(const moek_layer_fp8
     }
     if (at->asks > 0) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(p, at, g, mine);
 }
-/* Ask for the next item, if there is one.  to: this lane's 16 bytes of each 64 of k, 512 apart. */
+/* Ask for the next item, if there is one (the first time there is none), and find the one after it.  to: this lane's 16
+ * bytes of each 64 of k, 512 apart. */
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, unsigned char *ring,
                                  float *scales, int mine)
 {
     const int lane = threadIdx.x % 32;
     unsigned char *const to = ring + at->put * 2048;
     int i;
-    if (at->run == 0) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(p, at, mine);
     if (at->asks > 0) {
         if (at->left >= 256) {
             #pragma unroll
@@ -134,6 +134,7 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_fp8t
         else at->run--;
     }
     moek_cp_async_commit_();
+    if (at->run == 0 && at->part < 4) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(p, at, mine);
 }
 
 /* sum += item * b: all quarters that mma makes.  f_at: factors of this lane's two tokens, for each half. */
@@ -324,7 +325,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         of.used = used; of.split = p.down.k > 1024 ? (used + 1) / 2 : used;
         ask.asks = ask.run = ask.put = 0; ask.part = -1; ask.of = of;
         #pragma unroll 1
-        for (i = 0; i < STAGES - 1; i++)
+        for (i = 0; i < STAGES; i++)
             moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], mine);
         if (warp == WARPS - 1) {
             const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
