@@ -133,7 +133,7 @@ MOEK_DEVICE void moek_cp_async_commit_(void) { asm volatile("cp.async.commit_gro
 
 /* 128 bytes around p on their way to L2.  Does no harm if others write them meanwhile. */
 MOEK_DEVICE void moek_prefetch_(const void *p) { asm volatile("prefetch.global.L2 [%0];\n" :: "l"(p)); }
-/* p, reckoned where it stands. */
+/* p, reckoned where it stands in the program. */
 MOEK_DEVICE const void *moek_now_(const void *p)
 {
     asm volatile("" : "+l"(p));
