@@ -303,7 +303,8 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
     float *const top = (float *)(ring + STAGES * STAGE);               /* [2][M][8 warps] */
     uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
-    float *const scales = (float *)(landed + STAGES);                  /* [STAGES]: of rows of a; of 64s of rows of w */
+    uint64_t *const finished = landed + STAGES;                        /* up is */
+    float *const scales = (float *)(finished + 1);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     uint64_t *const named = (uint64_t *)((uintptr_t)(scales + STAGES * SCALES + 1) / 8 * 8);   /* [CLAIMS] */
     int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
     uint16_t *const order = (uint16_t *)(claim + CLAIMS);              /* [MOEK_SELF_SORT] slots, sorted */
@@ -328,8 +329,15 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
             moek_mbar_init_(empty + i, 8);        /* warps */
         }
         for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
+        moek_mbar_init_(finished, 1);
         moek_mbar_init_fence_();
     }
+    if (t * 32 < slots) {                          /* on their way to L2 already */
+        moek_prefetch_(a->ids + t * 32);
+        if (a->weights) moek_prefetch_(a->weights + t * 32);
+    }
+    for (i = blockIdx.x % 32 + 32 * t; i * 128 < a->tokens * p.up.k * 2; i += 32 * 384)
+        moek_prefetch_((const char *)a->x + i * 128);
     moek_grid_wait_();
     moek_grid_go_();
     if (t >= 128 && a->weights)
@@ -351,7 +359,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
-            const int hold = min(1 + a->tokens / 32, STAGES - 1);      /* stages, until x is quantized */
+            int hold = 3;                           /* stages, until x is quantized */
             {
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[0], 0);
                 at.e = -1;
@@ -394,6 +402,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
             {
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[1], 1);
                 at.e = -1;
+                hold = demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
                 for (;; w.tile++) {
                     int until = p.size[1].steps;
                     if (demand[1]) {
@@ -417,7 +426,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
                         if (issued == hold) {
-                            if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
+                            moek_mbar_wait_(finished, 0);
                         }
                         issued++;
                         if (t == 0) {
@@ -609,6 +618,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 moek_named_wait_(3, CONSUMERS);
                 if (t == 128) moek_flag_add_(ready + at.b);
             }
+            if (t == 128) moek_mbar_arrive_(finished);
         }
         {
             moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[1], 1);
@@ -703,7 +713,7 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     moek_status status;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, 384, 227936);
+    if (!a) return MOEK_READY_SM90_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, 384, 227944);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
@@ -721,6 +731,6 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, blocks, 384, 227936, stream, 1, p);
+    return MOEK_CHAIN_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, blocks, 384, 227944, stream, 1, p);
 }
 #endif

@@ -18,34 +18,45 @@ typedef struct moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params {
 } moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params;
 
 #ifdef MOEK_SM90_CODE_
-/* A block's share of the units, the items of a unit and of all of them, and a warp's share of these. */
-typedef struct moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share { int unit0, units, each, all, begin, n; } moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share;
-MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, unsigned units, int each)
+/* The experts in use: the first `split` of them, then the others, up to `used`. */
+typedef struct moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_halves { int used, split; } moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_halves;
+/* A block's share of the units, the items of a unit and of all of them, and a warp's share of these; experts
+ * [d0, d1). */
+typedef struct moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share { int unit0, units, each, all, begin, n, d0, d1; } moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share;
+/* Of up (parts 0 and 1: halves of the experts) and of down (2 and 3). */
+MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_halves of, int part)
 {
     moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share s;
-    const int warp = threadIdx.x / 32;
-    s.unit0 = (int)moek_over_(units * blockIdx.x, p->over_blocks);
-    s.units = (int)moek_over_(units * (blockIdx.x + 1), p->over_blocks) - s.unit0;
-    s.each = each; s.all = s.units * each;
+    const int warp = threadIdx.x / 32, second = part & 1, down = part >> 1;
+    /* (In the second half rounding begins in the middle: who had more units before has fewer.) */
+    const unsigned shift = second && !down ? gridDim.x / 2 : 0;
+    unsigned units;
+    s.d0 = second ? of.split : 0; s.d1 = second ? of.used : of.split;
+    units = down ? p->units[1] : (s.d1 - s.d0) * p->units[0];
+    s.unit0 = (int)moek_over_(units * blockIdx.x + shift, p->over_blocks);
+    s.units = (int)moek_over_(units * (blockIdx.x + 1) + shift, p->over_blocks) - s.unit0;
+    s.each = down ? (s.d1 - s.d0) * p->steps[1] : p->parts * p->steps[0];
+    s.all = s.units * s.each;
     s.begin = s.all * warp / 16;
     s.n = s.all * (warp + 1) / 16 - s.begin;
     return s;
 }
 
-/* What a warp asks for: of 8 rows of w, with all of their k, an item after the other.  The order of such rows: in up
- * the columns of h, of gate and then of up (half 1), expert by expert; in down the columns of y, for one expert after
- * the other.  asks: items to ask for, `down` of them of down; run: until other rows begin. */
+/* What a warp asks for: of 8 rows of w, with all of their k, an item after the other, part by part.  The order of such
+ * rows: in up the columns of h, of gate and then of up (half 1), expert by expert; in down the columns of y, for one
+ * expert after the other.  asks: items to ask for of this part; run: until other rows begin. */
 typedef struct moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk {
     const unsigned char *w;                            /* this lane's first 16 bytes of the next item */
     const float *scale;                                /* fp8: of its half lane % 2 */
     int left;                                          /* bytes of k from the next item on */
-    int unit, d, half, asks, down, run, put;
+    int unit, d, half, part, asks, run, put;
+    moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_halves of;
 } moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk;
 
 /* To item g of rows (unit, d, half).  mine: lane d has the number of the d-th expert in use. */
 MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk *at, int g, int mine)
 {
-    const int down = at->asks <= at->down, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
+    const int down = at->part >> 1, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
     const moek_gemm_args *const a = down ? &p->down : &p->up;
     const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * 1;
     const int step = gated ? a->w_step : 1;
@@ -59,29 +70,48 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_
         at->scale = a->w_scale + ((size_t)e * ((a->w_rows + 127) / 128) + row / 128) * groups + 2 * g + lane % 2;
     }
 }
-/* To the first item of a block's share of up, or of down, that is this warp's. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_start_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk *at, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share s, int used,
-                                   int mine)
+/* To the next rows, or to this warp's first item of the next part that has one. */
+MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_next_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk *at, int mine)
 {
-    const int down = at->asks <= at->down;
-    int v = (int)moek_over_(s.begin, p->over_steps[down]);
-    const int g = s.begin - v * p->steps[down];
-    at->half = 0;
-    if (down) {
-        at->unit = moek_quotient_(v, used);
-        at->d = v - at->unit * used;
-        at->unit += s.unit0;
-    } else {
-        if (p->parts == 2) { at->half = v & 1; v >>= 1; }
-        v += s.unit0;
-        at->d = (int)moek_over_(v, p->over_units);
-        at->unit = v - at->d * p->units[0];
+    int g = 0;
+    if (at->asks > 0) {
+        if (at->part >> 1) {
+            if (++at->d == (at->part == 2 ? at->of.split : at->of.used)) {
+                at->d = at->part == 2 ? 0 : at->of.split;
+                at->unit++;
+            }
+        } else if (p->parts == 2 && !at->half) {
+            at->half = 1;
+        } else {
+            at->half = 0;
+            if (++at->unit == p->units[0]) { at->unit = 0; at->d++; }
+        }
     }
-    moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_seat_(p, at, g, mine);
+    #pragma unroll 1
+    while (at->asks == 0 && ++at->part < 4) {
+        const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share s = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(p, at->of, at->part);
+        const int down = at->part >> 1, nd = max(s.d1 - s.d0, 1);
+        int v = (int)moek_over_(s.begin, p->over_steps[down]);
+        at->asks = s.n;
+        g = s.begin - v * p->steps[down];
+        at->half = !down && p->parts == 2 ? v & 1 : 0;
+        if (!down) v = (v >> (p->parts - 1)) + s.unit0;
+        at->unit = down ? moek_quotient_(v, nd) : (int)moek_over_(v, p->over_units);
+        at->d = v - at->unit * (down ? nd : p->units[0]);
+        if (down) at->unit += s.unit0;
+        else {
+            const int d = at->unit;
+            at->unit = at->d;
+            at->d = d;
+        }
+        at->d += s.d0;
+    }
+    if (at->asks > 0) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_seat_(p, at, g, mine);
 }
-/* Ask for the next item, if there is one.  to: this lane's 16 bytes of each 64 of k, 512 apart. */
+/* Ask for the next item, if there is one (the first time there is none), and find the one after it.  to: this lane's 16
+ * bytes of each 64 of k, 512 apart. */
 MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk *at, unsigned char *ring,
-                                 float *scales, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share down, int used, int mine)
+                                 float *scales, int mine)
 {
     const int lane = threadIdx.x % 32;
     unsigned char *const to = ring + at->put * 2048;
@@ -104,24 +134,11 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_f
         at->left -= 256;
         at->scale += 2;
         if (++at->put == 3) at->put = 0;
-        at->asks--;
-        if (--at->run == 0 && at->asks > 0) {
-            if (at->asks == at->down) {
-                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_start_(p, at, down, used, mine);
-            } else {
-                if (at->asks < at->down) {
-                    if (++at->d == used) { at->d = 0; at->unit++; }
-                } else if (p->parts == 2 && !at->half) {
-                    at->half = 1;
-                } else {
-                    at->half = 0;
-                    if (++at->unit == p->units[0]) { at->unit = 0; at->d++; }
-                }
-                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_seat_(p, at, 0, mine);
-            }
-        } else if (at->asks > 0 && at->asks == at->down) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_start_(p, at, down, used, mine);
+        if (--at->asks == 0) at->run = 0;
+        else at->run--;
     }
     moek_cp_async_commit_();
+    if (at->run == 0 && at->part < 4) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_next_(p, at, mine);
 }
 
 /* sum += item * b: all quarters that mma makes.  f_at: factors of this lane's two tokens, for each half. */
@@ -182,32 +199,53 @@ MOEK_DEVICE float moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(const float *page
 {
     const int lane = threadIdx.x % 32, begin = all * lane / 16, end = all * (lane + 1) / 16;
     const unsigned warps = __ballot_sync(0xffffffff, lane < 16 && max(begin, from) < min(end, until));
-    float sum = 0;
+    float sum = 0, x[16];
     int w;
     #pragma unroll
-    for (w = 0; w < 16; w++) if (warps >> w & 1) sum += pages[w * 32 + lane];
+    for (w = 0; w < 16; w++) x[w] = pages[w * 32 + lane];         /* all at once, whoever's they are */
+    #pragma unroll
+    for (w = 0; w < 16; w++) sum = warps >> w & 1 ? sum + x[w] : sum;
     return sum;
 }
 
-/* The 8 columns that number i of the lanes that bring x or h to shared memory has: its row, and which 128 bytes of w
+/* The first 8 columns of number i of the lanes that bring x or h to shared memory: their row, and which 128 bytes of w
  * they are for. */
 MOEK_DEVICE int moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, int down, int i, int *row, int *group)
 {
-    const int part = i / 16;
+    const int part = i / 8;
     *row = (int)moek_over_(part / 2, p->over_steps[down]);
     *group = part - *row * 2 * p->steps[down];
-    return *group * 128 + i % 16 * 8;
+    return *group * 128 + i % 8 * 8;
 }
-/* These columns as they lie in memory; of h that is the complement, and 0 is what is not there yet. */
-MOEK_DEVICE moek_words_ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, int down, const uint16_t *from, int i, int rows,
-                                         const int *pair_of)
+/* Where columns of x lie, 64 * part behind those: NULL for what is not there. */
+MOEK_DEVICE const uint16_t *moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_x_(const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, int i, int part)
 {
-    const int k = down ? p->down.k : p->up.k;
     int row, group;
-    const int column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(p, down, i, &row, &group);
-    if (row >= rows || column >= k || (down && pair_of[row] < 0))
-        return down ? moek_not_words_(moek_zero_words_()) : moek_zero_words_();
-    return moek_load_relaxed_(from + (size_t)row * k + column);
+    const int column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(p, 0, i, &row, &group) + 64 * part;
+    return row < p->a.tokens && column < p->up.k ? (const uint16_t *)p->a.x + (size_t)row * p->up.k + column : NULL;
+}
+MOEK_DEVICE moek_words_ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(const uint16_t *from)
+{
+    return from ? moek_load_relaxed_(from) : moek_zero_words_();
+}
+/* Columns of h as they lie in memory: the complement, and 0 is what is not there yet. */
+MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_h_(moek_words_ *x, const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params *p, const uint16_t *h, int i, int slots,
+                               const int *pair_of, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share s)
+{
+    int row, group, j;
+    const int column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(p, 1, i, &row, &group);
+    const int ours = row < slots && (unsigned)(pair_of[row] - 4 * s.d0) < 4u * (unsigned)(s.d1 - s.d0);
+    #pragma unroll
+    for (j = 0; j < 2; j++)
+        x[j] = ours && column + 64 * j < p->down.k ? moek_load_relaxed_(h + (size_t)row * p->down.k + column + 64 * j)
+                                                   : moek_not_words_(moek_zero_words_());
+}
+MOEK_DEVICE int moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_there_(const moek_words_ *x)
+{
+    int there = 1, j;
+    #pragma unroll
+    for (j = 0; j < 2; j++) there &= moek_all_there_(x[j]);
+    return there;
 }
 MOEK_DEVICE moek_words_ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(uint2 codes)
 {
@@ -222,8 +260,9 @@ static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_params p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 16, SLOTS = MOEK_FEW_SLOTS,
-           FIRST = 4, ITEM = 2048 };
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2,
+           FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
     MOEK_SHARED_(unsigned char, act);                  /* rows of x, by token; then of h, by slot: 16 bits */
     /* What the sums of an item are multiplied with: x [128 of k][4 tokens]; then
      * h [experts in use][128 of k][4 tokens]. */
@@ -243,22 +282,37 @@ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8
     const int dtype = p.up.dtype;
     /* A lane's part of b. */
     const int token = lane / 4 % 4, bytes = lane / 16 * 128 + lane % 4 * 32;
-    moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share up, down;
+    moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share s;
+    moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_halves of;
     const unsigned char *b_at;
     const float *f_at;
     moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_walk ask;
-    moek_words_ x[FIRST];
+    moek_words_ x[FIRST_X][PARTS];
+    const uint16_t *from[FIRST_X][PARTS];
     float weight = 1, sum[4] = {0, 0, 0, 0};
-    int id, used, mine, row, column, d, live, page, run, turn = 0, slot = 0, i, j;
+    int id, used, mine, row, column, d, live, page, pages0 = 0, run, turn = 0, slot = 0, halves, second, i, j;
 
     if (warp == WARPS - 1) for (i = lane; i < 4 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
+    if (t == 0) {                                      /* on their way to L2 already */
+        moek_prefetch_(a->ids);
+        if (a->weights) moek_prefetch_(a->weights);
+    }
+    for (i = blockIdx.x % 32 + 32 * t; i * 128 < tokens * p.up.k * 2; i += 32 * THREADS)
+        moek_prefetch_((const char *)a->x + i * 128);
+    #pragma unroll
+    for (i = 0; i < FIRST_X; i++)
+        #pragma unroll
+        for (j = 0; j < PARTS; j++) {
+            from[i][j] = (const uint16_t *)moek_now_(moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_x_(&p, t + i * THREADS, j));
+        }
     moek_grid_wait_();
     moek_grid_go_();
     id = lane < slots ? a->ids[lane] : -1;
     if (a->weights && lane < slots) weight = a->weights[lane];
     #pragma unroll
-    for (i = 0; i < FIRST; i++)
-        x[i] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(&p, 0, (const uint16_t *)a->x, t + i * THREADS, tokens, NULL);
+    for (i = 0; i < FIRST_X; i++)
+        #pragma unroll
+        for (j = 0; j < PARTS; j++) x[i][j] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(from[i][j]);
     if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
     {                                                  /* the experts in use, by their first slots */
         const int in = (uint32_t)id < (uint32_t)p.up.experts;
@@ -269,13 +323,12 @@ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8
         if (leads) list[warp][__popc(leaders & before)] = id;
         __syncwarp();
         mine = list[warp][min(lane, max(used - 1, 0))];
-        up = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(&p, used * p.units[0], p.parts * p.steps[0]);
-        down = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(&p, p.units[1], used * p.steps[1]);
-        ask.asks = up.n + down.n; ask.down = down.n; ask.put = 0;
-        if (ask.asks) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_start_(&p, &ask, up.n ? up : down, used, mine);
+        /* Measured: with narrow experts of fp8, what a half costs is more than what it saves. */
+        of.used = used; of.split = p.down.k > 1024 ? (used + 1) / 2 : used;
+        ask.asks = ask.run = ask.put = 0; ask.part = -1; ask.of = of;
         #pragma unroll 1
-        for (i = 0; i < STAGES - 1; i++)
-            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], down, used, mine);
+        for (i = 0; i < STAGES; i++)
+            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], mine);
         if (warp == WARPS - 1) {
             const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
             const int pair = in ? 4 * leader + lane / a->topk : -1;
@@ -299,159 +352,195 @@ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8
         int group;
         column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(&p, 0, i, &row, &group);
         {
-            uint2 codes;
-            const float s = moek_group_codes_(&codes, &x[0], 1, LANES, a->ue8m0, dtype);
+            uint2 codes[PARTS];
+            const float s = moek_group_codes_(codes, x[0], PARTS, LANES, a->ue8m0, dtype);
             if (row < tokens) {
-                moek_store_words_(act + row * pitch + column * 2, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(codes));
-                if (t % 16 == 0) factors[4 * group + row] = s * 1.0f;
+                #pragma unroll
+                for (j = 0; j < PARTS; j++)
+                    moek_store_words_(act + row * pitch + column * 2 + 128 * j, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(codes[j]));
+                if (t % LANES == 0) factors[4 * group + row] = s * 1.0f;
             }
         }
         #pragma unroll
-        for (j = 1; j < FIRST; j++) x[j - 1] = x[j];
-        x[FIRST - 1] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(&p, 0, (const uint16_t *)a->x, i + FIRST * THREADS, tokens, NULL);
+        for (j = 0; j < PARTS; j++) {
+            int to;
+            #pragma unroll
+            for (to = 1; to < FIRST_X; to++) x[to - 1][j] = x[to][j];
+            x[FIRST_X - 1][j] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_x_(&p, i + FIRST_X * THREADS, j));
+        }
     }
     if (t == 0) turn_of = turn;
     __syncthreads();
     turn = turn_of;
+    halves = of.split < used ? 2 : 1;
     h = a->state->h[turn];
 
     /* ---- up ---- */
-    {
-        const int v = (int)moek_over_(up.begin, p.over_steps[0]), g = up.begin - v * p.steps[0];
-        /* (Nobody looks at the sums of a token that is not there: any row will do.) */
-        const unsigned char *const b_first = act + min(token, tokens - 1) * p.pitch[0] + bytes;
-        const float *const f_first = factors + lane % 2 * 2;
-        page = v + warp;
-        run = p.steps[0] - g;
-        b_at = b_first + g * 512;
-        f_at = f_first + 8 * g;
-        live = 3;
-        #pragma unroll 1
-        for (i = up.n; i > 0; i--) {
-            __syncwarp();                                      /* what all have read, may be written */
-            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], down, used, mine);
-            moek_cp_async_wait_(STAGES - 1);
-            __syncwarp();
-            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
-            if (++slot == STAGES) slot = 0;
-            b_at += 512;
-            f_at += 8;
-            if (--run == 0) {
-                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
-                page++;
-                b_at = b_first;
-                f_at = f_first;
-                run = p.steps[0];
-            } else if (i == 1) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
-        }
-    }
-    __syncthreads();
     #pragma unroll 1
-    for (i = t; i < up.units * 32; i += THREADS) {     /* h of unit i / 32 */
-        const int from = i / 32 * up.each, until = from + up.each, half = from + p.steps[0], gated = p.parts == 2;
-        const int of = up.unit0 + i / 32;
-        const float *const first = pages + i / 32 * p.parts * 32;
-        float gate = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(first, from, half, up.all), other = 0;
-        if (gated) other = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(first + 32, half, until, up.all);
-        d = (int)moek_over_(of, p.over_units);
-        column = (of - d * p.units[0]) * 8 + i % 32 / 4;
-        row = slot_of[4 * d + i % 4];
-        if (row >= 0 && column < p.up.n) {
-            const uint16_t *const bias = (const uint16_t *)p.up.bias + (size_t)list[warp][d] * p.up.w_rows;
-            if (p.up.bias) {
-                gate += moek_from_t_(bias[gated ? p.up.gate_first + column * p.up.w_step : column], dtype);
-                if (gated) other += moek_from_t_(bias[p.up.up_first + column * p.up.w_step], dtype);
-            }
-            moek_store_relaxed_(h + (size_t)row * p.up.n + column, moek_not_t_(
-                moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype)));
-        }
-    }
-
-    /* ---- down ---- */
-    #pragma unroll
-    for (i = 0; i < FIRST; i++) x[i] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, t + i * THREADS, slots, pair_of);
-    #pragma unroll 1
-    for (i = t; i - lane < slots * p.steps[1] * 2 * LANES; i += THREADS) {     /* h -> act */
-        const int pitch = p.pitch[1];
-        int group, pair, tries = 0;
-        while (!__all_sync(0xffffffff, moek_all_there_(x[0]))) {
-            if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
-            if (!moek_all_there_(x[0])) x[0] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, i, slots, pair_of);
-        }
-        if (tries)
-            #pragma unroll
-            for (j = 1; j < FIRST; j++)
-                if (!moek_all_there_(x[j])) x[j] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, i + j * THREADS, slots, pair_of);
-        x[0] = moek_not_words_(x[0]);
-        column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(&p, 1, i, &row, &group);
-        pair = row < slots ? pair_of[row] : -1;
+    for (second = 0; second < halves; second++) {
+        s = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(&p, of, second);
         {
-            uint2 codes;
-            const float s = moek_group_codes_(&codes, &x[0], 1, LANES, a->ue8m0, dtype);
-            if (pair >= 0) {
-                moek_store_words_(act + row * pitch + column * 2, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(codes));
-                if (t % 16 == 0) factors[4 * (pair / 4 * p.steps[1] * 2 + group) + pair % 4] = s * weight_of[pair];
-            }
-        }
-        #pragma unroll
-        for (j = 1; j < FIRST; j++) x[j - 1] = x[j];
-        x[FIRST - 1] = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_load_(&p, 1, h, i + FIRST * THREADS, slots, pair_of);
-    }
-    __syncthreads();
-    for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
-        moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
-    {
-        const int v = (int)moek_over_(down.begin, p.over_steps[1]), g = down.begin - v * p.steps[1];
-        const unsigned char *const b_first = act + bytes;
-        const float *const f_first = factors + lane % 2 * 2;
-        const int unit = moek_quotient_(v, max(used, 1));
-        d = v - unit * used;
-        page = unit + warp;
-        run = p.steps[1] - g;
-        b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1] + g * 512;
-        f_at = f_first + 8 * (d * p.steps[1] + g);
-        live = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
-        #pragma unroll 1
-        for (i = down.n; i > 0; i--) {
-            __syncwarp();                                      /* what all have read, may be written */
-            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], down, used, mine);
-            moek_cp_async_wait_(STAGES - 1);
-            __syncwarp();
-            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
-            if (++slot == STAGES) slot = 0;
-            b_at += 512;
-            f_at += 8;
-            if (--run == 0) {
-                if (++d == used) {
-                    d = 0;
-                    f_at = f_first;
+            const int v = (int)moek_over_(s.begin, p.over_steps[0]), g = s.begin - v * p.steps[0];
+            /* (Nobody looks at the sums of a token that is not there: any row will do.) */
+            const unsigned char *const b_first = act + min(token, tokens - 1) * p.pitch[0] + bytes;
+            const float *const f_first = factors + lane % 2 * 2;
+            page = pages0 + v + warp;
+            run = p.steps[0] - g;
+            b_at = b_first + g * 512;
+            f_at = f_first + 8 * g;
+            live = 3;
+            #pragma unroll 1
+            for (i = s.n; i > 0; i--) {
+                __syncwarp();                                      /* what all have read, may be written */
+                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], mine);
+                moek_cp_async_wait_(STAGES - 1);
+                __syncwarp();
+                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
+                if (++slot == STAGES) slot = 0;
+                b_at += 512;
+                f_at += 8;
+                if (--run == 0) {
                     moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
                     page++;
-                } else {
-                    if (i == 1) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
-                }
-                b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
-                live = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
-                run = p.steps[1];
-            } else if (i == 1) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                    b_at = b_first;
+                    f_at = f_first;
+                    run = p.steps[0];
+                } else if (i == 1) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+            }
         }
+        __syncthreads();
+        #pragma unroll 1
+        for (i = t; i < s.units * 32; i += THREADS) {  /* h of unit i / 32 */
+            const int from = i / 32 * s.each, until = from + s.each, half = from + p.steps[0], gated = p.parts == 2;
+            const int unit = s.unit0 + i / 32;
+            const float *const first = pages + (pages0 + i / 32 * p.parts) * 32;
+            float gate = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(first, from, half, s.all), other = 0;
+            if (gated) other = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(first + 32, half, until, s.all);
+            d = (int)moek_over_(unit, p.over_units);
+            column = (unit - d * p.units[0]) * 8 + i % 32 / 4;
+            d += s.d0;
+            row = slot_of[4 * d + i % 4];
+            if (row >= 0 && column < p.up.n) {
+                const uint16_t *const bias = (const uint16_t *)p.up.bias + (size_t)list[warp][d] * p.up.w_rows;
+                if (p.up.bias) {
+                    gate += moek_from_t_(bias[gated ? p.up.gate_first + column * p.up.w_step : column], dtype);
+                    if (gated) other += moek_from_t_(bias[p.up.up_first + column * p.up.w_step], dtype);
+                }
+                moek_store_relaxed_(h + (size_t)row * p.up.n + column, moek_not_t_(
+                    moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype)));
+            }
+        }
+        pages0 = s.units * p.parts + WARPS;            /* of the second half */
+    }
+
+    for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
+        moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
+
+    /* ---- down ---- */
+    pages0 = 0;
+    #pragma unroll 1
+    for (second = 0; second < halves; second++) {
+        const int total = slots * p.steps[1] * 2 * LANES, pitch = p.pitch[1];
+        s = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(&p, of, 2 + second);
+        #pragma unroll
+        for (i = 0; i < FIRST; i++) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_h_(x[i], &p, h, t + i * THREADS, slots, pair_of, s);
+        #pragma unroll 1
+        for (i = t; i - lane < total; i += THREADS) {  /* h -> act */
+            int group, pair, ours, tries = 0;
+            while (!__all_sync(0xffffffff, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_there_(x[0]))) {
+                if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
+                if (!moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_there_(x[0])) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_h_(x[0], &p, h, i, slots, pair_of, s);
+            }
+            if (tries)
+                #pragma unroll
+                for (j = 1; j < FIRST; j++)
+                    if (!moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_there_(x[j])) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_h_(x[j], &p, h, i + j * THREADS, slots, pair_of, s);
+            column = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_part_(&p, 1, i, &row, &group);
+            pair = row < slots ? pair_of[row] : -1;
+            ours = (unsigned)(pair - 4 * s.d0) < 4u * (unsigned)(s.d1 - s.d0);
+            if (__any_sync(0xffffffff, ours)) {
+                #pragma unroll
+                for (j = 0; j < PARTS; j++) x[0][j] = moek_not_words_(x[0][j]);
+                {
+                    uint2 codes[PARTS];
+                    const float s = moek_group_codes_(codes, x[0], PARTS, LANES, a->ue8m0, dtype);
+                    if (ours) {
+                        #pragma unroll
+                        for (j = 0; j < PARTS; j++)
+                            moek_store_words_(act + row * pitch + column * 2 + 128 * j, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_fp16_(codes[j]));
+                        if (t % LANES == 0) factors[4 * (pair / 4 * p.steps[1] * 2 + group) + pair % 4] = s * weight_of[pair];
+                    }
+                }
+            }
+            #pragma unroll
+            for (j = 0; j < PARTS; j++) {
+                int to;
+                #pragma unroll
+                for (to = 1; to < FIRST; to++) x[to - 1][j] = x[to][j];
+            }
+            moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_h_(x[FIRST - 1], &p, h, i + FIRST * THREADS, slots, pair_of, s);
+        }
+        __syncthreads();
+        {
+            const int v = (int)moek_over_(s.begin, p.over_steps[1]), g = s.begin - v * p.steps[1];
+            const unsigned char *const b_first = act + bytes;
+            const float *const f_first = factors + lane % 2 * 2;
+            const int unit = moek_quotient_(v, max(s.d1 - s.d0, 1));
+            const float *const f_part = f_first + 8 * s.d0 * p.steps[1];
+            d = s.d0 + v - unit * (s.d1 - s.d0);
+            page = pages0 + unit + warp;
+            run = p.steps[1] - g;
+            b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1] + g * 512;
+            f_at = f_first + 8 * (d * p.steps[1] + g);
+            live = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
+            #pragma unroll 1
+            for (i = s.n; i > 0; i--) {
+                __syncwarp();                                      /* what all have read, may be written */
+                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, scale_of[warp][0], mine);
+                moek_cp_async_wait_(STAGES - 1);
+                __syncwarp();
+                moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
+                if (++slot == STAGES) slot = 0;
+                b_at += 512;
+                f_at += 8;
+                if (--run == 0) {
+                    if (++d == s.d1) {
+                        d = s.d0;
+                        f_at = f_part;
+                        moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                        page++;
+                    } else {
+                        if (i == 1) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                    }
+                    b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
+                    live = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
+                    run = p.steps[1];
+                } else if (i == 1) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+            }
+        }
+        pages0 = s.units + WARPS;
     }
     __syncthreads();
-    #pragma unroll 1
-    for (i = t; i < down.units * 32; i += THREADS) {   /* y of unit i / 32 */
-        const int from = i / 32 * down.each;
-        float y = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(pages + i / 32 * 32, from, from + down.each, down.all);
-        column = (down.unit0 + i / 32) * 8 + i % 32 / 4;
-        if (i % 4 < tokens && column < p.down.n) {
-            const size_t to = (size_t)(i % 4) * p.down.n + column;
-            if (p.down.bias)
-                for (d = 0; d < used; d++) {
-                    if (slot_of[4 * d + i % 4] < 0) continue;
-                    const uint16_t *const bias = (const uint16_t *)p.down.bias + (size_t)list[warp][d] * p.down.w_rows;
-                    y += weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
-                }
-            if (a->addend) y += moek_from_t_(((const uint16_t *)a->addend)[to], dtype);
-            ((uint16_t *)a->y)[to] = moek_to_t_(y, dtype);
+    {
+        const moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share first = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_share_(&p, of, 2);
+        #pragma unroll 1
+        for (i = t; i < s.units * 32; i += THREADS) {  /* y of unit i / 32 */
+            const float *const page = pages + i / 32 * 32;
+            float y = moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(page, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
+            if (halves > 1) y += moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
+            column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
+            if (i % 4 < tokens && column < p.down.n) {
+                const size_t to = (size_t)(i % 4) * p.down.n + column;
+                if (p.down.bias)
+                    for (d = 0; d < used; d++) {
+                        if (slot_of[4 * d + i % 4] < 0) continue;
+                        const uint16_t *const bias =
+                            (const uint16_t *)p.down.bias + (size_t)list[warp][d] * p.down.w_rows;
+                        y += weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
+                    }
+                if (a->addend) y += moek_from_t_(((const uint16_t *)a->addend)[to], dtype);
+                ((uint16_t *)a->y)[to] = moek_to_t_(y, dtype);
+            }
         }
     }
 #endif

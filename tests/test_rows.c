@@ -1204,6 +1204,9 @@ static void test_layer_few(void)
     /* Fewer items than warps. */
     layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, round_up(520, now.row->granule), now.row->granule, IDS_RANDOM);
     layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, now.row->granule, now.row->granule, IDS_RANDOM);
+    /* Wide experts: in halves, whatever the format. */
+    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 1, 2, 7, round_up(136, now.row->granule), round_up(1100, now.row->granule),
+               IDS_RANDOM);
     if (SMALL) return;
     /* Many experts; a k of many items; more than a block's threads in a row of x. */
     layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 4, 8, 1000, round_up(64, now.row->granule), round_up(64, now.row->granule),

@@ -131,6 +131,15 @@ MOEK_DEVICE void moek_cp_async_commit_(void) { asm volatile("cp.async.commit_gro
 /* At most `n` (a constant) groups of this thread are still on their way. */
 #define moek_cp_async_wait_(n) asm volatile("cp.async.wait_group %0;\n" :: "n"(n) : "memory")
 
+/* 128 bytes around p on their way to L2.  Does no harm if others write them meanwhile. */
+MOEK_DEVICE void moek_prefetch_(const void *p) { asm volatile("prefetch.global.L2 [%0];\n" :: "l"(p)); }
+/* p, reckoned where it stands in the program. */
+MOEK_DEVICE const void *moek_now_(const void *p)
+{
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
 /* Copy 4 bytes likewise, through L1. */
 MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
 {
@@ -308,6 +317,8 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
     ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
 MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
+MOEK_FN void moek_prefetch_(const void *p) { (void)p; }
+MOEK_FN const void *moek_now_(const void *p) { return p; }
 MOEK_FN unsigned moek_multiprocessors_(void) { return 1; }            /* blocks run one after another: none may wait */
 MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks) { *count += blocks; }
 MOEK_FN int moek_turn_(unsigned long long *count, unsigned blocks) { return (int)((*count)++ / blocks & 1); }

@@ -230,10 +230,10 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     const long long h_steps = ((long long)inter * element + 255) / 256;
     const long long step = 512 / element;                      /* in two bytes an element */
     const long long x = tokens * (x_steps * step + 64), h = slots * (h_steps * step + 64);     /* 64: against banks */
-    const long long up = (used * ((inter + 7) / 8) + blocks - 1) / blocks * (gated ? 2 : 1);
+    const long long up = ((used * ((inter + 7) / 8) + blocks - 1) / blocks + 1) * (gated ? 2 : 1);      /* of halves */
     const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
     const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
-    const long long pages = 128 * ((up > down ? up : down) + 32);                              /* 32: more than warps */
+    const long long pages = 128 * ((up > 2 * down ? up : 2 * down) + 32);                      /* 32: twice the warps */
     moek_few few = {0, 0, 0, 0};
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;

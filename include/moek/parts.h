@@ -419,7 +419,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
 /* The most at which it was measured to win, or, if it was asked for, that it may have. */
 static int moek_few_most_(const moek_plan *plan)
 {
-    return plan->layers_demanded || plan->config.inter <= 1024 ? 4 : 1;
+    return plan->layers_demanded || plan->config.inter <= 1024 ? 4 : 2;
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
