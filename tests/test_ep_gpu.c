@@ -318,11 +318,11 @@ static void *open_side(void *p)
     k->status = moek_ep_open(&k->ep, &g, k->out ? base : k->gpu ? s->gpu_base : s->host_base);
     return NULL;
 }
-/* low_latency on GPUs: what has not come yet is 0. */
+/* low_latency on GPUs: of what comes back, that which has not come yet is 0. */
 static int leaves_zeros(const side *k) { return k->gpu && !k->out && k->group.kind == MOEK_EP_LOW_LATENCY; }
 static void check_zeros(const scene *s, const side *k)
 {
-    const size_t at = k->ep.layout.rows, n = k->window_size - at;
+    const size_t at = k->ep.layout.partial, n = k->window_size - at;
     unsigned char *rows;
     size_t i;
     if (!leaves_zeros(k)) return;
@@ -330,7 +330,7 @@ static void check_zeros(const scene *s, const side *k)
     on(k);
     mem_get(1, rows, k->window + at, n);
     for (i = 0; i < n && !rows[i]; i++) { }
-    CHECK(i == n, "%s: rank %d left byte %lu of its rows behind", s->what, k->group.rank, (unsigned long)i);
+    CHECK(i == n, "%s: rank %d left byte %lu of what came back", s->what, k->group.rank, (unsigned long)i);
     free(rows);
 }
 
@@ -369,9 +369,9 @@ static int opened(scene *s, side *sides)
     for (r = 0; r < s->group.ranks; r++)
         ok &= CHECK(sides[r].status == MOEK_OK, "%s: rank %d does not open: %s", s->what, r, sides[r].ep.why);
     for (r = 0; r < s->group.ranks && ok; r++) {       /* as if long in use */
-        const size_t at = sides[r].ep.layout.rows;
-        if (leaves_zeros(&sides[r])) continue;
-        refill(&sides[r], sides[r].window + at, sides[r].window_size - at, 0x7b);
+        const moek_ep_layout *l = &sides[r].ep.layout;
+        const size_t at = l->rows, end = leaves_zeros(&sides[r]) ? l->partial : sides[r].window_size;
+        refill(&sides[r], sides[r].window + at, end - at, 0x7b);
         if (sides[r].out) refill(&sides[r], sides[r].out + at, sides[r].window_size - at, 0x6a);
     }
     return ok;
@@ -675,6 +675,7 @@ static int exchanged(scene *s)
         if (kind == MOEK_EP_LOW_LATENCY) compare_arrived(s, r);
         else compare_standard(s, r);
     for (r = 0; r < s->group.ranks; r++) give_out(s, r);
+    sync_devices(s);                                   /* a copy may still be on its way when the call returns */
     if (!finalized(s)) return 0;
     sync_all(s);
     compare_y(s, s->host[0].plan.config.dtype == MOEK_DTYPE_FP16 ? 1e-4 : 6e-4);
@@ -1354,7 +1355,7 @@ static void two_in_flight(void)
 }
 
 /* What moek_ep.h says of the ways to combine, entry by entry, as in test_ep.c: the sizes of partial sums are added up
- * in `partials`, from what REDUCED_F32 leaves in the window (slot p: of rank p). */
+ * in `partials`, from what REDUCED_F32 leaves in the twin's window (slot p: of rank p). */
 static uint16_t *combined(int combine, int quant, double *partials, int *n)
 {
     scene *s = scene_new(gpus > 3 ? 4 : 1, combine, TOPK, quant, "bounds");
@@ -1366,9 +1367,9 @@ static uint16_t *combined(int combine, int quant, double *partials, int *n)
     if (staged(s, UNIFORM) && layered(s)) y = y_of(s, s->gpu);
     *n = s->total * HIDDEN;
     for (r = 0; r < TOPK && y && combine == MOEK_EP_REDUCED_F32; first += s->tokens[r++]) {
-        const moek_ep *const ep = &s->gpu[r].ep;
+        const moek_ep *const ep = &s->host[r].ep;
         float *const sums = (float *)malloc(4 * MOST * TOPK * h);
-        get(&s->gpu[r], sums, s->gpu[r].window + ep->layout.partial, 4 * MOST * TOPK * h);
+        get(&s->host[r], sums, s->host[r].window + ep->layout.partial, 4 * MOST * TOPK * h);
         for (t = 0; t < s->tokens[r]; t++)
             for (p = 0; p < TOPK; p++) {
                 const int32_t *ids = s->whole.args.topk_ids + (first + t) * TOPK;

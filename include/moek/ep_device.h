@@ -12,12 +12,13 @@
  * Few tokens (low_latency) are waited for by latency: a block a row, or a stretch of one.  Many go by wires: a warp a
  * row, on the way out on 24 multiprocessors at most, the others are free for what the caller has to compute.
  *
- * WORDS of low_latency say themselves that they are there: 4 bytes travel as their complement, 0 is what has not come,
- * and who has read them leaves 0 behind.  So there is no fence, no barrier and no second look between who writes and
- * who reads.  giveback and send publish at once how many tokens there are (one block does).
- * MARKS.  Rows of the other kinds that come back are not counted until all are there: each is marked with the
- * operation's number by who wrote it, and added up while others are on their way.  Rows that go out are published when
- * all are there, by the last block (a counter in the window, which it leaves as it was).
+ * WORDS that come back by low_latency say themselves that they are there: 4 bytes travel as their complement, 0 is what
+ * has not come, and who has read them leaves 0 behind.  So there is no fence, no barrier and no second look between who
+ * writes and who reads.
+ * MARKS.  Rows that low_latency sends, and those that come back by the other kinds, are not counted until they are
+ * there: each is marked with the operation's number by who wrote it, and taken while others are on their way.
+ * giveback, and send of low_latency, publish at once how many tokens there are (one block does).  The other kinds' rows
+ * that go out are published when all are there, by the last block (a counter in the window, left as it was).
  *
  * Each block waits for itself, and no block for another one of its kernel: so kernels need not be resident as a whole.
  * (That is why counts is a kernel of its own: blocks of send wait for those of their own rank, too.)
@@ -70,7 +71,7 @@ MOEK_DEVICE uint64_t moek_clock_ns_(void)
     asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
     return t;
 }
-/* 16 and 4 bytes that a peer may be writing, or wait for: each 4 of them come whole, in no order. */
+/* 16 bytes that a peer may be writing, or wait for: each 4 of them come whole, in no order. */
 MOEK_DEVICE moek_words_ moek_load_words_sys_(const void *p)
 {
     moek_words_ v;
@@ -82,16 +83,6 @@ MOEK_DEVICE void moek_store_words_sys_(void *p, moek_words_ v)
 {
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
                  :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
-}
-MOEK_DEVICE uint32_t moek_load4_sys_(const void *p)
-{
-    uint32_t v;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-MOEK_DEVICE void moek_store4_sys_(void *p, uint32_t v)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;\n" :: "l"(p), "r"(v) : "memory");
 }
 /* 4 bytes past L1. */
 MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
@@ -116,19 +107,17 @@ MOEK_FN uint64_t moek_clock_ns_(void)                 /* asked by those who wait
     MOEK_EP_PAUSE();
     return 1000000 * MOEK_EP_MS();
 }
-MOEK_FN uint32_t moek_load4_sys_(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_RELAXED); }
-MOEK_FN void moek_store4_sys_(void *p, uint32_t v) { __atomic_store_n((uint32_t *)p, v, __ATOMIC_RELAXED); }
 MOEK_FN moek_words_ moek_load_words_sys_(const void *p)
 {
     moek_words_ v;
     int i;
-    for (i = 0; i < 4; i++) v.w[i] = moek_load4_sys_((const char *)p + 4 * i);
+    for (i = 0; i < 4; i++) v.w[i] = __atomic_load_n((const uint32_t *)p + i, __ATOMIC_RELAXED);
     return v;
 }
 MOEK_FN void moek_store_words_sys_(void *p, moek_words_ v)
 {
     int i;
-    for (i = 0; i < 4; i++) moek_store4_sys_((char *)p + 4 * i, v.w[i]);
+    for (i = 0; i < 4; i++) __atomic_store_n((uint32_t *)p + i, v.w[i], __ATOMIC_RELAXED);
 }
 MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 #endif
@@ -170,7 +159,7 @@ MOEK_DEVICE uint32_t *moek_ep_gpu_counts_(const moek_ep_gpu_ *g, int rank, int f
 {
     return (uint32_t *)(g->base[rank] + moek_ep_counts_at_(&g->layout, g->ranks, g->handle, from));
 }
-/* Of a row of partial: the operation that wrote it last. */
+/* Of a row of dispatch (low_latency) or of partial (the others): the operation that wrote it last. */
 MOEK_DEVICE uint64_t *moek_ep_gpu_mark_(const moek_ep_gpu_ *g, int rank, size_t row)
 {
     return moek_ep_gpu_word_(g, rank, moek_ep_mark_at_(&g->layout, g->handle, row));
@@ -271,14 +260,13 @@ MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, u
     return 0;
 }
 
-/* What travels by low_latency says itself that it is there: 4 bytes are sent as their complement, 0 is what has not
+/* What comes back by low_latency says itself that it is there: 4 bytes are sent as their complement, 0 is what has not
  * come, and who has read them leaves 0 behind.  (Of 4 bytes that are all ones the first bit is lost, a NaN's sign.) */
-MOEK_DEVICE uint32_t moek_ep_sent4_(uint32_t w) { return ~w ? ~w : 0x80000000; }
 MOEK_DEVICE moek_words_ moek_ep_sent_(moek_words_ v)
 {
     int i;
     #pragma unroll
-    for (i = 0; i < 4; i++) v.w[i] = moek_ep_sent4_(v.w[i]);
+    for (i = 0; i < 4; i++) v.w[i] = ~v.w[i] ? ~v.w[i] : 0x80000000;
     return v;
 }
 MOEK_DEVICE int moek_ep_is_there_(moek_words_ v) { return v.w[0] && v.w[1] && v.w[2] && v.w[3]; }
@@ -327,13 +315,14 @@ MOEK_DEVICE int moek_ep_gpu_arrive_(const moek_ep_gpu_ *g, int phase, int *count
 }
 
 /* What a block publishes with, a thread a peer; read early, since it takes a while. */
-typedef struct moek_ep_news_ { uint64_t sent, arrived; } moek_ep_news_;
+typedef struct moek_ep_news_ { uint64_t sent, arrived, operations; } moek_ep_news_;
 /* `other`: the phase of the kernels before, all of whose rows have arrived and been read. */
 MOEK_DEVICE moek_ep_news_ moek_ep_gpu_news_(const moek_ep_gpu_ *g, int phase, int other)
 {
     const int p = moek_ep_gpu_turn_(g, threadIdx.x);
-    moek_ep_news_ n = { 0, 0 };
+    moek_ep_news_ n = { 0, 0, 0 };
     if ((int)threadIdx.x >= g->ranks) return n;
+    n.operations = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).operations) + 1;
     n.sent = moek_load_relaxed_sys_(moek_ep_gpu_local_(g, phase).sent + p);
     n.arrived = moek_load_relaxed_sys_(moek_ep_gpu_flag_(g, g->rank, 0, other, p));
     return n;
@@ -354,7 +343,7 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     if ((int)threadIdx.x >= g->ranks) return;
     operations = *moek_ep_gpu_local_(g, other).operations;
     news.sent += (uint64_t)1 << 40 | (uint64_t)g->tag << 32 | (uint32_t)counts[p];
-    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations += 1;       /* who sees my own flag sees that, too */
+    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations = news.operations;  /* giveback asks behind my flag */
     moek_fence_sys_();
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 1, other, moek_ep_gpu_mine_(g, p)), operations);
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 0, phase, moek_ep_gpu_mine_(g, p)), news.sent);
@@ -402,33 +391,15 @@ MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
     if (g->ranks > 32) s.to |= (uint64_t)__reduce_or_sync(0xffffffff, (uint32_t)(bit >> 32)) << 32;
     return s;
 }
-/* By a warp: ids and weights of a row of rank p; few: as they travel by low_latency, where no id is MOEK_EP_NO_ID_. */
-enum { MOEK_EP_NO_ID_ = 0x7fffffff };
-MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s, int few)
+/* By a warp: ids and weights of a row of rank p. */
+MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s)
 {
     const moek_ep_layout *const l = &a->g.layout;
-    const int lane = threadIdx.x % 32, is = s.place >= 0 && s.place >> 16 == p;
-    uint32_t *const ids = (uint32_t *)moek_ep_gpu_field_(&a->g, p, l->ids, row);
-    uint32_t *const weights = (uint32_t *)moek_ep_gpu_field_(&a->g, p, l->weights, row);
+    const int lane = threadIdx.x % 32;
     if (lane >= a->g.slots) return;
-    if (few) {
-        moek_store4_sys_(ids + lane, moek_ep_sent4_(is ? (uint32_t)s.place & 0xffff : (uint32_t)MOEK_EP_NO_ID_));
-        moek_store4_sys_(weights + lane, moek_ep_sent4_(moek_bits_(s.weight)));
-        return;
-    }
-    ids[lane] = is ? (uint32_t)s.place & 0xffff : (uint32_t)-1;
-    weights[lane] = moek_bits_(s.weight);
-}
-/* A word of x, of scales. */
-MOEK_DEVICE void moek_ep_gpu_put_words_(char *to, moek_words_ v, int few)
-{
-    if (few) moek_store_words_sys_(to, v);
-    else moek_store_words_(to, v);
-}
-MOEK_DEVICE void moek_ep_gpu_put4_(uint32_t *to, uint32_t w, int few)
-{
-    if (few) moek_store4_sys_(to, moek_ep_sent4_(w));
-    else *to = w;
+    ((int32_t *)moek_ep_gpu_field_(&a->g, p, l->ids, row))[lane] =
+        s.place >= 0 && s.place >> 16 == p ? s.place & 0xffff : -1;
+    ((float *)moek_ep_gpu_field_(&a->g, p, l->weights, row))[lane] = s.weight;
 }
 /* Words of scales on the wire: a float a group, or with ue8m0 a byte, its exponent, of four groups side by side. */
 MOEK_DEVICE int moek_ep_scale_words_(int groups, int ue8m0) { return ue8m0 ? (groups + 3) / 4 : groups; }
@@ -459,13 +430,11 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint
                                          moek_words_ *v, int me, int team)
 {
     const moek_ep_layout *const l = &a->g.layout;
-    const int few = team != 32, words = moek_ep_scale_words_(a->groups, a->ue8m0);
+    const int words = moek_ep_scale_words_(a->groups, a->ue8m0);
     const uint32_t *const scale = a->scale + (size_t)token * a->groups;
     int w0, d, i, j;
     for (w0 = 0; w0 < a->row_words; w0 += MOEK_EP_DEPTH_ * team) {
         if (w0) moek_ep_gpu_fetch_words_(a, token, w0, v, me, team);
-        #pragma unroll
-        for (d = 0; d < MOEK_EP_DEPTH_ && few; d++) v[d] = moek_ep_sent_(v[d]);
         for (i = 0; i < a->g.ranks; i++) {
             const int p = moek_ep_gpu_turn_(&a->g, i);
             char *x;
@@ -474,15 +443,14 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint
             #pragma unroll
             for (d = 0; d < MOEK_EP_DEPTH_; d++) {
                 const int w = w0 + d * team + me;
-                if (w < a->row_words) moek_ep_gpu_put_words_(x + 16 * (size_t)w, v[d], few);
+                if (w < a->row_words) moek_store_words_(x + 16 * (size_t)w, v[d]);
             }
         }
     }
     for (j = me; j < words; j += team) {
         const uint32_t w = a->ue8m0 ? moek_ep_pack_scales_(scale + 4 * j, a->groups - 4 * j) : scale[j];
         for (i = 0; i < a->g.ranks; i++)
-            if (to >> i & 1)
-                moek_ep_gpu_put4_((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus) + j, w, few);
+            if (to >> i & 1) ((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus))[j] = w;
     }
 }
 
@@ -502,7 +470,7 @@ MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, int token, i
 MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, uint64_t to, const int *row, int plus, float s,
                                           int turn, uint32_t *keep, int few)
 {
-    const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;     /* 1 << by: a turn's */
+    const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;   /* a turn's: 1 << by */
     const int words = moek_ep_scale_words_(a->groups, a->ue8m0), at = ((turn & ~mask) << by) + lane;
     uint32_t w = __shfl_sync(0xffffffff, moek_bits_(s), lane % 4 * 8);
     int i;
@@ -513,9 +481,7 @@ MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, uint64_t to, c
     if (at >= words || lane > (mask << by | ((1 << by) - 1))) return;
     #pragma unroll 1
     for (i = 0; i < a->g.ranks; i++)
-        if (to >> i & 1)
-            moek_ep_gpu_put4_((uint32_t *)moek_ep_gpu_field_(&a->g, i, a->g.layout.scale, row[i] + plus) + at, *keep,
-                              few);
+        if (to >> i & 1) ((uint32_t *)moek_ep_gpu_field_(&a->g, i, a->g.layout.scale, row[i] + plus))[at] = *keep;
 }
 MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, int plus,
                                          moek_words_ *v, int me, int team, int dtype)
@@ -534,7 +500,6 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint
             uint2 two[2];
             s[d] = moek_group_codes_(two, v + 2 * d, 2, LANES, a->ue8m0, dtype);
             q[d].w[0] = two[0].x; q[d].w[1] = two[0].y; q[d].w[2] = two[1].x; q[d].w[3] = two[1].y;
-            if (few) q[d] = moek_ep_sent_(q[d]);
         }
         for (i = 0; i < a->g.ranks; i++) {
             const int p = moek_ep_gpu_turn_(&a->g, i);
@@ -543,8 +508,7 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint
             for (d = 0; d < DEPTH; d++) {
                 const int w = w0 + d * team + me;
                 if (w < a->row_words)
-                    moek_ep_gpu_put_words_(moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus) + 16 * (size_t)w, q[d],
-                                           few);
+                    moek_store_words_(moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus) + 16 * (size_t)w, q[d]);
             }
         }
         #pragma unroll
@@ -604,7 +568,7 @@ MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int
     return (int)__reduce_add_sync(0xffffffff, (uint32_t)before);
 }
 
-/* A block a token; and one that tells of them all. */
+/* A block a token, which marks its row; and one that tells of them all. */
 MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
 {
     enum { WARPS = MOEK_EP_THREADS_ / 32 };
@@ -614,6 +578,7 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
     moek_words_ v[MOEK_EP_DEPTH_];
     moek_ep_news_ news;
     moek_ep_ask_ ask;
+    uint64_t operation;
     int t, k, p;
     moek_grid_wait_();
     moek_grid_go_();
@@ -626,6 +591,7 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
     }
     if (me < g->ranks) row[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
     ask = moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH);
+    operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
     for (t = (int)blockIdx.x - 1; t < a->tokens; t += blocks) {
         moek_ep_slots_ s;
         moek_ep_gpu_fetch_(a, t, quantize, v, me, MOEK_EP_THREADS_);
@@ -633,7 +599,7 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
         if (t == (int)blockIdx.x - 1 && __syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, ask))) return;
         moek_ep_gpu_send_row_(a, t, quantize, s.to, row, t, v, me, MOEK_EP_THREADS_);
         for (p = warp; p < g->ranks; p += WARPS)
-            moek_ep_gpu_put_slots_(a, p, (size_t)row[p] + t, s, 1);
+            moek_ep_gpu_put_slots_(a, p, (size_t)row[p] + t, s);
         for (k = warp; k < g->slots; k += WARPS) {
             const int place = __shfl_sync(0xffffffff, s.place, k), id = __shfl_sync(0xffffffff, s.id, k);
             int order;
@@ -641,8 +607,12 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
             order = moek_ep_gpu_order_(a, t, k, id);
             p = place >> 16;
             if (lane == 0)
-                moek_store4_sys_((uint32_t *)moek_ep_gpu_field_(g, p, g->layout.order, (size_t)row[p] + t) + k,
-                                 moek_ep_sent4_((uint32_t)order));
+                ((int32_t *)moek_ep_gpu_field_(g, p, g->layout.order, (size_t)row[p] + t))[k] = order;
+        }
+        __syncthreads();
+        if (me < g->ranks) {
+            p = moek_ep_gpu_turn_(g, me);
+            moek_ep_gpu_mark_row_(g, p, (size_t)row[p] + t, operation);
         }
     }
 }
@@ -750,7 +720,6 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
     int t = number * a->each, end = min(t + a->each, a->tokens), p, room = 0;
     moek_words_ v[MOEK_EP_DEPTH_];
-    moek_ep_news_ news;
     moek_grid_wait_();
     moek_grid_go_();
     if (!g->packed && me < g->ranks) {
@@ -760,7 +729,6 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH)))) return;
     if (g->packed) room = moek_ep_gpu_room_(g, begin, all);
     if (room > 0) return;
-    news = moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before);       /* the counts of all are there */
     if (room) end = t;
     for (p = lane; p < g->ranks && t < end; p += 32)
         row[warp][p] = begin[p] + (g->packed ? a->before[number * g->ranks + p] : t);
@@ -772,7 +740,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
         if (g->gather) s.to = ~(uint64_t)0 >> (64 - g->ranks);
         for (p = 0; p < g->ranks; p++) {
             if (!(s.to >> p & 1)) continue;
-            moek_ep_gpu_put_slots_(a, p, row[warp][p], s, 0);
+            moek_ep_gpu_put_slots_(a, p, row[warp][p], s);
             if (lane == 0) *(int32_t *)moek_ep_gpu_field_(g, p, g->layout.token, row[warp][p]) = t;
         }
         moek_ep_gpu_send_row_(a, t, quantize, s.to, row[warp], 0, v, lane, 32);
@@ -780,7 +748,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
         for (p = lane; p < g->ranks; p += 32) row[warp][p] += (int)(s.to >> p & 1);
         __syncwarp();
     }
-    moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, news, gridDim.x, all);
+    moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before), gridDim.x, all);
 }
 
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
@@ -824,88 +792,58 @@ MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, uint32_t *scale,
     for (i = 0; i < 4; i++) if (4 * j + i < a->groups) scale[4 * j + i] = (w >> 8 * i & 0xff) << 23;
 }
 
-/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before.  Not 0 in
- * one thread: the group has ended. */
+/* Words me, me + THREADS, ... of a stretch of a received row. */
 enum { MOEK_EP_TAKEN_ = 4 };
-MOEK_DEVICE int moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size_t row)
+MOEK_DEVICE void moek_ep_gpu_look_(const moek_ep_receive_ *a, const char *x, int w0, moek_words_ *v)
+{
+    int d;
+    #pragma unroll
+    for (d = 0; d < MOEK_EP_TAKEN_; d++) {
+        const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
+        v[d] = w < a->row_words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
+    }
+}
+/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before. */
+MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const moek_ep_layout *const l = &g->layout;
     const int me = threadIdx.x, lane = me % 32, is = lane < g->slots;
+    const char *const x = moek_ep_gpu_field_(g, g->rank, l->x, row);
+    const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(g, g->rank, l->scale, row);
+    const int id = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row))[lane] : -1;
+    int at = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row))[lane] : 0;
+    const float weight = is ? ((const float *)moek_ep_gpu_field_(g, g->rank, l->weights, row))[lane] : 0;
     const int words = moek_ep_scale_words_(a->groups, a->ue8m0);
-    char *const x = moek_ep_gpu_field_(g, g->rank, l->x, row);
-    uint32_t *const scale = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->scale, row);
-    uint32_t *const ids = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row) + lane;
-    uint32_t *const weights = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->weights, row) + lane;
-    uint32_t *const orders = (uint32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row) + lane;
-    uint32_t id = 0, weight = 0, order = 0, slots, left, comes, few;
-    moek_ep_patience_ wait = { 0, 0 };
+    uint32_t slots, left;
     moek_words_ v[MOEK_EP_TAKEN_];
-    int w0, j0, d, s, at = MOEK_EP_ABSENT_, ended = 0;
-    #pragma unroll
-    for (d = 0; d < MOEK_EP_TAKEN_; d++)               /* also where it has no expert here: no time to ask first */
-        v[d] = d * MOEK_EP_THREADS_ + me < a->row_words
-             ? moek_load_words_sys_(x + 16 * (size_t)(d * MOEK_EP_THREADS_ + me)) : moek_zero_words_();
-    few = MOEK_EP_THREADS_ - 1 - me < words ? moek_load4_sys_(scale + MOEK_EP_THREADS_ - 1 - me) : 0;
-    while (is && !ended) {
-        if (!id) id = moek_load4_sys_(ids);
-        if (!weight) weight = moek_load4_sys_(weights);
-        if (!order) order = moek_load4_sys_(orders);
-        if (id && weight && (order || ~id == MOEK_EP_NO_ID_)) break;
-        ended = moek_ep_gpu_enough_(g, &wait);
-    }
-    if (is && !ended && ~id != MOEK_EP_NO_ID_) {
-        at = (int)~order;
-        for (s = 0; s < from; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[~id];
-        at = at < a->rows_per_expert ? (int)~id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
-    }
-    if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_DISPATCH, from);
-    if (__syncthreads_or(ended)) return 1;             /* all warps have read */
-    if (is && me < 32) {
-        *ids = *weights = 0;
-        if (at != MOEK_EP_ABSENT_) *orders = 0;
-        a->weights[row * g->slots + lane] = moek_float_(~weight);
-        a->slot_row[row * g->slots + lane] = at;
-    }
-    comes = __ballot_sync(0xffffffff, at != MOEK_EP_ABSENT_);
+    int w0, d, j, s;
+    moek_ep_gpu_look_(a, x, 0, v);                     /* also where it has no expert here: no time to ask first */
+    for (s = 0; s < from && id >= 0; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[id];
+    at = id < 0 ? MOEK_EP_ABSENT_ : at < a->rows_per_expert ? id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
+    if (is && me < 32) a->weights[row * g->slots + lane] = weight;
+    if (is && me < 32) a->slot_row[row * g->slots + lane] = at;
     slots = __ballot_sync(0xffffffff, at >= 0);
-    for (w0 = j0 = 0; comes && (w0 < a->row_words || j0 < words); w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
-        const int j = j0 + MOEK_EP_THREADS_ - 1 - me;  /* scales: by the last threads */
-        for (; !ended; ended = moek_ep_gpu_enough_(g, &wait)) {
-            int late = 0;
-            #pragma unroll
-            for (d = 0; d < MOEK_EP_TAKEN_; d++) {
-                const int w = w0 + d * MOEK_EP_THREADS_ + me;
-                if (w >= a->row_words || moek_ep_is_there_(v[d])) continue;
-                v[d] = moek_load_words_sys_(x + 16 * (size_t)w);
-                late |= !moek_ep_is_there_(v[d]);
-            }
-            if (j < words && !few) late |= !(few = moek_load4_sys_(scale + j));
-            if (!late) break;
-        }
-        #pragma unroll
-        for (d = 0; d < MOEK_EP_TAKEN_; d++) {
-            const int w = w0 + d * MOEK_EP_THREADS_ + me;
-            if (w < a->row_words) moek_store_words_(x + 16 * (size_t)w, moek_zero_words_());
-            v[d] = moek_not_words_(v[d]);
-        }
-        if (j < words) scale[j] = 0;
+    for (w0 = 0; w0 < a->row_words && slots; w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
+        if (w0) moek_ep_gpu_look_(a, x, w0, v);
         for (left = slots; left; left &= left - 1) {
-            const size_t to = (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1);
+            char *const to = a->x + (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1) * a->row_words * 16;
             #pragma unroll
             for (d = 0; d < MOEK_EP_TAKEN_; d++) {
                 const int w = w0 + d * MOEK_EP_THREADS_ + me;
-                if (w < a->row_words) moek_store_words_(a->x + (to * a->row_words + w) * 16, v[d]);
+                if (w < a->row_words) moek_store_words_(to + 16 * (size_t)w, v[d]);
             }
-            if (j < words) moek_ep_gpu_unpack_(a, a->scale + to * a->groups, j, ~few);
         }
-        #pragma unroll
-        for (d = 0; d < MOEK_EP_TAKEN_; d++) v[d] = moek_zero_words_();
-        few = 0;
-        j0 += MOEK_EP_THREADS_;
     }
-    if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_DISPATCH, from);
-    return ended;
+    for (w0 = 0; w0 < words && slots; w0 += MOEK_EP_THREADS_) {     /* by the last threads */
+        uint32_t value = 0;
+        j = w0 + MOEK_EP_THREADS_ - 1 - me;
+        if (j < words) value = scale[j];
+        for (left = slots; left; left &= left - 1) {
+            const int to = __shfl_sync(0xffffffff, at, __ffs(left) - 1);
+            if (j < words) moek_ep_gpu_unpack_(a, a->scale + (size_t)to * a->groups, j, value);
+        }
+    }
 }
 
 /* Blocks without a row also wait for the kernel ahead: the one behind relies on it. */
@@ -913,13 +851,19 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_) moek_e
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
+    const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
     int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), e, n, p, most = 0;
     if (a.go) moek_grid_go_();
     for (p = 0; p < g->ranks && !ended; p++) most = max(most, counts[p]);
     for (n = blockIdx.x; n < most * g->ranks && !ended; n += gridDim.x) {
         const int from = moek_ep_gpu_turn_(g, n % g->ranks), t = n / g->ranks;
-        if (t < counts[from])
-            ended = __syncthreads_or(moek_ep_gpu_take_row_(&a, from, (size_t)from * g->max_tokens + t));
+        const size_t row = (size_t)from * g->max_tokens + t;
+        if (t >= counts[from]) continue;
+        if (threadIdx.x == 0 && !g->moved)
+            ended = moek_ep_gpu_wait_(g, moek_ep_gpu_mark_(g, g->rank, row), operation, 0, MOEK_EP_DISPATCH, from,
+                                      NULL);
+        ended = __syncthreads_or(ended);
+        if (!ended) moek_ep_gpu_take_row_(&a, from, row);
     }
     for (e = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; e < a.experts; e += gridDim.x * MOEK_EP_THREADS_) {
         int rows = 0;
@@ -1071,6 +1015,11 @@ MOEK_DEVICE void moek_ep_gpu_add_next_(moek_ep_ring_ *q, moek_ep_adds_ r, int wo
     q->w += 32;
 }
 
+MOEK_DEVICE void moek_ep_gpu_put_words_(char *to, moek_words_ v, int few)
+{
+    if (few) moek_store_words_sys_(to, moek_ep_sent_(v));
+    else moek_store_words_(to, v);
+}
 /* Eight columns of a row of partial, T or f32. */
 MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], int f32, int dtype, int few)
 {
@@ -1078,14 +1027,14 @@ MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], in
     int h, i;
     if (!f32) {
         v = moek_to_t8_(sum, dtype);
-        moek_ep_gpu_put_words_(row + 2 * (size_t)column, few ? moek_ep_sent_(v) : v, few);
+        moek_ep_gpu_put_words_(row + 2 * (size_t)column, v, few);
         return;
     }
     #pragma unroll
     for (h = 0; h < 2; h++) {
         #pragma unroll
         for (i = 0; i < 4; i++) v.w[i] = moek_bits_(sum[4 * h + i]);
-        moek_ep_gpu_put_words_(row + 4 * (size_t)column + 16 * h, few ? moek_ep_sent_(v) : v, few);
+        moek_ep_gpu_put_words_(row + 4 * (size_t)column + 16 * h, v, few);
     }
 }
 
@@ -1110,7 +1059,7 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, char *put, 
         for (w = w0; w < a->hidden / 8; w += step) {
             const moek_words_ v = from < 0 ? moek_zero_words_()
                                 : moek_load_words_(a->out + (size_t)from * a->hidden + 8 * (size_t)w);
-            moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, few ? moek_ep_sent_(v) : v, few);
+            moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, v, few);
         }
     }
 }

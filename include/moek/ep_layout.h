@@ -12,8 +12,8 @@
  *     done     [3 phases][S] a line each: GPU: blocks of a kernel that sends that are through   owner
  *     counts   [S][R], behind the flags of each: alltoall: [R], how many rows rank p sends to    rank p writes
  *                            each rank; low_latency on GPUs: [P], how many it has for each expert here
- *     marks    [S]           GPU, not low_latency: of each row of partial: the operation that    rank of the expert
- *                            wrote it last
+ *     marks    [S]           GPU: of each row [R][T] of low_latency, of partial of the others:  rank of the token
+ *                            the operation that wrote it last                                    rank of the expert
  *     place    [P]           rank << 16 | local expert, of each physical expert                  owner, when it opens
  *     rows     [S]           received rows, below                                                rank of the token
  *     partial  [S][T][C][H]  what comes back for a token: slot c is rank c's sum if R <= K, else rank of the expert
@@ -23,8 +23,7 @@
  * A line is 128 bytes and has one writer.  A received row has fields, each an offset and a stride:
  *     low_latency  [R][T] messages  { token, ids [K], weights [K], order [K], x, scale }, one after the other: one copy
  *                  a row.  On GPUs message t is token t's, without x where it has no expert here, and order tells which
- *                  of its expert's rows from that rank a slot is; these and partial are 0 where nothing has come or
- *                  it has been read
+ *                  of its expert's rows from that rank a slot is; partial is 0 where nothing has come, or was read
  *     alltoall     arrays x [max_rows], scale [..], ...: rows of rank 0, of rank 1, ..., no gaps, no copy on arrival
  *     allgather    arrays x [R][T], scale [R][T], ...: no copy on arrival
  * token is the row's number at its sender; ids are experts of the receiver, or -1.  x and scale are opaque bytes (with
@@ -129,7 +128,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     const size_t ranks = (size_t)c->ranks, handles = (size_t)c->handles, line = MOEK_EP_LINE_;
     const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2, apart = c->move ? ranks : 1;
     moek_ep_layout *l = &ep->layout;
-    const int few = c->kind == MOEK_EP_LOW_LATENCY, marks = c->transport == MOEK_EP_GPU && !c->move && !few;
+    const int few = c->kind == MOEK_EP_LOW_LATENCY, marks = c->transport == MOEK_EP_GPU && !c->move;
     size_t used = 0;
     memset(l, 0, sizeof *l);
     l->slots = c->combine == MOEK_EP_EXACT ? ep->slots : c->move ? 1 : ep->slots < c->ranks ? ep->slots : c->ranks;
@@ -141,7 +140,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     l->counts = l->flags + MOEK_EP_FLAGS_;
     l->local = moek_ep_place_(&used, 8 * MOEK_EP_PHASES_ * handles * (2 * ranks + 1), line);
     l->done = moek_ep_place_(&used, MOEK_EP_PHASES_ * handles * line, line);
-    l->marks_size = marks ? 8 * (size_t)c->max_tokens * (size_t)l->slots : 0;
+    l->marks_size = marks ? 8 * (size_t)c->max_tokens * (few ? ranks : (size_t)l->slots) : 0;
     l->marks = moek_ep_place_(&used, handles * l->marks_size, line);
     l->place = moek_ep_place_(&used, 4 * (size_t)ep->physical_experts, line);
     if (few) moek_ep_messages_(l, ep);
@@ -255,7 +254,7 @@ MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks
     return l->local + 8 * n * (2 * (size_t)ranks + 1);
 }
 
-/* counts of rank `from`; the mark of a row of partial. */
+/* counts of rank `from`; the mark of a row of dispatch (low_latency) or of partial (the others). */
 MOEK_FN size_t moek_ep_counts_at_(const moek_ep_layout *l, int ranks, int handle, int from)
 {
     return l->counts + ((size_t)handle * (size_t)ranks + (size_t)from) * l->counts_stride;
