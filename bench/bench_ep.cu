@@ -552,7 +552,7 @@ static void ask(asked *a, const char *word, int gpus, int ranks)
 int main(int argc, char **argv)
 {
     static const int quants[] = { MOEK_FP8B128, MOEK_BF16 }, usual[] = { 1, 128, 4096 };
-    int only = 0, words = argc - 1;
+    int only = 0;                                      /* formats asked for, a bit each */
     struct cudaDeviceProp p;
     int gpus = 0, ranks, i, q;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
@@ -570,14 +570,18 @@ int main(int argc, char **argv)
            REPLAYS * OPERATIONS, WIRE / 1e9);
     printf("tokens  format    kind         what              us       p90       bytes     floor  share\n");
     for (q = 0; q < 2; q++)
-        for (i = 1; i < argc; i++) if (!strcmp(argv[i], moek_quant_name(quants[q]))) { only = quants[q]; words--; }
+        for (i = 1; i < argc; i++) if (!strcmp(argv[i], moek_quant_name(quants[q]))) only |= 1 << q;
     for (q = 0; q < 2; q++) {
         asked a = { MOEK_EP_AUTO, 0, 1, 0 };
-        if (only && only != quants[q]) continue;
-        for (i = 0; i < 3 && !words; i++) measure(ranks, gpus, usual[i], quants[q], &a);
+        int numbers = 0;
+        if (only && !(only >> q & 1)) continue;
         for (i = 1; i < argc; i++)
-            if (atoi(argv[i]) > 0) measure(ranks, gpus, atoi(argv[i]), quants[q], &a);
-            else if (!only || strcmp(argv[i], moek_quant_name(only))) ask(&a, argv[i], gpus, ranks);
+            if (atoi(argv[i]) > 0) {
+                measure(ranks, gpus, atoi(argv[i]), quants[q], &a);
+                numbers++;
+            } else if (strcmp(argv[i], moek_quant_name(quants[0])) && strcmp(argv[i], moek_quant_name(quants[1])))
+                ask(&a, argv[i], gpus, ranks);
+        for (i = 0; i < 3 && !numbers; i++) measure(ranks, gpus, usual[i], quants[q], &a);
     }
     return 0;
 }

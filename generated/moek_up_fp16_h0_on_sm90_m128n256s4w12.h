@@ -378,9 +378,10 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_act_(const moek_gemm_args
     }
 }
 
-/* All of that for the tail, then stored: rows to[] of out, columns from j on, by this warp's 16 rows of each of two 64s
- * of w (gated, what lies first in memory of gate and up, then the other).  sum: of both, rows of w by rows of a, as
- * wgmma leaves it.  No row's result depends on another's: of those that are nobody's anything may be there. */
+/* Scale, bias, activation of the tail, then stored: rows to[] of out, columns from j on, by this
+ * warp's 16 rows of each of two 64s of w (gated, what lies first in memory of gate and up, then the other).  sum: of
+ * both, rows of w by rows of a, as wgmma leaves it.  No row's result depends on another's: of those that are nobody's
+ * anything may be there. */
 MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_tail_(const moek_gemm_args *a, unsigned char *page, float *sum, int e, int j,
                                          const int *to, int n, int dtype)
 {
@@ -433,7 +434,6 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_tail_(const moek_g
                 moek_store_words_((uint16_t *)a->out + (size_t)(uint32_t)to[i] * n + column,
                                   moek_load_words_(page + i * PITCH + lane % 2 * 16));
     }
-    (void)e;
 }
 #endif
 
@@ -463,8 +463,10 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
 
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
     moek_grid_go_();
-    /* No tails where blocks go in pairs: a tile that takes longer would hold up two.  Ends with a barrier. */
-    s = moek_schedule_tails_(scales + STAGES * SCALES, a->counts, a->experts, M, TAIL, 2 * a->experts);
+    /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row's bits must be
+     * those of a full tile, whose activations share reciprocals.  Ends with a barrier. */
+    s = moek_schedule_tails_(scales + STAGES * SCALES, a->counts, a->experts, M, a->invariant ? 0 : TAIL,
+                             2 * a->experts);
     pairs = moek_here_(s.block[a->experts] >= 2 * a->experts);      /* found anew, the blocks spill */
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);

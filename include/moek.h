@@ -47,7 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOEK_VERSION 102                              /* 10000 * major + 100 * minor + patch */
+#define MOEK_VERSION 103                              /* 10000 * major + 100 * minor + patch */
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
@@ -341,7 +341,8 @@ typedef struct moek_step {
     /* experts -> finalize */
     void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden]); BATCHED as a; T.
                                          Rows that no expert owns are not written                                     */
-    int straight;                     /* moek_finalize: its second half follows the first, nothing is between them    */
+    int straight;                     /* moek_finalize: its second half follows the first, nothing of a caller's is
+                                         between them.  A part that puts a kernel there sets it to 0                  */
     /* workspaces, 256-byte aligned */
     void *prepare_workspace, *experts_workspace;
 } moek_step;

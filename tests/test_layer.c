@@ -161,6 +161,27 @@ static void test_tiles(void)
     }
 }
 
+/* The rows for many tokens, if a token's bits must be its own: about 150 rows an expert, so some behind a full tile. */
+static void test_wide_alone(void)
+{
+    FOR_EACH_QUANT(quant) {
+        moek_config c = config_of(quant);
+        char name[64];
+        layer l;
+        if (layer_arch != 90) continue;
+        snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", moek_quant_name(quant));
+        c.hidden = 128; c.inter = 64; c.experts = 2; c.topk = 1; c.max_tokens = 300;
+        c.kernel = name; c.batch_invariant = 1;
+        layer_new(&l, &c, LAYER_STATIC, c.max_tokens);
+        if (layer_check(&l, "tiles of 128, batch invariant")) {
+            uint16_t *y = layer_y(&l, moek_run);
+            layer_same(&l, token_by_token, y, "a token alone");
+            free(y);
+        }
+        layer_free(&l);
+    }
+}
+
 /* Each row by a measured choice, also those of an older architecture, beside what the plan would have taken. */
 static void test_tuned(void)
 {
@@ -927,6 +948,7 @@ static void test_backend(const char *name)
     RUN(test_formats);
     RUN(test_sizes);
     RUN(test_tiles);
+    RUN(test_wide_alone);
     RUN(test_tuned);
     RUN(test_routing);
     RUN(test_hash_routing);

@@ -270,6 +270,7 @@ MOEK_DEVICE moek_words_ moek_ep_sent_(moek_words_ v)
     return v;
 }
 MOEK_DEVICE int moek_ep_is_there_(moek_words_ v) { return v.w[0] && v.w[1] && v.w[2] && v.w[3]; }
+
 /* By all threads of a block: a thread of the last warps for each peer, since the first ones have something else to do.
  * ask looks, and waits for nothing; grant waits where that was too early.  Not 0 in one thread: the group has ended. */
 typedef struct moek_ep_ask_ { uint64_t operations; int late, ended; } moek_ep_ask_;
@@ -1129,13 +1130,9 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int 
         r = moek_ep_gpu_given_(a, (size_t)moek_ep_gpu_turn_(g, first / stretches % g->ranks) * g->max_tokens +
                                   first / stretches / g->ranks);
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
-    if (!blockIdx.x) {
-        moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
-                             moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH), 1, counts);
-        return;
-    }
     for (p = 0; p < g->ranks; p++) most = max(most, counts[p]);
-    for (n = first; n < most * g->ranks * stretches; n += stride) {
+    most *= g->ranks * stretches;
+    for (n = blockIdx.x ? first : most; n < most; n += stride) {
         const int i = n / stretches / g->ranks, w = few ? n % stretches * MOEK_EP_THREADS_ + me : lane;
         const int to = few ? moek_ep_gpu_turn_(g, n / stretches % g->ranks) : moek_ep_gpu_next_(g, n, stride);
         size_t row;
@@ -1151,6 +1148,10 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int 
         __syncwarp();
         if (exact ? r.mine >> lane & 1 : lane == 0) moek_ep_gpu_mark_row_(g, to, exact ? row + lane : row, operation);
     }
+    /* Words and marks say what has come; what is moved comes as a whole, so there the last block tells of it. */
+    if (g->moved || !blockIdx.x)
+        moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
+                             moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH), g->moved ? gridDim.x : 1, counts);
 }
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
 moek_ep_giveback_few_k_(const moek_ep_giveback_ a)

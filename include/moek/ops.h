@@ -161,6 +161,7 @@ typedef struct moek_gemm_args {
     int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
                                          an order that depends on counts.  [MOEK_SPLITS], zeros before.  With m = 128
                                          the first counts tiles, which blocks that are no pairs take by demand        */
+    int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
     int early;                      /* see above                                                                      */
     void *q;                        /* up, gated, sm90 rows with m = 128 of fp8t and fp8b128; else NULL.  Not NULL:
                                        written, rows of n e4m3: what quant makes of out, which is not written        */

@@ -380,6 +380,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.out = w.h;
     g.early = early;
     g.split = w.split; g.split_flags = w.flags;
+    g.invariant = c->batch_invariant;
     if (requantizes) {
         if (c->quant == MOEK_FP8T) w.hq.scale = (float *)weights->h_scale;
         g.q = w.hq.q; g.q_scale = w.hq.scale; g.ue8m0 = c->ue8m0;

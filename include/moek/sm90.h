@@ -225,8 +225,11 @@ MOEK_DEVICE int moek_named_any_(int id, int threads, int x)
 /* Before expert e: blocks of m rows, and rows.  In shared memory. */
 typedef struct moek_schedule_ { int *block, *row; } moek_schedule_;
 
-/* By all threads of the block (a multiple of 32, at most 768); ends with a barrier.  tail: the last block of an expert
- * may have up to so many rows more than m, if all experts then have fewer than `most` blocks. */
+/* Does an expert with n rows have so few in its last block of m that the block before takes them along? */
+MOEK_DEVICE int moek_has_tail_(int n, int m, int tail) { return tail && n > m && (n - 1) % m < tail; }
+
+/* By all threads of the block (a multiple of 32, at most 736); ends with a barrier.  tail: the last block of an expert
+ * may have up to so many rows more than m, if experts then have fewer than `most` blocks in all. */
 MOEK_DEVICE moek_schedule_ moek_schedule_tails_(void *shared, const int32_t *counts, int experts, int m, int tail,
                                                 int most)
 {
@@ -234,7 +237,7 @@ MOEK_DEVICE moek_schedule_ moek_schedule_tails_(void *shared, const int32_t *cou
     const int t = threadIdx.x, warps = blockDim.x / 32, lane = t % 32, each = (experts + blockDim.x - 1) / blockDim.x;
     int2 *const warp_sum = (int2 *)((int *)shared + 2 * (MOEK_SM90_EXPERTS + 1));
     int *const warp_long = (int *)(warp_sum + warps);
-    int rows = 0, blocks = 0, longs = 0, i, by, my_rows, my_blocks, my_longs;      /* longs: blocks that are tails */
+    int rows = 0, blocks = 0, longs = 0, i, by, my_rows, my_blocks, my_longs;      /* longs: blocks saved */
     s.block = (int *)shared;
     s.row = s.block + MOEK_SM90_EXPERTS + 1;
     for (i = t * each; i < t * each + each && i < experts; i++) {
@@ -242,7 +245,7 @@ MOEK_DEVICE moek_schedule_ moek_schedule_tails_(void *shared, const int32_t *cou
         s.row[i] = n;
         rows += n;
         blocks += (n + m - 1) / m;
-        if (tail) longs += n > m && (n - 1) % m < tail;
+        longs += moek_has_tail_(n, m, tail);
     }
     my_rows = rows; my_blocks = blocks; my_longs = longs;
     #pragma unroll
@@ -273,7 +276,7 @@ MOEK_DEVICE moek_schedule_ moek_schedule_tails_(void *shared, const int32_t *cou
         s.row[i] = rows;
         s.block[i] = blocks;
         rows += n;
-        blocks += (n + m - 1) / m - (tail && n > m && (n - 1) % m < tail);
+        blocks += (n + m - 1) / m - moek_has_tail_(n, m, tail);
         if (i == experts - 1) { s.row[experts] = rows; s.block[experts] = blocks; }
     }
     __syncthreads();
@@ -382,12 +385,12 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 
 /* As moek_act_silu_ without a limit, by the approximate exp and reciprocal: within 1e-6. */
 MOEK_DEVICE float moek_fast_silu_(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
-/* The same of n (32 at most) gates; y may be either.  One reciprocal serves two: exp and it come from a unit that takes
- * 8 clocks for a warp. */
+/* The same of n (32 at most) gates of two rows, two of the one, two of the other, and so on; y may be either.  One
+ * reciprocal serves two: exp and it come from a unit that takes 8 clocks for a warp. */
 MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int n)
 {
     float e[32];
-    int i, fine = 1;
+    int i, fine = 1, fine_too = 1;                 /* of a row each: what is in the other must not change a bit */
     #pragma unroll
     for (i = 0; i < n; i += 2) {
         float a, b, r;
@@ -396,13 +399,23 @@ MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int 
         a += 1;
         b += 1;
         asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(a * b));
-        fine &= a * b < 1e37f;                     /* else the product is too large for a float, or one is NaN */
+        if (i % 4) fine_too &= a * b < 1e37f;      /* else the product is too large for a float, or one is NaN */
+        else fine &= a * b < 1e37f;
         e[i] = g[i] * (r * b) * u[i];
         e[i + 1] = g[i + 1] * (r * a) * u[i + 1];
     }
     if (!fine)
         #pragma unroll
-        for (i = 0; i < n; i++) e[i] = moek_fast_silu_(g[i], u[i]);
+        for (i = 0; i < n; i += 4) {
+            e[i] = moek_fast_silu_(g[i], u[i]);
+            e[i + 1] = moek_fast_silu_(g[i + 1], u[i + 1]);
+        }
+    if (!fine_too)
+        #pragma unroll
+        for (i = 2; i < n; i += 4) {
+            e[i] = moek_fast_silu_(g[i], u[i]);
+            e[i + 1] = moek_fast_silu_(g[i + 1], u[i + 1]);
+        }
     #pragma unroll
     for (i = 0; i < n; i++) y[i] = e[i];
 }
