@@ -187,11 +187,6 @@ static double mean_mhz(const stamp *stamps, int n)
     return ns > 0 ? 1e3 * clocks / ns : NAN;
 }
 
-static void rest(int ms)
-{
-    for (const double until = seconds() + 1e-3 * ms; seconds() < until;) continue;
-}
-
 /* What the host takes for a layer outside of a graph, in microseconds. */
 static double time_host(const cell *c, const timer *t)
 {
@@ -235,7 +230,7 @@ static result time_cell(const cell *c, const timer *by, double limit)
     CUDA(cudaGraphDestroy(graph));
     r.mhz = hopeless ? NAN : mean_mhz(by->stamps, 2 * REPLAYS);
     if (hopeless) { r.us = r.low = r.high = t[0]; return r; }
-    qsort(t, REPLAYS, sizeof t[0], ceiling_by_value);
+    qsort(t, REPLAYS, sizeof t[0], ascending);
     r.us = t[REPLAYS / 2]; r.low = t[0]; r.high = t[REPLAYS - 1];
     return r;
 }

@@ -47,11 +47,6 @@ static const double WIRE = 370e9;                      /* bytes a second that pl
 
 /* ---- medians ----------------------------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 typedef struct spread { double median, p90; } spread;
 static spread spread_of(double *us, int n)
 {
@@ -244,12 +239,6 @@ static cudaGraphExec_t record_halves(moek_step *step, const cudaStream_t *stream
     mem_must(cudaEventDestroy(event));
     return end(stream[0], stamps);
 }
-/* A GPU that has worked hard is slower for a while. */
-static void rest(void)
-{
-    const double until = seconds() + 1e-3 * REST;
-    while (seconds() < until) { }
-}
 
 #ifdef USE_NCCL
 static moek_ep_nccl wire[RANKS];
@@ -381,7 +370,7 @@ static void *run_rank(void *p)
     for (i = -2; i < REPLAYS; i++)
         for (g = first; g < graphs; g++) {
             double us;
-            if (s->layers) rest();
+            if (s->layers) rest(REST);
             pthread_barrier_wait(&s->barrier);
             us = replay(exec[g], stream[0], stamps) / operations_of(g);
             if (i >= 0) s->us[g][me][i] = us;

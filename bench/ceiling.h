@@ -4,6 +4,7 @@
 #include "../include/moek/sm90.h"
 #include "../tests/mem.h"
 #include "fill.h"
+#include "measure.h"
 
 enum { CEILING_THREADS = 256, CEILING_STAGES = 4, CEILING_LOOPS = 2000, CEILING_RUNS = 31 };
 enum { CEILING_STAGE = (2 * 64 + 256) * 128, CEILING_SHARED = CEILING_STAGES * CEILING_STAGE + 1024 };
@@ -85,11 +86,6 @@ static double ceiling_seconds(cudaEvent_t a, cudaEvent_t b)
     return 1e-3 * ms;
 }
 
-static int ceiling_by_value(const void *a, const void *b)
-{
-    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
-}
-
 /* TFLOPS, the median of launches of some milliseconds each: at the clocks that the card keeps up.  0: no wgmma here. */
 static double ceiling_wgmma(int fp8, int multiprocessors, cudaEvent_t e0, cudaEvent_t e1)
 {
@@ -106,7 +102,7 @@ static double ceiling_wgmma(int fp8, int multiprocessors, cudaEvent_t e0, cudaEv
     }
     mem_must(cudaGetLastError());
     mem_free(80, out);
-    qsort(t, CEILING_RUNS, sizeof t[0], ceiling_by_value);
+    qsort(t, CEILING_RUNS, sizeof t[0], ascending);
     return 1e-12 * multiprocessors * 2.0 * CEILING_LOOPS * 4 * CEILING_STAGES * 2 * 64 * 256 * (fp8 ? 32 : 16) /
            t[CEILING_RUNS / 2];
 }

@@ -1,5 +1,5 @@
-/* measure.h -- what bench.cu and bench_ep.cu share: a layer's weights, the floor of its time, and whether its result is
- * right.  CUDA C++. */
+/* measure.h -- what bench.cu and bench_ep.cu share: rest before a cell, the order of times, the weights of a layer, the
+ * floor of its time, and whether its result is right.  CUDA C++. */
 #ifndef MEASURE_H
 #define MEASURE_H
 #include <math.h>
@@ -7,7 +7,20 @@
 #include <string.h>
 #include "../tests/mem.h"
 #include "../tests/ref.h"
+#include "clock.h"
 #include "fill.h"
+
+/* A GPU that has worked hard is slower for a while. */
+static inline void rest(int ms)
+{
+    for (const double until = seconds() + 1e-3 * ms; seconds() < until;) continue;
+}
+/* For qsort: doubles. */
+static inline int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
 
 /* Microseconds: the larger of (weight bytes of the experts in use) / 4.27 TB/s and FLOPs / 1500 (fp8) or 800 (bf16)
  * TFLOPS, near the ceilings of an H200. */

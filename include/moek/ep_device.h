@@ -875,6 +875,12 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_) moek_e
     moek_grid_wait_();
 }
 
+/* alltoall, allgather: has this row arrived?  total: of all ranks together. */
+MOEK_DEVICE int moek_ep_gpu_live_(const moek_ep_gpu_ *g, int row, int total, const int *counts, int ended)
+{
+    return g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
+}
+
 /* Ids, of -1 where there are no rows: allgather: behind those of each rank; alltoall: behind all.  A copy: where the
  * group has ended a peer may still store rows, and who sorts must read the same twice.  And what giveback asks, so that
  * it leaves received rows alone. */
@@ -899,14 +905,14 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     moek_grid_wait_();
     for (i = first; i < (size_t)rows * slots; i += gridDim.x * MOEK_EP_THREADS_) {
         const int row = (int)(i / slots);
-        const int live = g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
+        const int live = moek_ep_gpu_live_(g, row, total, counts, ended);
         a.ids[i] = live ? ids[i] : -1;
         if (live) a.weights[i] = weights[i];
         if (live && i % slots == 0) a.token[row] = token[row];
     }
     for (i = a.ue8m0 ? first : (size_t)rows * words; i < (size_t)rows * words; i += gridDim.x * MOEK_EP_THREADS_) {
         const int row = (int)(i / words);
-        const int live = g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
+        const int live = moek_ep_gpu_live_(g, row, total, counts, ended);
         if (live) moek_ep_gpu_unpack_(&a, a.scale + (size_t)row * a.groups, (int)(i % words), scale[i]);
     }
     if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
@@ -1153,21 +1159,17 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int 
         moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
                              moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH), g->moved ? gridDim.x : 1, counts);
 }
+MOEK_DEVICE void moek_ep_gpu_giveback_any_(const moek_ep_giveback_ *a, int few)
+{
+    if (a->g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(a, few, MOEK_EP_EXACT, 0);
+    else if (a->g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_giveback_(a, few, MOEK_EP_REDUCED_F32, a->dtype);
+    else if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(a, few, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_giveback_(a, few, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
+}
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
-moek_ep_giveback_few_k_(const moek_ep_giveback_ a)
-{
-    if (a.g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(&a, 1, MOEK_EP_EXACT, 0);
-    else if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_giveback_(&a, 1, MOEK_EP_REDUCED_F32, a.dtype);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(&a, 1, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_giveback_(&a, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
-}
-static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2) moek_ep_giveback_many_k_(const moek_ep_giveback_ a)
-{
-    if (a.g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(&a, 0, MOEK_EP_EXACT, 0);
-    else if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_giveback_(&a, 0, MOEK_EP_REDUCED_F32, a.dtype);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(&a, 0, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_giveback_(&a, 0, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
-}
+moek_ep_giveback_few_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 1); }
+static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2)
+moek_ep_giveback_many_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 0); }
 
 /* ---- finalize_receive -------------------------------------------------------------------------------------------- */
 

@@ -423,9 +423,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
                                                  int weight_and_reduce, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
-    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), early = step->plan->arch >= 90 && !ep->config.move;
-    const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
-    const int blocks = items < 1 ? 1 : items < most ? (int)items : most;
+    const int early = step->plan->arch >= 90 && !ep->config.move;
     moek_ep_collect_ a;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
     (void)weight_and_reduce;
@@ -439,10 +437,12 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.y = (uint16_t *)step->args.y;
     a.straight = step->straight;
     if (moek_ep_low_latency_(ep)) {
+        const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
+        const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), blocks = items < 1 ? 1 : items < most ? (int)items : most;
         status = MOEK_CHAIN_(moek_ep_collect_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
-        const int all = moek_ep_blocks_(ep, 1);
-        status = MOEK_CHAIN_(moek_ep_collect_many_k_, all, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
+        const int blocks = moek_ep_blocks_(ep, 1);
+        status = MOEK_CHAIN_(moek_ep_collect_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
     }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;
