@@ -144,13 +144,15 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
 
 MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream)
 {
-    enum { COPIES = 4, STEP = 128, LEAST = 128, MOST = 1024 };
+    enum { COPIES = 4, STEP = 128, AT_ONCE = 512, LEAST = 128, FEW = 256, MOST = 1024 };
     const moek_sort_args *a = (const moek_sort_args *)args;
-    int threads;
+    int threads, most;
     if (!a) return MOEK_READY_(moek_sort_on_sm80_t1024_k, 0);
     if (a->experts < 1) return MOEK_OK;
-    threads = (a->slots + STEP - 1) / STEP * 32;                     /* a step a warp, as long as there are warps */
-    threads = threads < LEAST ? LEAST : threads > MOST ? MOST : threads;
+    threads = (a->slots + STEP - 1) / STEP * 32;                     /* a step a warp, as long as they are few */
+    most = (a->slots + AT_ONCE - 1) / AT_ONCE * 32;                  /* then the DEPTH steps that it has on their way */
+    most = most < FEW ? FEW : most > MOST ? MOST : most;
+    threads = threads < LEAST ? LEAST : threads > most ? most : threads;
     return MOEK_CHAIN_(moek_sort_on_sm80_t1024_k, a->experts, threads, COPIES * 4 * a->experts, stream, a->early, *a);
 }
 #endif
