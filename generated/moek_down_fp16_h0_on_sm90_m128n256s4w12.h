@@ -8,7 +8,11 @@
 #define MOEK_DOWN_FP16_H0_ON_SM90_M128N256S4W12_H
 #include "../include/moek/sm90.h"
 
-typedef struct moek_down_fp16_h0_on_sm90_m128n256s4w12_params { moek_gemm_args a; CUtensorMap w, rows, tail; } moek_down_fp16_h0_on_sm90_m128n256s4w12_params;
+typedef struct moek_down_fp16_h0_on_sm90_m128n256s4w12_params {
+    moek_gemm_args a;
+    CUtensorMap w, rows, tail;
+    moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
+} moek_down_fp16_h0_on_sm90_m128n256s4w12_params;
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 256 x 32 bytes of k. */
@@ -84,17 +88,22 @@ typedef struct moek_down_fp16_h0_on_sm90_m128n256s4w12_tile {
 } moek_down_fp16_h0_on_sm90_m128n256s4w12_tile;
 
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: tiles are counted by pairs of row
- * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last. */
-MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_args *a, moek_schedule_ s, int tile, int whole, int tiles,
-                                  int columns, int pairs, moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *at)
+ * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last.
+ * known: arrives when all but from[] and to[] is there.
+ * No divisions: short tiles wait for this, and so does the first. */
+MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_tile_(const moek_down_fp16_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
+                                  int pairs, moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
 {
-    const int GROUP = 16 >> pairs;                                      /* row blocks, then the next columns */
+    const moek_gemm_args *const a = &p->a;
+    const int shift = 4 - pairs;                                  /* row blocks, then the next columns */
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
     const int all = s.block[a->experts], units = (all + pairs) >> pairs;
     const int number = narrow ? whole + (tile - whole) / 2 : tile;
-    const int group0 = number / (GROUP * tiles) * GROUP, within = number % (GROUP * tiles);
-    const int group = units - group0 < GROUP ? units - group0 : GROUP;
-    const int b0 = (group0 + within % group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
+    const int group0 = (int)moek_over_(number >> shift, p->over_tiles) << shift;
+    const int group = units - group0 < 1 << shift ? units - group0 : 1 << shift;
+    const int of_group = number - group0 * ((a->n + columns - 1) >> 8);
+    const int column = moek_quotient_(of_group, group);
+    const int b0 = (group0 + of_group - column * group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
     int e = moek_schedule_find_(s, a->experts, b0), row0, end, i;
     const int lane = threadIdx.x % 32, both = pairs && b0 + 1 < s.block[e + 1];
     if (pairs && b < all) e = moek_schedule_find_(s, a->experts, b);
@@ -104,12 +113,13 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_a
     if (b + 1 < s.block[e + 1]) end = row0 + 128;
     if (lane == 0) {
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
-        at->j0 = within / group * columns + second * (columns / 2);
+        at->j0 = column * columns + second * (columns / 2);
     }
+    moek_mbar_arrive_warp_(known);
     #pragma unroll
     for (i = lane; i < 152; i += 32) {
         const int r = row0 + i;
-        at->from[i] = r >= end ? -1 : a->a_order ? a->a_order[r] / a->a_div : r;
+        at->from[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
         at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
     }
 }
@@ -238,38 +248,40 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
     uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
-    moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *const list = (moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *)(asked + TILES);
+    uint64_t *const known = asked + TILES;                             /* down: tiles, but for their rows */
+    moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *const list = (moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *)(known + TILES);
     float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
     const int n = a->n, k = a->k;
     enum { gated = 0, columns = N, cut = 1 };
-    const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
+    const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) >> 8;
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
     int i, pairs;
     int q = 0, turn = 0;                           /* of the ring of tiles */
 
+    if (t == 0) {
+        moek_tma_prefetch_map_(&p.w);
+        if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
+        if (!a->a_order) moek_tma_prefetch_map_(&p.tail);
+    }
+    if (t < STAGES) {                              /* TILES: as many */
+        /* What threads copied, and the copy engine. */
+        moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 0 + 1);
+        moek_mbar_init_(told + t, 1);
+        moek_mbar_init_(asked + t, 1);
+        moek_mbar_init_(done + t, (a->a_order ? 2 : 0) + 1 + 8);
+        moek_mbar_init_(known + t, 1);
+    }
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
     /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row's bits must be
      * those of a full tile, whose activations share reciprocals.  Ends with a barrier. */
     s = moek_schedule_tails_(scales + STAGES * SCALES, a->counts, a->experts, M, a->invariant ? 0 : TAIL,
                              2 * a->experts);
     pairs = s.block[a->experts] >= 2 * a->experts;
-    if (t == 0) {
-        moek_tma_prefetch_map_(&p.w);
-        if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
-        if (!a->a_order) moek_tma_prefetch_map_(&p.tail);
-        for (i = 0; i < STAGES; i++) {
-            /* What threads copied, and the copy engine. */
-            moek_mbar_init_(full + i, (a->a_order ? 64 : 0) + 0 + 1);
-            moek_mbar_init_(empty + i, 8 << pairs);                    /* warps, of both blocks */
-        }
-        for (i = 0; i < TILES; i++) {
-            moek_mbar_init_(told + i, 1);
-            moek_mbar_init_(asked + i, 1);
-            moek_mbar_init_(done + i, (a->a_order ? 2 : 0) + 1 + 8);
-        }
+    if (t < STAGES) {
+        moek_mbar_init_(empty + t, 8 << pairs);                        /* warps, of both blocks */
         moek_mbar_init_fence_();
     }
     if (pairs) moek_cluster_meet_();
@@ -280,12 +292,25 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
     if (t < 128) {
         int slot = 0, phase = 1, step;
         moek_registers_less_(56);
-        moek_grid_wait_();
         if (t < 32) {
             /* ---- Weights, rows of a. ---- */
+            /* The first stage's weights need not wait for h. */
+            int begun = 0;
+            if (!a->a_order) {
+                moek_mbar_wait_(known, 0);
+                begun = list->e >= 0;
+                if (begun && lane == 0) {
+                    const int rows = max(0, list->end - list->row0);
+                    const int boxes = (min(rows, M) + 63) / 64;
+                    moek_mbar_arrive_expect_(full, (N >> list->narrow) * 128 + boxes * 8192 + (rows > M) * TAIL * 128);
+                    moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(&p, ring + A, full, list->e, list->j0, list->both, list->narrow, gated, 0);
+                }
+            }
+            moek_grid_wait_();
             for (;;) {
                 int e, j0, row0, boxes, tail, both, narrow, mine;
-                moek_mbar_wait_(told + q, turn);
+                /* Copies need not wait until it is known where rows go. */
+                moek_mbar_wait_(known + q, turn);
                 if (list[q].e < 0) break;
                 e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both; narrow = list[q].narrow;
                 boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
@@ -293,7 +318,15 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
                 MOEK_NEXT_TILE_
-                for (step = 0; step < steps; step++) {
+                step = 0;
+                if (begun) {                       /* now the rows of that stage */
+                    for (i = 0; lane == 0 && i < boxes; i++)
+                        moek_tma_rows_(ring + i * 8192, &p.rows, full, 0, row0 + 64 * i);
+                    if (lane == 0 && tail) moek_tma_rows_(ring + M * 128, &p.tail, full, 0, row0 + M);
+                    begun = 0;
+                    step = slot = 1;
+                }
+                for (; step < steps; step++) {
                     moek_mbar_wait_(empty + slot, phase);
                     if (lane == 0) {
                         unsigned char *const stage = ring + slot * STAGE;
@@ -317,6 +350,7 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
             const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
             const uint32_t NONE = 0xffffffff;
             uint32_t row[19];              /* where it begins, in 16 bytes */
+            moek_grid_wait_();
             for (;;) {
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
@@ -352,7 +386,8 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
             int all = ((blocks + pairs) >> pairs) * tiles, wave, tile;
             /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
              * many. */
-            const int whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
+            const int in_waves = moek_quotient_(all, workers) * workers;
+            const int whole = cut && 2 * (all - in_waves) <= workers ? in_waves : all;
             all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
@@ -365,8 +400,12 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
                     if (lane == 0) tile = atomicAdd(a->split_flags, 1);
                     tile = __shfl_sync(0xffffffff, tile, 0);
                 }
-                if (tile < all) moek_down_fp16_h0_on_sm90_m128n256s4w12_tile_(a, s, tile, whole, tiles, columns, pairs, list + q);
-                else if (lane == 0) list[q].e = -1;
+                if (tile < all) {
+                    moek_down_fp16_h0_on_sm90_m128n256s4w12_tile_(&p, s, tile, whole, columns, pairs, list + q, known + q);
+                } else {
+                    if (lane == 0) list[q].e = -1;
+                    moek_mbar_arrive_warp_(known + q);
+                }
                 moek_mbar_arrive_warp_(told + q);
                 if (tile >= all) break;
                 MOEK_NEXT_TILE_
@@ -505,15 +544,17 @@ MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_down_fp16_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_down_fp16_h0_on_sm90_m128n256s4w12_k, 384, 231712);
+    if (!a) return MOEK_READY_SM90_(moek_down_fp16_h0_on_sm90_m128n256s4w12_k, 384, 231744);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
+    p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
+    p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
     status = moek_weight_map_(&p.w, a, 2, 128, 2);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.tail, a, 2, 24);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_down_fp16_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
-                             231712, stream, a->early, 2, &p);
+                             231744, stream, a->early, 2, &p);
 }
 #endif

@@ -8,7 +8,11 @@
 #define MOEK_UP_FP8B128_H0_ON_SM90_M128N256S4W12_H
 #include "../include/moek/sm90.h"
 
-typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params { moek_gemm_args a; CUtensorMap w, rows; } moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params;
+typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params {
+    moek_gemm_args a;
+    CUtensorMap w, rows;
+    moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
+} moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params;
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 128 x 32 bytes of k. */
@@ -39,17 +43,21 @@ typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile {
 } moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile;
 
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: tiles are counted by pairs of row
- * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last. */
-MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_args *a, moek_schedule_ s, int tile, int whole, int tiles,
-                                  int columns, int pairs, moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *at)
+ * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last.
+ * No divisions: short tiles wait for this, and so does the first. */
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
+                                  int pairs, moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *at)
 {
-    const int GROUP = 16 >> pairs;                                      /* row blocks, then the next columns */
+    const moek_gemm_args *const a = &p->a;
+    const int shift = 4 - pairs;                                  /* row blocks, then the next columns */
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
     const int all = s.block[a->experts], units = (all + pairs) >> pairs;
     const int number = narrow ? whole + (tile - whole) / 2 : tile;
-    const int group0 = number / (GROUP * tiles) * GROUP, within = number % (GROUP * tiles);
-    const int group = units - group0 < GROUP ? units - group0 : GROUP;
-    const int b0 = (group0 + within % group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
+    const int group0 = (int)moek_over_(number >> shift, p->over_tiles) << shift;
+    const int group = units - group0 < 1 << shift ? units - group0 : 1 << shift;
+    const int of_group = number - group0 * ((a->n + columns - 1) >> (a->w_rows > a->n ? 7 : 8));
+    const int column = moek_quotient_(of_group, group);
+    const int b0 = (group0 + of_group - column * group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
     int e = moek_schedule_find_(s, a->experts, b0), row0, end, i;
     const int lane = threadIdx.x % 32, both = pairs && b0 + 1 < s.block[e + 1];
     if (pairs && b < all) e = moek_schedule_find_(s, a->experts, b);
@@ -58,12 +66,12 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_gemm_
     row0 += (b - s.block[e]) * 128;
     if (lane == 0) {
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
-        at->j0 = within / group * columns + second * (columns / 2);
+        at->j0 = column * columns + second * (columns / 2);
     }
     #pragma unroll
     for (i = lane; i < 128; i += 32) {
         const int r = row0 + i;
-        at->from[i] = r >= end ? -1 : a->a_order ? a->a_order[r] / a->a_div : r;
+        at->from[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
         at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
     }
 }
@@ -339,35 +347,36 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
     uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
-    moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *const list = (moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *)(asked + TILES);
+    uint64_t *const known = asked + TILES;                             /* down: tiles, but for their rows */
+    moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *const list = (moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *)(known + TILES);
     float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
     const int n = a->n, k = a->k, gated = a->w_rows > n, columns = gated ? N / 2 : N;
     const int cut = !a->q;             /* may tiles be? */
-    const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
+    const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) >> (a->w_rows > a->n ? 7 : 8);
     const int steps = (row_bytes + 127) / 128;
     moek_schedule_ s;
     int i, pairs;
     int q = 0, turn = 0;                           /* of the ring of tiles */
 
+    if (t == 0) {
+        moek_tma_prefetch_map_(&p.w);
+        if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
+    }
+    if (t < STAGES) {                              /* TILES: as many */
+        /* What threads copied, and the copy engine. */
+        moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 32 + 1);
+        moek_mbar_init_(told + t, 1);
+        moek_mbar_init_(asked + t, 1);
+        moek_mbar_init_(done + t, (a->a_order ? 2 : 1) + 1 + 8);
+    }
     moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
     moek_grid_go_();
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
-    if (t == 0) {
-        moek_tma_prefetch_map_(&p.w);
-        if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
-        for (i = 0; i < STAGES; i++) {
-            /* What threads copied, and the copy engine. */
-            moek_mbar_init_(full + i, (a->a_order ? 64 : 0) + 32 + 1);
-            moek_mbar_init_(empty + i, 8 << pairs);                    /* warps, of both blocks */
-        }
-        for (i = 0; i < TILES; i++) {
-            moek_mbar_init_(told + i, 1);
-            moek_mbar_init_(asked + i, 1);
-            moek_mbar_init_(done + i, (a->a_order ? 2 : 1) + 1 + 8);
-        }
+    if (t < STAGES) {
+        moek_mbar_init_(empty + t, 8 << pairs);                        /* warps, of both blocks */
         moek_mbar_init_fence_();
     }
     if (pairs) moek_cluster_meet_();
@@ -390,7 +399,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both; narrow = list[q].narrow;
                 boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
                 #pragma unroll
-                for (i = 0; i < M / 32; i++) row[i] = list[q].from[lane + 32 * i];
+                for (i = 0; i < M / 32; i++) row[i] = fetches ? list[q].from[lane + 32 * i] : -1;
                 if (lane < 4) {                       /* of each 64 rows of w of the tile */
                     const int of = lane % 2 ? max(a->gate_first, a->up_first) : min(a->gate_first, a->up_first);
                     const int j = gated ? of + (j0 + lane / 2 * 64) * a->w_step : j0 + 64 * lane;
@@ -400,7 +409,8 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
                 MOEK_NEXT_TILE_
-                for (step = 0; step < steps; step++) {
+                step = 0;
+                for (; step < steps; step++) {
                     moek_mbar_wait_(empty + slot, phase);
                     if (copies && lane == 0) {
                         unsigned char *const stage = ring + slot * STAGE;
@@ -468,7 +478,8 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             int all = ((blocks + pairs) >> pairs) * tiles, wave, tile;
             /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
              * many. */
-            const int whole = cut && 2 * (all % workers) <= workers ? all / workers * workers : all;
+            const int in_waves = moek_quotient_(all, workers) * workers;
+            const int whole = cut && 2 * (all - in_waves) <= workers ? in_waves : all;
             all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
@@ -481,8 +492,11 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                     if (lane == 0) tile = atomicAdd(a->split_flags, 1);
                     tile = __shfl_sync(0xffffffff, tile, 0);
                 }
-                if (tile < all) moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(a, s, tile, whole, tiles, columns, pairs, list + q);
-                else if (lane == 0) list[q].e = -1;
+                if (tile < all) {
+                    moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(&p, s, tile, whole, columns, pairs, list + q);
+                } else {
+                    if (lane == 0) list[q].e = -1;
+                }
                 moek_mbar_arrive_warp_(told + q);
                 if (tile >= all) break;
                 MOEK_NEXT_TILE_
@@ -585,14 +599,16 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_st
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k, 384, 229984);
+    if (!a) return MOEK_READY_SM90_(moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k, 384, 230016);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
+    p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
+    p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
     status = moek_weight_map_(&p.w, a, 1, 128, 2);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
-                             229984, stream, a->early, 2, &p);
+                             230016, stream, a->early, 2, &p);
 }
 #endif
