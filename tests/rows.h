@@ -20,6 +20,8 @@ static struct {
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
     double worst;                                      /* error over tolerance */
+    void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
+    moek_stream stream;
     char what[160];                                    /* the case, for messages */
 } now;
 
@@ -80,7 +82,8 @@ static inline int rows_launch(const void *args, int again)
     int i, same = 1;
     for (i = 0; i < now.buffers; i++)
         mem_put(now.row->arch, now.buffer[i].there, now.buffer[i].host, now.buffer[i].bytes + 2 * ROWS_GUARD);
-    status = now.row->launch(args, NULL);
+    if (now.before) now.before(args);
+    status = now.row->launch(args, now.stream);
     if (!CHECK(status == MOEK_OK, "%s: %s: status %d", now.row->name, now.what, (int)status)) return 0;
     for (i = 0; i < now.buffers; i++) {
         rows_buffer *b = &now.buffer[i];

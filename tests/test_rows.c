@@ -720,6 +720,47 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 {
     gemm_launch_as(*h, h, up, size, exact);
 }
+#if MEM_CUDA
+/* A kernel that lets the next one begin at once, and writes only 20 us later what that one reads. */
+static __global__ void late_k(unsigned char *to, const unsigned char *from, size_t n)
+{
+    size_t i;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+    for (i = 0; i < 20; i++) __nanosleep(1000);
+#endif
+    for (i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
+}
+static unsigned char *late_rows;                       /* what is in a, for the time being */
+static size_t late_bytes;
+static void late_a(const void *args)
+{
+    unsigned char *const a = (unsigned char *)((const moek_gemm_args *)args)->a;
+    mem_must(cudaMemcpy(late_rows, a, late_bytes, cudaMemcpyDeviceToDevice));
+    mem_must(cudaMemset(a, 0xff, late_bytes));
+    mem_must(cudaDeviceSynchronize());
+    late_k<<<1, 1024, 0, (cudaStream_t)now.stream>>>(a, late_rows, late_bytes);
+    mem_must(cudaGetLastError());
+}
+/* Launched early, behind a kernel that has not written a yet: the same bits. */
+static void gemm_late(const moek_gemm_args *h)
+{
+    static cudaStream_t stream;
+    moek_gemm_args d = *h;
+    void *const want = ref_alloc(rows_find(h->out)->bytes);
+    memcpy(want, got(h->out), rows_find(h->out)->bytes);
+    if (!stream) mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    late_bytes = rows_find(h->a)->bytes;
+    late_rows = (unsigned char *)mem_alloc(now.row->arch, late_bytes);
+    now.before = late_a, now.stream = stream;
+    d.early = 1;
+    gemm_move(&d);
+    if (launch_twice(&d)) rows_same("out behind a late kernel", h->out, want);
+    else free(want);
+    now.before = NULL, now.stream = NULL;
+    mem_free(now.row->arch, late_rows);
+}
+#endif
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */
 static void gemm_requantized(const moek_gemm_args *h, int quant, int rows)
 {
@@ -789,6 +830,9 @@ static void gemm_case(int quant, const gemm_case_t *c)
     }
     h.ids = NULL;
     gemm_launch(&h, c->up, rows * c->n, 0);
+#if MEM_CUDA
+    if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&h);
+#endif
     if (c->up && h.w_rows > h.n && now.row->arch == 90 && now.row->m == 128 &&
         (quant == MOEK_FP8T || quant == MOEK_FP8B128))
         gemm_requantized(&h, quant, (int)rows);
