@@ -50,17 +50,25 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_dow
                                   int pairs, moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
 {
     const moek_gemm_args *const a = &p->a;
-    const int shift = 4 - pairs;                                  /* row blocks, then the next columns */
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
     const int all = s.block[a->experts], units = (all + pairs) >> pairs;
     const int number = narrow ? whole + (tile - whole) / 2 : tile;
-    const int group0 = (int)moek_over_(number >> shift, p->over_tiles) << shift;
-    const int group = units - group0 < 1 << shift ? units - group0 : 1 << shift;
-    const int of_group = number - group0 * ((a->n + columns - 1) >> 8);
-    const int column = moek_quotient_(of_group, group);
-    const int b0 = (group0 + of_group - column * group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
-    int e = moek_schedule_find_(s, a->experts, b0), row0, end, i;
-    const int lane = threadIdx.x % 32, both = pairs && b0 + 1 < s.block[e + 1];
+    const int unit = (int)moek_over_(number, p->over_tiles), lane = threadIdx.x % 32;
+    /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
+    int size = 16 >> pairs, group0 = unit & -size, last = units, row0, end, i;
+    if (all >= 12 * a->experts) {                   /* groups of an expert alone: its weights are read once */
+        const int most = 24 >> pairs, by = moek_schedule_find_(s, a->experts, unit << pairs);
+        const int first = (s.block[by] + pairs) >> pairs, n = ((s.block[by + 1] + pairs) >> pairs) - first;
+        size = moek_quotient_(n - 1, moek_quotient_(n + most - 1, most)) + 1;
+        group0 = first + moek_quotient_(unit - first, size) * size;
+        last = first + n;
+    }
+    const int group = min(last - group0, size);
+    const int within = number - group0 * ((a->n + columns - 1) >> 8);
+    const int column = moek_quotient_(within, group);
+    const int b0 = (group0 + within - column * group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
+    int e = moek_schedule_find_(s, a->experts, b0);
+    const int both = pairs && b0 + 1 < s.block[e + 1];
     if (pairs && b < all) e = moek_schedule_find_(s, a->experts, b);
     row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
@@ -189,14 +197,16 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
 #ifdef MOEK_SM90_CODE_
     enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
            A = M * 128, SCALES = 132, ELEMENT = 1,
-           TILES = 4, PAGE = 16 * 144 };
+           TILES = 4, GIVEN = 8, PAGE = 16 * 144 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_;
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
     uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
     uint64_t *const known = asked + TILES;                             /* down: tiles, but for their rows */
-    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *const list = (moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *)(known + TILES);
+    uint64_t *const given = known + TILES;                             /* [GIVEN]: of `number`, from the other block */
+    int32_t *const number = (int32_t *)(given + GIVEN);
+    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *const list = (moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *)(number + GIVEN);
     float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
@@ -212,13 +222,15 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
         moek_tma_prefetch_map_(&p.w);
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
     }
-    if (t < STAGES) {                              /* TILES: as many */
+    if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
         /* What threads copied, and the copy engine. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 32 + 1);
         moek_mbar_init_(told + t, 1);
         moek_mbar_init_(asked + t, 1);
         moek_mbar_init_(done + t, (a->a_order ? 2 : 1) + 1 + 8);
         moek_mbar_init_(known + t, 1);
+        moek_mbar_init_(given + t, 1);
+        moek_mbar_init_(given + t + STAGES, 1);
     }
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
@@ -233,6 +245,8 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
 #define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
     if (t < 128) {
+        /* After this step's copies the next tile is asked for: in pairs it is a while until both know. */
+        const int ask = pairs ? max(0, steps - 9) : steps - 1;
         int slot = 0, phase = 1, step;
         moek_registers_less_(56);
         if (t < 32 || (t < 64 && !a->a_order)) {
@@ -273,6 +287,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 if (begun) {                       /* now the rows of that stage */
                     for (i = 0; lane == 0 && i < boxes; i++)
                         moek_tma_rows_(ring + i * 8192, &p.rows, full, 0, row0 + 64 * i);
+                    if (lane == 0 && ask == 0) moek_mbar_arrive_(asked + mine);
                     begun = 0;
                     step = slot = 1;
                 }
@@ -288,6 +303,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                         for (i = 0; i < boxes; i++)
                             moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
                                            step * 128, row0 + 64 * i);
+                        if (step == ask) moek_mbar_arrive_(asked + mine);
                     }
                     if (fetches) {
                         #pragma unroll
@@ -301,7 +317,6 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     }
                     MOEK_NEXT_STAGE_
                 }
-                if (t < 32) moek_mbar_arrive_warp_(asked + mine);
             }
         } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
@@ -338,6 +353,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
             const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
             const int blocks = s.block[moek_here_(a->experts)];        /* read again: not kept by those who multiply */
             const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
+            const int demand = a->split_flags && (!pairs || blocks >= 12 * moek_here_(a->experts));
             /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
              * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are
              * short. */
@@ -350,13 +366,22 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
             all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                if (!a->split_flags || pairs) {
+                if (!demand) {
                     tile = wave * workers + (me + wave * shift) % workers;
+                } else if (pairs && blockIdx.x % 2) {
+                    /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
+                    const int at = wave % GIVEN;
+                    if (lane == 0) moek_mbar_arrive_expect_(given + at, 4);
+                    moek_mbar_wait_(given + at, wave / GIVEN % 2);
+                    tile = number[at];
                 } else {
                     /* By demand, as late as weights of the tiles before leave time for. */
                     const int before = wave - ahead;
                     if (before >= 0) moek_mbar_wait_(asked + before % TILES, before / TILES % 2);
-                    if (lane == 0) tile = atomicAdd(a->split_flags, 1);
+                    if (lane == 0) {
+                        tile = atomicAdd(a->split_flags, 1);
+                        if (pairs) moek_give_(number + wave % GIVEN, tile, given + wave % GIVEN);
+                    }
                     tile = __shfl_sync(0xffffffff, tile, 0);
                 }
                 if (tile < all) {
@@ -474,7 +499,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, 384, 230016);
+    if (!a) return MOEK_READY_SM90_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, 384, 230112);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
@@ -484,6 +509,6 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,
-                             230016, stream, a->early, 2, &p);
+                             230112, stream, a->early, 2, &p);
 }
 #endif

@@ -93,16 +93,18 @@ moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
     if (threadIdx.x == 0) a.partial[blockIdx.x] = top;
 }
 
-/* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both. */
+/* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both.  copies: rows of an
+ * item, which all have one source; `row` is then a source row, its rows row * copies and so on. */
 typedef struct moek_quant_fp8t_h0_on_sm80_t256_params {
     moek_quant_args a;
     moek_over over_groups, over_source;
     int experts, expert_rows;                          /* not batched: one expert, all rows */
-    int groups, rows_more, groups_more;
+    int groups, rows_more, groups_more, copies;
 } moek_quant_fp8t_h0_on_sm80_t256_params;
 
-/* A lane's part of an item, on its way: to `row` (-1: nowhere); zeros behind the last column. */
-typedef struct moek_quant_fp8t_h0_on_sm80_t256_item { moek_words_ x[4]; int row; } moek_quant_fp8t_h0_on_sm80_t256_item;
+/* A lane's part of an item, on its way: to `row` (-1: nowhere) and, if it has copies, more; zeros behind the last
+ * column.  live: 0 if it goes nowhere at all. */
+typedef struct moek_quant_fp8t_h0_on_sm80_t256_item { moek_words_ x[4]; int row, live; } moek_quant_fp8t_h0_on_sm80_t256_item;
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm80_t256_item *it, const moek_quant_fp8t_h0_on_sm80_t256_params *p,
     int r, int column, int end, int whole)
 {
@@ -110,34 +112,41 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm8
     const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
     const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
     int h;
-    it->row = r >= end ? -1 : a->target ? a->target[r] : r;
+    it->row = r >= end ? -1 : a->target ? a->target[r * p->copies] : r;
+    it->live = r < end && (it->row >= 0 || p->copies > 1);
     #pragma unroll
     for (h = 0; h < 4; h++) {
         const int n = (int)cols - column - h * 32;
-        it->x[h] = it->row < 0 || n <= 0 ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
+        it->x[h] = !it->live || n <= 0 ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
                                                          : moek_load8_(from + h * 32, n, 0);
     }
 }
 
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on_sm80_t256_params *p, moek_quant_fp8t_h0_on_sm80_t256_item *it,
-    int r, int column, float inverse, int whole, int dtype)
+    int r, int limit, int column, float inverse, int whole, int dtype)
 {
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols;
-    const size_t at = (size_t)(unsigned)it->row * cols + column;
-    int h;
-    if (a->row_weight && it->row >= 0) {
+    uint2 q[4];
+    int h, i;
+    if (a->row_weight && it->live) {
         const float weight = a->row_weight[moek_over_(r, p->over_source)];
         #pragma unroll
         for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp8t_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
     }
-    if (it->row < 0) return;
     #pragma unroll
-    for (h = 0; h < 4; h++) {
-        const int n = (int)cols - column - h * 32;
-        if (n <= 0) continue;
-        moek_quant_fp8t_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32,
-            moek_static_codes_(it->x[h], inverse, dtype), n, whole);
+    for (h = 0; h < 4; h++) q[h] = moek_static_codes_(it->x[h], inverse, dtype);
+    if (!it->live) return;
+    for (i = 0; i < p->copies; i++) {
+        const int row = !i ? it->row : r * p->copies + i < limit ? a->target[r * p->copies + i] : -1;
+        const size_t at = (size_t)(unsigned)row * cols + column;
+        if (row < 0) continue;
+        #pragma unroll
+        for (h = 0; h < 4; h++) {
+            const int n = (int)cols - column - h * 32;
+            if (n <= 0) continue;
+            moek_quant_fp8t_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32, q[h], n, whole);
+        }
     }
 }
 
@@ -150,18 +159,20 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_o
     const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
     const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
     int e;
+    const int copies = p->copies, rows = copies > 1 ? p->expert_rows : a->rows;
     for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
-        const int begin = e * p->expert_rows, limit = a->row_limit ? *a->row_limit : a->rows;
-        int r = begin + r0, column = column0, end = a->rows;
+        const int begin = e * p->expert_rows, limit = a->row_limit ? min(*a->row_limit, a->rows) : a->rows;
+        int r = begin + r0, column = column0, end = rows;
         if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
         for (;;) {
             moek_quant_fp8t_h0_on_sm80_t256_item it;
             moek_quant_fp8t_h0_on_sm80_t256_fetch(&it, p, r, column, end, whole);
-            end = min(end, limit);                                    /* the first loads did not wait for it */
+            if (copies == 1) end = min(end, limit);                   /* the first loads did not wait for it */
+            else if (r * copies >= limit) end = min(end, r);
             if (!__any_sync(0xffffffff, r < end)) break;
-            if (r >= end) it.row = -1;
-            if (__any_sync(0xffffffff, it.row >= 0))
-                moek_quant_fp8t_h0_on_sm80_t256_put(p, &it, r, column, inverse, whole, dtype);
+            if (r >= end) it.live = 0;
+            if (__any_sync(0xffffffff, it.live))
+                moek_quant_fp8t_h0_on_sm80_t256_put(p, &it, r, limit, column, inverse, whole, dtype);
             r += p->rows_more, column += p->groups_more * 128;
             if (column >= p->groups * 128) r++, column -= p->groups * 128;
         }
@@ -205,10 +216,11 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     if (!a) return MOEK_READY_(moek_quant_fp8t_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
-    p.expert_rows = a->counts ? a->rows_per_expert : a->rows;
-    p.experts = (a->rows + p.expert_rows - 1) / p.expert_rows;
+    p.copies = a->target && !a->counts ? a->source_div : 1;
+    p.expert_rows = a->counts ? a->rows_per_expert : (a->rows + p.copies - 1) / p.copies;
+    p.experts = a->counts ? (a->rows + p.expert_rows - 1) / p.expert_rows : 1;
     p.groups = (a->cols + 127) / 128;
-    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(a->source_div);
+    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(a->source_div / p.copies);
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
     if (blocks > most) blocks = most;

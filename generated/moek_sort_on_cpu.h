@@ -42,7 +42,10 @@ MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream)
     if (a->block_expert) a->num_blocks[0] = blocks;
     for (slot = 0; slot < a->slots; slot++) {
         const int32_t id = a->ids[slot];
-        if (id >= 0 && id < a->experts) a->order[a->offsets[id] + a->counts[id]++] = slot;
+        const int in = id >= 0 && id < a->experts;
+        row = in ? a->offsets[id] + a->counts[id]++ : -1;
+        if (in) a->order[row] = slot;
+        if (a->slot_row) a->slot_row[slot] = row;
     }
     return MOEK_OK;
 }

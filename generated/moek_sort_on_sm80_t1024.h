@@ -30,12 +30,12 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     __shared__ unsigned rows_before[WARPS], blocks_before[WARPS], mine[WARPS];
 
     const int e = blockIdx.x, tid = threadIdx.x, lane = tid % 32, warp = tid / 32, batched = a.rows_per_expert > 0;
-    const int threads = blockDim.x, warps = threads / 32;
+    const int threads = blockDim.x, warps = threads / 32, marks = a.slot_row && e == 0;
     const int stretch = (a.slots + warps * STEP - 1) / (warps * STEP) * STEP;          /* of a warp: [begin, end) */
     const int begin = warp * stretch < a.slots ? warp * stretch : a.slots;
     const int end = begin + stretch < a.slots ? begin + stretch : a.slots;
     const int aligned = ((size_t)a.ids & 15) == 0;
-    const int keeps = stretch <= KEPT * STEP && !(batched && e == 0);
+    const int keeps = stretch <= KEPT * STEP && !marks;
     int32_t *const my_count = count + lane % COPIES * a.experts;
     uint64_t hits = 0;                                               /* keeps: four bits a step, which ids are mine */
     int32_t id[DEPTH][4];
@@ -108,7 +108,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     }
 
     /* 3. Place them.  Slots of nobody are expert 0's to mark. */
-    if (own == 0 && !(batched && e == 0)) slot = end;
+    if (own == 0 && !marks) slot = end;
     else slot = begin;
     for (; slot < end; slot += STEP) {
         const int my_slot = slot + 4 * lane;
@@ -120,7 +120,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
             #pragma unroll
             for (j = 0; j < 4; j++) {
                 m |= (unsigned)(id[0][j] == e) << j;
-                if (batched && e == 0 && my_slot + j < end && (uint32_t)id[0][j] >= (uint32_t)a.experts)
+                if (marks && my_slot + j < end && (uint32_t)id[0][j] >= (uint32_t)a.experts)
                     a.slot_row[my_slot + j] = -1;
             }
         }
@@ -134,8 +134,12 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
         #pragma unroll
         for (j = 0; j < 4; j++) {
             if (!(m >> j & 1)) continue;
-            if (!batched) a.order[first_row + at] = my_slot + j;
-            else a.slot_row[my_slot + j] = at < (unsigned)a.rows_per_expert ? e * a.rows_per_expert + (int)at : -1;
+            if (batched)
+                a.slot_row[my_slot + j] = at < (unsigned)a.rows_per_expert ? e * a.rows_per_expert + (int)at : -1;
+            else {
+                a.order[first_row + at] = my_slot + j;
+                if (a.slot_row) a.slot_row[my_slot + j] = (int)(first_row + at);
+            }
             at++;
         }
     }

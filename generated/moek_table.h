@@ -69,19 +69,19 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 32, 90, 384, 221728, moek_up_fp8c_h0_on_sm90_m
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 32, 90, 384, 223088, moek_up_fp8b128_h0_on_sm90_m32n128s10w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 90, 384, 231744, moek_up_bf16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 90, 384, 231840, moek_up_bf16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 90, 384, 231744, moek_up_fp16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 90, 384, 231840, moek_up_fp16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 90, 384, 227904, moek_up_fp8t_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 90, 384, 228000, moek_up_fp8t_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 90, 384, 227904, moek_up_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 90, 384, 228000, moek_up_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 128, 90, 384, 230016, moek_up_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_up_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_down_bf16_h0_on_sm90_m16n128s11w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },")
@@ -114,19 +114,19 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 32, 90, 384, 221728, moek_down_fp8c_h0_on_sm
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 32, 90, 384, 223088, moek_down_fp8b128_h0_on_sm90_m32n128s10w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 90, 384, 231744, moek_down_bf16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 90, 384, 231840, moek_down_bf16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 90, 384, 231744, moek_down_fp16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 90, 384, 231840, moek_down_fp16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 90, 384, 227904, moek_down_fp8t_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 90, 384, 228000, moek_down_fp8t_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 227904, moek_down_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 228000, moek_down_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230016, moek_down_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_down_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(0, 0, 80)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 128, 0, moek_route_on_sm80_w4, "{ op = \"route\", template = \"route_warp\", arch = \"sm80\", w = 4 },")

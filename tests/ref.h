@@ -313,15 +313,15 @@ static inline void ref_sort(const moek_sort_args *a)
 {
     const int batched = a->rows_per_expert > 0;
     int e, i, at = 0, blocks = 0;
-    for (i = 0; batched && i < a->slots; i++) a->slot_row[i] = -1;
+    for (i = 0; a->slot_row && i < a->slots; i++) a->slot_row[i] = -1;
     for (i = 0; i < a->zeros; i++) a->zero[i] = 0;
     for (e = 0; e < a->experts; e++) {
         int n = 0, row;
         if (!batched) a->offsets[e] = at;
         for (i = 0; i < a->slots; i++) {
             if (a->ids[i] != e || (batched && n == a->rows_per_expert)) continue;
-            if (batched) a->slot_row[i] = e * a->rows_per_expert + n;
-            else a->order[at + n] = i;
+            if (a->slot_row) a->slot_row[i] = (batched ? e * a->rows_per_expert : at) + n;
+            if (!batched) a->order[at + n] = i;
             n++;
         }
         a->counts[e] = n;

@@ -182,6 +182,37 @@ static void test_wide_alone(void)
     }
 }
 
+/* Wide experts with many rows: x is written in sorted order, and up reads it by TMA.  In chunks with fewer rows an
+ * expert, up gathers: the same bits. */
+static void test_wide_ordered(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int i;
+        if (layer_arch != 90) continue;
+        for (i = 0; i < 3; i++) {
+            moek_config c = config_of(quant);
+            uint16_t *y;
+            char name[64];
+            layer l;
+            int slot;
+            snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", moek_quant_name(quant));
+            c.hidden = 512; c.inter = 4096; c.kernel = name; c.batch_invariant = 1;
+            c.experts = i < 2 ? 3 : 1; c.topk = i < 2 ? 2 : 1; c.max_tokens = i < 2 ? 800 : 515;
+            c.router_weight_on_input = i == 2;
+            c.ue8m0 = quant == MOEK_FP8B128 && i == 1;
+            layer_new(&l, &c, LAYER_STATIC | (i == 1 ? LAYER_LOGITS : 0), c.max_tokens);
+            snprintf(l.what, sizeof l.what, "rows of x in order, %s, turn %d", moek_quant_name(quant), i);
+            for (slot = 3; i == 0 && slot < 2 * c.max_tokens; slot += 97) l.args.topk_ids[slot] = -1;
+            y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
+            layer_same(&l, moek_run, y, "a second run");
+            l.config.chunk_tokens = i < 2 ? 300 : 200;
+            if (layer_plan(&l)) layer_same(&l, moek_run, y, "gathered");
+            free(y);
+            layer_free(&l);
+        }
+    }
+}
+
 /* Each row by a measured choice, also those of an older architecture, beside what the plan would have taken. */
 static void test_tuned(void)
 {
@@ -949,6 +980,7 @@ static void test_backend(const char *name)
     RUN(test_sizes);
     RUN(test_tiles);
     RUN(test_wide_alone);
+    RUN(test_wide_ordered);
     RUN(test_tuned);
     RUN(test_routing);
     RUN(test_hash_routing);

@@ -353,8 +353,8 @@ static void sort_case(int slots, int experts, int block_m, int rows_per_expert, 
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, kind);
     h.counts = out_i32(experts);
-    if (rows_per_expert) h.slot_row = out_i32(slots);
-    else h.offsets = out_i32(experts + 1), h.order = out_i32(slots);
+    if (rows_per_expert || kind % 3 == 0) h.slot_row = out_i32(slots);
+    if (!rows_per_expert) h.offsets = out_i32(experts + 1), h.order = out_i32(slots);
     if (!rows_per_expert && lists) {
         h.num_blocks = out_i32(1);
         h.block_expert = out_i32(blocks), h.block_row = out_i32(blocks);     /* no more room than the contract says */
@@ -545,6 +545,17 @@ static void test_quant(void)
         c.only = i % 7 ? -1 : rng_below(3) ? X_ZERO : X_PLAIN;
         quant_case(quant, &c);
     }
+    /* Rows of one source at several targets, some of them -1; the last source may have fewer. */
+    c.per_expert = 0;
+    for (i = 0; i < 12; i++) {
+        c.rows = rows[i % COUNT(rows)], c.cols = round_up(cols[i % COUNT(cols)], granule), c.div = 1 + i % 8;
+        if (SMALL && c.cols > 400) c.cols = round_up(130, granule);
+        if (now.row->hidden) c.cols = now.row->hidden;
+        c.layout = b128 ? i % 2 : 0, c.ue8m0 = 0, c.only = -1;
+        c.options = Q_TARGET | (i % 3 ? Q_LIMIT : 0) | (i % 4 ? 0 : Q_WEIGHT) | (fp8t && i % 2 ? Q_STATIC : 0);
+        quant_case(quant, &c);
+    }
+    c.div = 1, c.only = -1, c.layout = c.ue8m0 = 0;
     /* More experts than blocks, and more of each than a block takes at once: blocks go on, within a row and beyond. */
     c.per_expert = 13, c.rows = 2055 * c.per_expert, c.options = Q_COUNTS;
     c.cols = now.row->hidden ? now.row->hidden : round_up(264, granule);
@@ -946,13 +957,18 @@ static void gemm_blocks(int up, int act, int layout, int turn)
  * tiles than a GPU has multiprocessors, so that persistent blocks take several. */
 static void gemm_many(int up, int kind, int topk, int batched, int turn)
 {
-    gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, now.row->m < 128 ? 136 : 264, 72);
+    gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, now.row->m < 128 ? 136 : turn < 3 ? 264 : 520, 72);
     if (SMALL || !now.row->arch) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
+    if (turn == 6) c.k = round_up(200, now.row->granule);
     gemm_run(&c);
 }
 static void gemm_many_tokens(int up)
 {
+    if (now.row->arch == 90 && now.row->m == 128) {   /* blocks in pairs that take several tiles, by demand */
+        gemm_many(up, IDS_SKEWED, 2, 0, 3);
+        gemm_many(up, IDS_EVEN, 2, 0, 6);
+    }
     gemm_many(up, IDS_SKEWED, 2, 0, 0);
     gemm_many(up, IDS_ONE, 1, 0, 1);
     gemm_many(up, IDS_SKEWED, 1, 1, 2);

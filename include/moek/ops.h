@@ -68,6 +68,7 @@ typedef struct moek_map_args {
  *   Standard (rows_per_expert 0): counts, offsets (exclusive prefix sum), order, and the list of row blocks: expert e
  *     has ceil(counts[e] / block_m) blocks, experts ascending; block b covers rows [block_row[b], +block_m) below
  *     offsets[block_expert[b] + 1].  At most  min(slots, experts) + slots / block_m  blocks (moek_max_blocks).
+ *     slot_row[slot], if given: the sorted row of the slot, -1 for a dropped slot.
  *   Batched (rows_per_expert = R): counts (at most R: what is beyond is dropped) and
  *     slot_row[slot] = e * R + rank of the slot in its expert, -1 for a dropped slot.  The other arrays are NULL.    */
 typedef struct moek_sort_args {
@@ -79,7 +80,7 @@ typedef struct moek_sort_args {
     int32_t *block_expert;          /* written: [num_blocks]; NULL: no row blocks, the next two likewise             */
     int32_t *block_row;             /* written: [num_blocks]                                                         */
     int32_t *num_blocks;            /* written: [1]                                                                  */
-    int32_t *slot_row;              /* written: [slots] (batched), else NULL                                         */
+    int32_t *slot_row;              /* written: [slots]; standard: or NULL                                           */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* see above; here: and that kernel neither writes ids nor reads what is written */
 } moek_sort_args;
@@ -160,7 +161,8 @@ typedef struct moek_gemm_args {
     float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  sm90 rows with m < 128 then   */
     int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
                                          an order that depends on counts.  [MOEK_SPLITS], zeros before.  With m = 128
-                                         the first counts tiles, which blocks that are no pairs take by demand        */
+                                         the first counts tiles, which blocks (pairs where experts hold many rows) take
+                                         by demand                                                                  */
     int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
     int early;                      /* see above                                                                      */
     void *q;                        /* up, gated, sm90 rows with m = 128 of fp8t and fp8b128; else NULL.  Not NULL:

@@ -157,6 +157,17 @@ MOEK_DEVICE void moek_mbar_arrive_pair_(uint32_t at, int pairs)
     if ((int)(threadIdx.x % 32) <= pairs)
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" :: "r"(at) : "memory");
 }
+/* x to the same place in shared memory of the other block of a cluster, whose `bar` there counts the 4 bytes. */
+MOEK_DEVICE void moek_give_(int32_t *to, int32_t x, uint64_t *bar)
+{
+    asm volatile("{\n.reg .b32 other, at, counter;\n"
+                 "mov.u32 other, %%cluster_ctarank;\n"
+                 "xor.b32 other, other, 1;\n"
+                 "mapa.shared::cluster.u32 at, %0, other;\n"
+                 "mapa.shared::cluster.u32 counter, %2, other;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [at], %1, [counter];\n}\n"
+                 :: "r"(moek_shared_address_(to)), "r"(x), "r"(moek_shared_address_(bar)) : "memory");
+}
 /* By all threads of both blocks of a cluster. */
 MOEK_DEVICE void moek_cluster_meet_(void)
 {
