@@ -1250,12 +1250,12 @@ static void test_layer(void)
     layer_case(5, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 9, round_up(128, now.row->granule),
                round_up(64, now.row->granule), IDS_ONE);
     /* Tiles of up in 4 pieces, and in 3. */
-    layer_case(10, MOEK_SILU, MOEK_UP_HALVES, 8, 8, 100, round_up(2100, now.row->granule),
-               round_up(200, now.row->granule), IDS_RANDOM);
-    layer_case(11, MOEK_SILU, MOEK_UP_INTERLEAVED, 11, 8, 200, round_up(2200, now.row->granule),
-               round_up(200, now.row->granule), IDS_RANDOM);
-    layer_case(7, MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 8, 8, 100, round_up(2100, now.row->granule),
-               round_up(300, now.row->granule), IDS_SKEWED);
+    layer_case(10, MOEK_SILU, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
+               round_up(72, now.row->granule), IDS_RANDOM);
+    layer_case(7, MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
+               round_up(72, now.row->granule), IDS_RANDOM);
+    layer_case(11, MOEK_SILU, MOEK_UP_INTERLEAVED, 18, 8, 140, now.row->quant < MOEK_FP8T ? 1056 : 2112,
+               round_up(16, now.row->granule), IDS_SORTED);
 }
 
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */
