@@ -30,8 +30,14 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m8n256s6w12_mma_(float *d, uint64_t 
                  : "l"(a), "l"(b), "r"(add));
 }
 
+/* n / pieces, which are 3 or 4; n < 2^16. */
+MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(int n, int pieces) { return (int)((unsigned)n * (pieces == 3 ? 43691 : 32768) >> 17); }
+
 /* A block's share of up or down: tiles [tile, last), the first from stage `first` on, the last up to stage `until`. */
 typedef struct moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk { int tile, last, first, until; } moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk;
+
+/* First rows and row blocks of the experts, [experts + 1]; the expert of each row block. */
+typedef struct moek_layer_bf16_h0_on_sm90_m8n256s6w12_schedule { const int *row, *block; const uint16_t *expert; } moek_layer_bf16_h0_on_sm90_m8n256s6w12_schedule;
 
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on.  e < 0: not next to the
  * one before. */
@@ -55,12 +61,13 @@ MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk moek_layer_bf16_h0_on_sm
     w.first = (int)begin - w.tile * z->steps; w.until = (int)end - (w.last - 1) * z->steps;
     return w;
 }
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m8n256s6w12_tile_(const moek_layer_bf16_h0_on_sm90_m8n256s6w12_params *p, moek_schedule_ s, int tile, int down, moek_layer_bf16_h0_on_sm90_m8n256s6w12_tile *at)
+MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m8n256s6w12_tile_(const moek_layer_bf16_h0_on_sm90_m8n256s6w12_params *p, moek_layer_bf16_h0_on_sm90_m8n256s6w12_schedule s, int tile, int down,
+                                  moek_layer_bf16_h0_on_sm90_m8n256s6w12_tile *at)
 {
     const moek_layer_bf16_h0_on_sm90_m8n256s6w12_size *const z = &p->size[down];
     if (at->e < 0) {
         at->b = (int)moek_over_(tile, z->over_tiles); at->j = tile - at->b * z->tiles;
-        at->e = moek_schedule_find_(s, p->up.experts, at->b);
+        at->e = s.expert[at->b];
     } else if (++at->j == z->tiles) {
         at->j = 0;
         at->b++;
@@ -297,28 +304,33 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
-           CLAIMS = 16 };
+           CLAIMS = 16, PIECES = 4 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
     float *const top = (float *)(ring + STAGES * STAGE);               /* [2][M][8 warps] */
     uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
     uint64_t *const finished = landed + STAGES;                        /* up is */
-    float *const scales = (float *)(finished + 1);                     /* [STAGES]: of rows of a; of 64s of rows of w */
+    uint64_t *const told = finished + 1;                               /* that this block has done its part of x */
+    float *const scales = (float *)(told + 1);                         /* [STAGES]: of rows of a; of 64s of rows of w */
     uint64_t *const named = (uint64_t *)((uintptr_t)(scales + STAGES * SCALES + 1) / 8 * 8);   /* [CLAIMS] */
     int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
-    uint16_t *const order = (uint16_t *)(claim + CLAIMS);              /* [MOEK_SELF_SORT] slots, sorted */
+    int *const last = claim + CLAIMS;                                  /* is this the last piece of a tile? */
+    uint16_t *const order = (uint16_t *)(last + 2);                    /* [MOEK_SELF_SORT] slots, sorted */
     uint16_t *const ids = order + MOEK_SELF_SORT;                      /* [MOEK_SELF_SORT] */
-    int *const counts = (int *)(ids + MOEK_SELF_SORT);                 /* [MOEK_SM90_EXPERTS]; then weights of slots */
+    uint16_t *const expert = ids + MOEK_SELF_SORT;                     /* [MOEK_SELF_SORT] of row blocks */
+    int *const counts = (int *)(expert + MOEK_SELF_SORT);              /* [MOEK_SM90_EXPERTS]; then weights of slots */
     void *const schedule = counts + MOEK_SM90_EXPERTS;
     const moek_layer_args *const a = &p.a;
     const int t = threadIdx.x, slots = a->tokens * a->topk, experts = p.up.experts;
     const int gated = p.up.w_rows > p.up.n;
     unsigned long long *const met = (unsigned long long *)a->state->flags;
     int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
-    moek_schedule_ s;
+    moek_layer_bf16_h0_on_sm90_m8n256s6w12_schedule s;
     float weight[4] = {1, 1, 1, 1};
+    int alike, early;                              /* an expert has many slots; slots ordered by those who gather */
     int i, row_blocks, all[2], demand[2], inflight;        /* of up, of down: tiles; whether they are taken by demand */
+    int pieces, piece = 0;                         /* of a tile of up; the one claimed */
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w_up);
@@ -330,6 +342,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         }
         for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
         moek_mbar_init_(finished, 1);
+        moek_mbar_init_(told, 1);
         moek_mbar_init_fence_();
     }
     if (t * 32 < slots) {                          /* on their way to L2 already */
@@ -344,12 +357,24 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         #pragma unroll
         for (i = 0; i < 4; i++) if (t - 128 + 256 * i < slots) weight[i] = a->weights[t - 128 + 256 * i];
     moek_place_ids_(ids, order, counts, a->ids, slots, experts);
-    s = moek_schedule_of_(schedule, counts, experts, M);
+    {
+        const moek_schedule_ of = moek_schedule_of_(schedule, counts, experts, M);
+        for (i = t; i < experts; i += 384) {
+            int b;
+            for (b = of.block[i]; b < of.block[i + 1]; b++) expert[b] = (uint16_t)i;
+        }
+        s.row = of.row; s.block = of.block; s.expert = expert;
+        alike = __syncthreads_or(moek_order_list_(order, (uint16_t *)counts, ids, slots, s.row, t, 384));
+    }
     row_blocks = s.block[experts];
     all[0] = row_blocks * p.size[0].tiles; all[1] = row_blocks * p.size[1].tiles;
     demand[1] = all[1] >= 2 * (int)gridDim.x && !a->equal;
     demand[0] = all[0] >= (demand[1] ? 1 : 6) * (int)gridDim.x && !a->equal;   /* is there what to go on with? */
-    inflight = demand[0] ? 4 : 2;                  /* stages */
+    pieces = !demand[1] || p.size[0].steps < 16 || 3 * all[0] > PIECES * (int)gridDim.x ? 1
+           : all[0] <= (int)gridDim.x ? PIECES : 3;
+    if (pieces > 1) demand[0] = 1;
+    inflight = demand[0] && pieces == 1 ? 4 : 2;   /* stages */
+    early = slots > 256 ? slots * 3 / 8 : slots;
 
     if (t < 128) {
         /* ---- Producers. ---- */
@@ -359,9 +384,12 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0;
-            int hold = 3;                           /* stages, until x is quantized */
+            /* Stages, until our part of x is quantized, and until all of it is. */
+            const int first = slots > 512;
+            int hold = first ? 3 : 4;
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+                if (!demand[0]) w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = p.size[0].steps;
@@ -372,9 +400,17 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
                         n++;
-                        if (w.tile >= all[0]) break;
+                        if (w.tile >= all[0] * pieces) break;
                         w.first = 0;
                         at.e = -1;
+                        if (pieces > 1) {
+                            const int tile = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(w.tile, pieces), part = w.tile - tile * pieces;
+                            w.first = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(until * part, pieces);
+                            until = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), pieces);
+                            piece = w.tile;
+                            w.tile = tile;
+                        }
+
                     } else {
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
@@ -385,6 +421,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                         if (issued >= inflight)
                             moek_mbar_wait_(landed + (issued - inflight) % STAGES,
                                             (issued - inflight) / STAGES % 2);
+                        if (issued == first) moek_mbar_wait_(told, 0);
                         if (issued == hold) {
                             if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
                         }
@@ -400,7 +437,8 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                 }
             }
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+                if (!demand[1]) w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
                 at.e = -1;
                 hold = demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
                 for (;; w.tile++) {
@@ -415,6 +453,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                         if (w.tile >= all[1]) break;
                         w.first = 0;
                         at.e = -1;
+
                     } else {
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
@@ -442,13 +481,15 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         } else if (t >= 32) {                      /* rows of a */
             const int u = t - 32;
             int begun = 0;
-            moek_order_ids_(order, counts, ids, slots, s.row, experts, u, 96, 4);
+            if (!alike) moek_order_rank_(order, (const uint16_t *)counts, ids, 0, early, s.row, u, 96);
+            else if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 int rows;
+                if (!demand[0]) w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
@@ -456,9 +497,17 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
                         __syncwarp();                              /* wgmma wants the warp together */
-                        if (w.tile >= all[0]) break;
+                        if (w.tile >= all[0] * pieces) break;
                         w.first = 0;
                         at.e = -1;
+                        if (pieces > 1) {
+                            const int tile = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(w.tile, pieces), part = w.tile - tile * pieces;
+                            w.first = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(until * part, pieces);
+                            until = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), pieces);
+                            piece = w.tile;
+                            w.tile = tile;
+                        }
+
                     } else {
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
@@ -488,11 +537,12 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                 }
             }
             {
-                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
+                moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
                 const int row_bytes = p.down.k * 2, steps = p.size[1].steps;
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
                 int rows;
+                if (!demand[1]) w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
@@ -503,6 +553,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                         if (w.tile >= all[1]) break;
                         w.first = 0;
                         at.e = -1;
+
                     } else {
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
@@ -544,16 +595,22 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         int slot = 0, phase = 0, j, to[M / 8], n = 0;
         moek_registers_more_(216);
         moek_named_wait_(3, CONSUMERS);
-        if (t == 128) moek_flag_add_(a->state->flags + 2);
+        if (t == 128) {
+            moek_flag_add_(a->state->flags + 2);
+            moek_mbar_arrive_(told);
+        }
+        if (t >= 160 && !alike)                    /* (the fence before that flag takes microseconds) */
+            moek_order_rank_(order, (const uint16_t *)counts, ids, early, slots, s.row, t - 160, CONSUMERS - 32);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
         #pragma unroll
         for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
         {
-            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
+            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
             const int steps = p.size[0].steps;
+            if (!demand[0]) w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[0], 0);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
@@ -562,9 +619,17 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
                     __syncwarp();                              /* wgmma wants the warp together */
-                    if (w.tile >= all[0]) break;
+                    if (w.tile >= all[0] * pieces) break;
                     w.first = 0;
                     at.e = -1;
+                    if (pieces > 1) {
+                        const int tile = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(w.tile, pieces), part = w.tile - tile * pieces;
+                        w.first = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(until * part, pieces);
+                        until = moek_layer_bf16_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), pieces);
+                        piece = w.tile;
+                        w.tile = tile;
+                    }
+
                 } else {
                     if (w.tile >= w.last) break;
                     if (w.tile == w.last - 1) until = w.until;
@@ -596,6 +661,36 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
                 w.first = 0;
+                if (pieces > 1) {                  /* whoever is done last adds them all, in their order */
+                    /* [tiles][pieces][M / 4][CONSUMERS] */
+                    float4 *const part = (float4 *)a->split + (t - 128);
+                    float4 from[PIECES][M / 4];
+                    #pragma unroll
+                    for (i = 0; i < M / 4; i++) {
+                        const float *const four = &sum[i / (M / 8)][i % (M / 8) * 4];
+                        __stcg(part + (piece * (M / 4) + i) * CONSUMERS,
+                               make_float4(four[0], four[1], four[2], four[3]));
+                    }
+                    moek_named_wait_(3, CONSUMERS);
+                    if (t == 128) *last = moek_flag_next_(flags + w.tile) == pieces - 1;
+                    moek_named_wait_(3, CONSUMERS);
+                    if (!*last) continue;
+                    #pragma unroll
+                    for (j = 0; j < PIECES; j++)
+                        #pragma unroll
+                        for (i = 0; i < M / 4; i++)
+                            if (j < pieces)
+                                from[j][i] = __ldcg(part + ((w.tile * pieces + j) * (M / 4) + i) * CONSUMERS);
+                    #pragma unroll
+                    for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] = 0;
+                    #pragma unroll
+                    for (j = 0; j < PIECES; j++)
+                        #pragma unroll
+                        for (i = 0; i < M; i++)
+                            if (j < pieces) sum[i / (M / 2)][i % (M / 2)] += (&from[j][i / 4].x)[i % 4];
+                    at_k = 0;
+                    until = steps;
+                }
                 if (at_k > 0) {                    /* the tile is another block's: the one with its first stage */
                     #pragma unroll
                     for (i = 0; i < M; i++)
@@ -621,11 +716,12 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
             if (t == 128) moek_mbar_arrive_(finished);
         }
         {
-            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
+            moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
             const int steps = p.size[1].steps;
+            if (!demand[1]) w = moek_layer_bf16_h0_on_sm90_m8n256s6w12_walk_(&p, all[1], 1);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
@@ -637,6 +733,7 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
                     if (w.tile >= all[1]) break;
                     w.first = 0;
                     at.e = -1;
+
                 } else {
                     if (w.tile >= w.last) break;
                     if (w.tile == w.last - 1) until = w.until;
@@ -697,11 +794,11 @@ moek_layer_bf16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_bf16
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
-        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
-            a->state->flags[i] = 0;
         if (a->y && p.size[1].tiles * a->tokens <= 8 * (int)gridDim.x)
             moek_layer_bf16_h0_on_sm90_m8n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 1);
         else if (a->y) moek_layer_bf16_h0_on_sm90_m8n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 2);
+        for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
+            a->state->flags[i] = 0;
     }
 #endif
 }
@@ -713,7 +810,7 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m8n256s6w12(const void *args, moek_stre
     moek_status status;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_bf16_h0_on_sm90_m8n256s6w12_k, 384, 221288);
+    if (!a) return MOEK_READY_SM90_(moek_layer_bf16_h0_on_sm90_m8n256s6w12_k, 384, 223360);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
@@ -731,6 +828,6 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m8n256s6w12(const void *args, moek_stre
     status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_layer_bf16_h0_on_sm90_m8n256s6w12_k, blocks, 384, 221288, stream, 1, p);
+    return MOEK_CHAIN_(moek_layer_bf16_h0_on_sm90_m8n256s6w12_k, blocks, 384, 223360, stream, 1, p);
 }
 #endif

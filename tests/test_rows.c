@@ -1222,7 +1222,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         down.a_scale = (float *)scratch((size_t)slots * ((inter + 127) / 128) * 4);
     }
     down.out = scratch((size_t)slots * hidden * 2);
-    h.split = now.row->m > 4 ? (float *)scratch((size_t)2 * blocks * now.row->m * 256 * 4) : NULL;
+    h.split = now.row->m > 4 ? (float *)scratch((size_t)4 * blocks * now.row->m * 256 * 4) : NULL;
     h.equal = turn % 3 == 0;
     h.state = (moek_layer_state *)scratch(sizeof *h.state);
     memset(h.state, 0, sizeof *h.state);
@@ -1309,6 +1309,13 @@ static void test_layer(void)
                round_up(64, now.row->granule), IDS_RANDOM);
     layer_case(5, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 9, round_up(128, now.row->granule),
                round_up(64, now.row->granule), IDS_ONE);
+    /* Tiles of up in 4 pieces, and in 3. */
+    layer_case(10, MOEK_SILU, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
+               round_up(72, now.row->granule), IDS_RANDOM);
+    layer_case(7, MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
+               round_up(72, now.row->granule), IDS_RANDOM);
+    layer_case(11, MOEK_SILU, MOEK_UP_INTERLEAVED, 18, 8, 140, now.row->quant < MOEK_FP8T ? 1056 : 2112,
+               round_up(16, now.row->granule), IDS_SORTED);
 }
 
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */

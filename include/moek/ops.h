@@ -215,7 +215,7 @@ typedef struct moek_layer_args {
     const moek_gemm_args *up, *down;/* in host memory                                                                */
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine (m > 4)   */
-    float *split;                   /* scratch: 2 * blocks * m * 256 floats, blocks: one a multiprocessor (m > 4)    */
+    float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one a multiprocessor (m > 4)    */
     moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
                                        one a multiprocessor                                                          */
     int equal;                      /* never by demand: for tests                                                    */

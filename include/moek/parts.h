@@ -246,8 +246,8 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
     w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
     split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
-    if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 2 * 256)
-        split = (size_t)plan->layer[plan->layers - 1]->m * 2 * 256;
+    if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
+        split = (size_t)plan->layer[plan->layers - 1]->m * 4 * 256;
     w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
     if (!splits) { w->flags = NULL; w->split = NULL; }
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);

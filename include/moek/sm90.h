@@ -356,25 +356,26 @@ MOEK_DEVICE void moek_order_of_(uint16_t *order, int *cursor, const uint16_t *id
     }
 }
 
-/* The same, after moek_place_ids_, by `threads` threads, of which this is t, that have named barrier `id`.  order comes
- * as that place; scratch: an int an expert, and 2 bytes a slot.  Over by the next barrier.  (One warp, 32 by 32, takes
- * 2 us more for 1024 slots; but a slot's rank among those of its expert is counted, so they must be few.) */
-MOEK_DEVICE void moek_order_ids_(uint16_t *order, int *scratch, const uint16_t *ids, int slots, const int *row,
-                                 int experts, int t, int threads, int id)
+/* The same after moek_place_ids_, in two steps with a barrier between, each by `threads` threads, of which this is t.
+ * First slots are listed by expert, in any order; 1: an expert has so many that moek_order_of_ must do it.  Then each
+ * of the slots [from, until) gets its place: its rank among those of its expert is counted, so they must be few. */
+MOEK_DEVICE int moek_order_list_(const uint16_t *place, uint16_t *list, const uint16_t *ids, int slots, const int *row,
+                                 int t, int threads)
 {
-    uint16_t *const list = (uint16_t *)scratch;
-    int i, j, alike = 0;
+    int i, alike = 0;
     for (i = t; i < slots; i += threads) {
         const int e = ids[i];
         if (e == 0xffff) continue;
-        list[row[e] + order[i]] = (uint16_t)i;
+        list[row[e] + place[i]] = (uint16_t)i;
         alike |= row[e + 1] - row[e] > 64;
     }
-    if (moek_named_any_(id, threads, alike)) {
-        if (t < 32) moek_order_of_(order, scratch, ids, slots, row, experts);
-        return;
-    }
-    for (i = t; i < slots; i += threads) {
+    return alike;
+}
+MOEK_DEVICE void moek_order_rank_(uint16_t *order, const uint16_t *list, const uint16_t *ids, int from, int until,
+                                  const int *row, int t, int threads)
+{
+    int i, j;
+    for (i = from + t; i < until; i += threads) {
         const int e = ids[i], first = e != 0xffff ? row[e] : 0, end = e != 0xffff ? row[e + 1] : 0;
         int before = 0;
         for (j = first; j < end; j++) before += list[j] < i;
@@ -450,6 +451,12 @@ MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
 MOEK_DEVICE void moek_flag_add_(int32_t *flag)
 {
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
+}
+MOEK_DEVICE int moek_flag_next_(int32_t *flag)     /* also: how many there were before */
+{
+    int had;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(had) : "l"(flag) : "memory");
+    return had;
 }
 MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
 {
