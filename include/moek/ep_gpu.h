@@ -7,7 +7,7 @@
 
 /* ---- what the host asks of CUDA ---------------------------------------------------------------------------------- */
 
-#ifndef MOEK_EMU
+#if MOEK_HAVE_CUDART_
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -449,7 +449,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
 }
 #endif
 
-#if !MOEK_HAVE_CUDA_ || defined(MOEK_EMU)
+#if !MOEK_HAVE_CUDART_
 moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
                              char *text, size_t size)
 {

@@ -41,7 +41,7 @@
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
 
-#if defined(__CUDACC__) && !defined(MOEK_EMU)
+#if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>
 #endif
 
@@ -52,7 +52,7 @@ enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
 /* On a GPU by a stream that waits for nobody's kernels but those on the NULL stream; done on return. */
 static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, size_t bytes)
 {
-#if MOEK_HAVE_CUDA_ && !defined(MOEK_EMU)
+#if MOEK_HAVE_CUDART_
     if (ep->config.transport == MOEK_EP_GPU) {
         if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread) == cudaSuccess &&
             cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess)

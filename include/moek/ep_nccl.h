@@ -4,11 +4,12 @@
  * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back. */
 #ifndef MOEK_EP_NCCL_PARTS_H
 #define MOEK_EP_NCCL_PARTS_H
-#if !MOEK_HAVE_CUDA_ || defined(MOEK_EMU)
+#if !MOEK_HAVE_CUDART_
 #error "moek_ep_nccl.h: compile the implementation with nvcc"
 #endif
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 #if NCCL_VERSION_CODE >= 22807
 #pragma GCC diagnostic push
@@ -110,14 +111,16 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
 typedef struct moek_ep_nccl_hello_ { uint64_t config[MOEK_EP_HELLO_], host, nccl, path; } moek_ep_nccl_hello_;
 typedef char moek_ep_nccl_hello_fits_[sizeof(moek_ep_nccl_hello_) <= MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
-/* The same for all processes of a running kernel, wherever their containers are. */
+/* The same for all processes of a running kernel, wherever their containers are; or what NCCL is told that it is. */
 static uint64_t moek_ep_nccl_host_(void)
 {
     char id[256] = "";
+    const char *const told = getenv("NCCL_HOSTID");
     uint64_t hash = 14695981039346656037u;
     size_t i;
-    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
-    if (file < 0 || read(file, id, 36) != 36) (void)gethostname(id, sizeof id - 1);
+    const int file = told ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+    if (told) snprintf(id, sizeof id, "%s", told);
+    else if (file < 0 || read(file, id, 36) != 36) (void)gethostname(id, sizeof id - 1);
     if (file >= 0) close(file);
     for (i = 0; i < sizeof id; i++) hash = (hash ^ (unsigned char)id[i]) * 1099511628211u;
     return hash;
@@ -189,10 +192,10 @@ static void moek_ep_nccl_free_(moek_ep_nccl *w)
 /* ---- the three paths: each tries, and leaves what it got in w ---------------------------------------------------- */
 
 #if NCCL_VERSION_CODE >= 22807
-typedef struct moek_ep_nccl_bases_ { void *base[MOEK_EP_MAX_RANKS]; } moek_ep_nccl_bases_;
-static __global__ void moek_ep_nccl_resolve_k_(ncclWindow_t window, int ranks, moek_ep_nccl_bases_ *to)
+typedef struct moek_ep_nccl_bases_ { ncclWindow_t window; int ranks; void **to; } moek_ep_nccl_bases_;
+static __global__ void moek_ep_nccl_resolve_k_(moek_ep_nccl_bases_ a)
 {
-    if ((int)threadIdx.x < ranks) to->base[threadIdx.x] = ncclGetLsaPointer(window, 0, threadIdx.x);
+    if ((int)threadIdx.x < a.ranks) a.to[threadIdx.x] = ncclGetLsaPointer(a.window, 0, (int)threadIdx.x);
 }
 
 /* The struct behind a window is private: from 2.29.2 on NCCL reads it for us. */
@@ -201,6 +204,7 @@ static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text
     typedef ncclResult_t (*getter)(ncclWindow_t, size_t, int, void **);
     const ncclWindow_t window = (ncclWindow_t)w->registered;
     const cudaStream_t stream = (cudaStream_t)w->stream;
+    moek_ep_nccl_bases_ a;
     getter get = NULL;
     int p;
     if (version >= MOEK_EP_NCCL_GETTER_) *(void **)&get = dlsym(RTLD_DEFAULT, "ncclGetLsaDevicePointer");
@@ -208,8 +212,8 @@ static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text
         if (get(window, 0, p, &w->base[p]) != ncclSuccess || !w->base[p])
             MOEK_NO_(why, MOEK_E_BACKEND, "NCCL knows no pointer to the window of rank %d", p);
     if (get) return MOEK_OK;
-    moek_ep_nccl_resolve_k_<<<1, MOEK_EP_MAX_RANKS, 0, stream>>>(window, w->ranks, (moek_ep_nccl_bases_ *)w->scratch);
-    if (cudaPeekAtLastError() == cudaSuccess &&
+    a.window = window; a.ranks = w->ranks; a.to = (void **)w->scratch;
+    if (MOEK_LAUNCH_(moek_ep_nccl_resolve_k_, 1, MOEK_EP_MAX_RANKS, 0, stream, a) == MOEK_OK &&
         cudaMemcpyAsync(w->base, w->scratch, sizeof w->base[0] * (size_t)w->ranks, cudaMemcpyDeviceToHost, stream) ==
             cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess) return MOEK_OK;
     MOEK_NO_(why, MOEK_E_CUDA, "the window of NCCL: %s", cudaGetErrorString(cudaGetLastError()));
