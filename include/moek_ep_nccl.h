@@ -20,10 +20,11 @@
  *     ipc     cudaMalloc and, between processes, cudaIpc, whatever NCCL's version: NCCL only carries the handles.  One
  *             host
  *     sends   nobody reaches anybody: grouped ncclSend and ncclRecv, behind the kernels that write what goes out and
- *             ahead of those that read what came.  Any number of hosts.  low_latency and allgather
+ *             ahead of those that read what came.  Any number of hosts
  * Kernels are the same on all of them, and so are the bits of y.  `sends` moves max_tokens rows to each rank and back,
- * however many there are (so that the host need not know, and graphs can be captured): open the group with a
- * max_tokens, or a chunk_tokens of the layer, near to what it gets.  It takes twice the window.
+ * alltoall max_rows / ranks, however many there are (so that the host need not know, and graphs can be captured): open
+ * the group with a max_tokens, or a chunk_tokens of the layer, near to what it gets, and for many tokens give it
+ * max_rows (moek_ep.h).  It takes twice the window.
  *
  * No multicast is asked for.  NCCL makes objects of its own for that when a communicator is made, unless
  * NCCL_NVLS_ENABLE=0 was in the environment before the process called NCCL first: set it where that matters.
