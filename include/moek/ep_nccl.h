@@ -320,6 +320,10 @@ static int moek_ep_nccl_move_(void *context, const moek_ep_piece *piece, int cou
     int i;
     if (!w->comm || ncclGroupStart() != ncclSuccess) return 1;
     for (i = 0; i < count && r == ncclSuccess; i++) {
+        if (piece[i].rank == MOEK_EP_EVERY) {
+            r = ncclAllGather(piece[i].from, piece[i].to, piece[i].bytes, ncclInt8, w->comm, (cudaStream_t)stream);
+            continue;
+        }
         r = ncclSend(piece[i].from, piece[i].bytes, ncclInt8, piece[i].rank, w->comm, (cudaStream_t)stream);
         if (r == ncclSuccess)
             r = ncclRecv(piece[i].to, piece[i].bytes, ncclInt8, piece[i].rank, w->comm, (cudaStream_t)stream);
