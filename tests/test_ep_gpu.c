@@ -172,9 +172,20 @@ static void copy(void *to, const void *from, size_t bytes)
 /* All that goes to rank r: the n-th piece of a pair from the n-th. */
 static void bring(int r)
 {
-    int taken[RANKS] = { 0 }, i, j;
+    int taken[RANKS] = { 0 }, i, j, p;
     for (i = 0; i < crossing.count[r]; i++) {
-        const moek_ep_piece *const to = &crossing.piece[r][i], *from = crossing.piece[to->rank];
+        const moek_ep_piece *const to = &crossing.piece[r][i], *from;
+        if (to->rank == MOEK_EP_EVERY) {
+            CHECK(to->from == (char *)to->to + (size_t)r * to->bytes, "rank %d: not in place", r);
+            for (p = 0; p < crossing.ranks; p++) {
+                from = &crossing.piece[p][i];
+                CHECK(from->rank == MOEK_EP_EVERY && from->bytes == to->bytes, "pieces of ranks %d and %d", r, p);
+                if (p != r && !(crossing.lost >> p & 1))
+                    copy((char *)to->to + (size_t)p * to->bytes, from->from, to->bytes);
+            }
+            continue;
+        }
+        from = crossing.piece[to->rank];
         for (j = taken[to->rank]; from->rank != r || j--; from++) { }
         taken[to->rank]++;
         if (CHECK(from->bytes == to->bytes, "pieces of ranks %d and %d", r, to->rank) &&

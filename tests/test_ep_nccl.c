@@ -35,7 +35,7 @@ typedef struct scene {
     char what[96];
     moek_config config;
     moek_ep_config group;
-    int exact_bits, total, tokens[RANKS];
+    int exact_bits, brings, total, tokens[RANKS];      /* brings: ranks bring their memory */
     layer whole;                                       /* all experts and tokens on one GPU ... */
     uint16_t *one, *y[PATHS];                          /* ... and its y; that of the ranks, by path */
 } scene;
@@ -51,7 +51,9 @@ typedef struct rank {
     int number, device, gifts;
     ncclComm_t comm;
     cudaStream_t stream;
-    void *given[16];
+    void *given[16], *memory;                          /* memory: brought to the next groups, or NULL */
+    size_t memory_size;
+    int memory_by;                                     /* the path it was allocated for */
     moek_ep ep;
     moek_ep_nccl wire;
     moek_plan plan;
@@ -118,6 +120,7 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
     s->group.timeout_ms = 10000;
     if (kind == MOEK_EP_LOW_LATENCY) s->config.format = MOEK_BATCHED;              /* of the one GPU, too */
     s->exact_bits = combine == MOEK_EP_EXACT;
+    s->brings = w->scenes % 2;
     for (r = 0; r < w->ranks; r++) s->total += s->tokens[r] = r == 1 && alone ? 0 : MOST - r % 3;
     s->config.max_tokens = s->total;
     layer_new(&s->whole, &s->config, 0, s->total);
@@ -236,12 +239,28 @@ static void replay(rank *k, const scene *s)
     mem_must(cudaGraphDestroy(graph));
 }
 
+/* Memory that the caller brings: rubbish. */
+static void bring(rank *k, int path, size_t bytes)
+{
+    if (path == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemAlloc(&k->memory, bytes));
+    else mem_must(cudaMalloc(&k->memory, bytes));
+    mem_must(cudaMemset(k->memory, LAYER_POISON, bytes));
+    mem_must(cudaDeviceSynchronize());
+    k->memory_size = bytes; k->memory_by = path;
+}
+static void take_away(rank *k)
+{
+    if (k->memory && k->memory_by == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemFree(k->memory));
+    else if (k->memory) mem_must(cudaFree(k->memory));
+    k->memory = NULL; k->memory_size = 0;
+}
 static int opens(rank *k, const scene *s, int path)
 {
     moek_ep_config g = s->group;
     moek_status status;
     g.layer = &s->config;
-    status = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, path);
+    status = moek_ep_nccl_open_in(&k->wire, &k->ep, &g, k->comm, path, k->memory, k->memory_size);
+    SAY(!k->memory || k->wire.window == k->memory, "%s: rank %d: not in its memory", s->what, k->number);
     SAY(status == MOEK_OK && k->wire.path == path, "%s: rank %d: %s: %s", s->what, k->number,
         moek_ep_nccl_path_name(path), k->wire.text);
     return status == MOEK_OK;
@@ -251,7 +270,10 @@ static void on_path(rank *k, scene *s, int path)
     const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
     uint16_t *y = s->y[path - 1];
     const int before = held();
+    moek_ep_config g = s->group;
     int r;
+    g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
+    if (s->brings) bring(k, path, moek_ep_nccl_memory_size(&g, path));
     if (!opens(k, s, path)) return;
     for (r = 0; r < k->number; r++) y += HIDDEN * (size_t)s->tokens[r];
     if (plan_rank(k, s)) {
@@ -269,6 +291,7 @@ static void on_path(rank *k, scene *s, int path)
     }
     SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "%s: rank %d: close", s->what, k->number);
     let_go(k);
+    take_away(k);
     SAY(held() == before, "%s: rank %d: %s: holds %d, before %d", s->what, k->number, moek_ep_nccl_path_name(path),
         held(), before);
 }
@@ -279,13 +302,66 @@ static void on_path(rank *k, scene *s, int path)
 static void refused(rank *k, moek_ep_config g, int path, moek_status status, const char *words)
 {
     const int before = held();
-    const moek_status got = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, path);
+    const moek_status got = moek_ep_nccl_open_in(&k->wire, &k->ep, &g, k->comm, path, k->memory, k->memory_size);
     SAY(got == status && strstr(k->wire.text, words) && !k->wire.path && !k->wire.window,
         "rank %d: %s, not %s: \"%s\" has no \"%s\"", k->number, moek_status_name(got), moek_status_name(status),
         k->wire.text, words);
     SAY(held() == before, "rank %d: refused, but holds %d, before %d", k->number, held(), before);
     if (!k->wire.comm) exit(1);
     meet(k);
+}
+/* Memory that is too little, of another size on a rank, on one alone, none at all, of the wrong kind. */
+static void test_memory(rank *k)
+{
+    const int odd = k->number == 1;
+    scene *s = &k->all->scene[0];
+    moek_ep_config g = s->group;
+    size_t one, two;
+    char words[96];
+    static char host[256];
+    g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
+    one = moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_IPC);
+    two = moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_SENDS);
+    SAY(one >= 4096 && moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_WINDOW) == one && two > one && two % 4096 == 0 &&
+        moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_AUTO) == two, "sizes are %lu and %lu", (unsigned long)one,
+        (unsigned long)two);
+    bring(k, MOEK_EP_NCCL_SENDS, two);
+    k->memory_size = two - 4096;
+    snprintf(words, sizeof words, "sends: rank 0: memory is of %lu bytes, this path needs %lu",
+             (unsigned long)two - 4096, (unsigned long)two);
+    refused(k, g, MOEK_EP_NCCL_SENDS, MOEK_E_BACKEND, words);
+    k->memory_size = two - (odd ? 256 : 0);
+    snprintf(words, sizeof words, "memory: rank 1 brings %lu bytes, rank 0 %lu", (unsigned long)two - 256,
+             (unsigned long)two);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    if (!odd) take_away(k);
+    k->memory_size = odd ? two : 0;
+    snprintf(words, sizeof words, "memory: rank 1 brings %lu bytes, rank 0 0", (unsigned long)two);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    take_away(k);
+    k->memory_size = odd ? two : 0;
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: memory is NULL");
+    bring(k, MOEK_EP_NCCL_IPC, two);
+    if (k->all->window)
+        refused(k, g, MOEK_EP_NCCL_WINDOW, MOEK_E_BACKEND, "window: rank 0: memory is not ncclMemAlloc's");
+    if (odd) k->memory = (char *)k->memory + 64;
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: memory is no memory of device 1, or not aligned to 256");
+    if (odd) k->memory = (char *)k->memory - 64;
+    take_away(k);
+    if (odd) k->memory = host;
+    else bring(k, MOEK_EP_NCCL_IPC, two);
+    k->memory_size = two;
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: memory is no memory of device 1");
+    if (odd) k->memory = NULL;
+    take_away(k);
+    if (!k->all->window) return;
+    bring(k, MOEK_EP_NCCL_WINDOW, two);
+    refused(k, g, MOEK_EP_NCCL_IPC, MOEK_E_BACKEND, "ipc: rank 0: memory is not cudaMalloc's");
+    if (odd) k->memory = (char *)k->memory + 256;
+    k->memory_size = one;
+    refused(k, g, MOEK_EP_NCCL_WINDOW, MOEK_E_BACKEND, "window: rank 1: memory is not aligned to 4096 bytes");
+    if (odd) k->memory = (char *)k->memory - 256;
+    take_away(k);
 }
 static void test_refused(rank *k)
 {
@@ -319,6 +395,7 @@ static void test_refused(rank *k)
     if (k->number == 0) printf("%s", k->wire.text);
     meet(k);
     SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
+    test_memory(k);
 }
 
 /* ---- a rank that does not come ----------------------------------------------------------------------------------- */
@@ -378,7 +455,7 @@ static void takes(rank *k, int taken, const char *words)
     moek_ep_config g = s->group;
     moek_status status;
     g.layer = &s->config;
-    status = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, MOEK_EP_NCCL_AUTO);
+    status = moek_ep_nccl_open_in(&k->wire, &k->ep, &g, k->comm, MOEK_EP_NCCL_AUTO, k->memory, k->memory_size);
     SAY(status == MOEK_OK && k->wire.path == taken && strstr(k->wire.text, words), "rank %d: \"%s\", not %s, \"%s\"",
         k->number, k->wire.text, moek_ep_nccl_path_name(taken), words);
     if (status == MOEK_OK && plan_rank(k, s)) {
@@ -430,6 +507,17 @@ static void test_paths(rank *k)
     takes(k, MOEK_EP_NCCL_SENDS, "ipc: ranks are on several hosts");
     emu_nccl.in_progress = 99;
     takes(k, MOEK_EP_NCCL_WINDOW, "window: taken");
+    g.rank = k->number; g.ranks = k->all->ranks;
+    bring(k, MOEK_EP_NCCL_WINDOW, moek_ep_nccl_memory_size(&g, 0));
+    takes(k, MOEK_EP_NCCL_WINDOW, "window: taken");
+    emu_nccl.version = 22806;                          /* in memory of an earlier group */
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 0: memory is not cudaMalloc's");
+    take_away(k);
+    bring(k, MOEK_EP_NCCL_IPC, moek_ep_nccl_memory_size(&g, 0));
+    takes(k, MOEK_EP_NCCL_IPC, "window: rank 0: memory is not ncclMemAlloc's");
+    emu_gpu.no_ipc = odd;
+    takes(k, MOEK_EP_NCCL_SENDS, "sends: taken");
+    take_away(k);
     emu_nccl.version = 22806;
     if (odd) emu_gpu.no_memory = 2;                    /* what it says is had; windows are not */
     refused(k, g, 0, MOEK_E_CUDA, "sends: rank 1: ");

@@ -754,6 +754,8 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     const moek_ep_gpu_ *const g = &a->g;
     const int me = threadIdx.x, lane = me % 32, warp = me / 32, number = warp * gridDim.x + blockIdx.x;
     const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
+    /* Rows that go to every rank are moved from my own window. */
+    const uint64_t same = g->gather && g->moved ? (uint64_t)1 << g->rank : ~(uint64_t)0;
     int t = number * a->each, end = min(t + a->each, a->tokens), p, room = 0;
     moek_words_ v[MOEK_EP_DEPTH_];
     moek_grid_wait_();
@@ -779,7 +781,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
             moek_ep_gpu_put_slots_(a, p, row[warp][p], s);
             if (lane == 0) *(int32_t *)moek_ep_gpu_field_(g, p, g->layout.token, row[warp][p]) = t;
         }
-        moek_ep_gpu_send_row_(a, t, quantize, s.to, row[warp], 0, v, lane, 32);
+        moek_ep_gpu_send_row_(a, t, quantize, s.to & same, row[warp], 0, v, lane, 32);
         if (a->back && s.place >= 0) a->back[(size_t)t * g->slots + lane] = row[warp][s.place >> 16];
         __syncwarp();
         for (p = lane; p < g->ranks; p += 32) row[warp][p] += (int)(s.to >> p & 1);
