@@ -102,6 +102,14 @@
  * been, also those behind it in the stream or graph (a run can not refuse for it: ranks would hear of it at different
  * times).  So wait for the stream and poll before y is used, or take max_rows = 0, which always fits.
  *
+ * alltoall WHERE ROWS ARE MOVED: the host knows no counts, so max_rows / ranks rows go from each rank to each other and
+ * back, however many are in use: what does not count is not read, but travels.  With max_rows = 0 that is max_tokens,
+ * as much as allgather moves, and AUTO takes that.  So give it max_rows: at R ranks and K slots, T tokens that choose
+ * experts evenly bring a rank R * T * (1 - (1 - 1/R)^K) rows (moek_ep_explain has the number); to that comes what your
+ * router is off from even, for any two ranks.  Where the rows of one rank for another are more than the share of it,
+ * that is MOEK_E_CAPACITY as above (rows of other ranks have then been moved, and are not looked at); `rows` of
+ * moek_ep_poll is the max_rows that it takes.
+ *
  * Any number of runs may be captured in a graph and replayed, on all ranks the same.  Kernels of a rank wait for other
  * ranks: ranks that share a GPU, or a process with one thread for several GPUs, must be able to get all their sends
  * started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS at least the streams of a GPU), and nothing may synchronize a
@@ -135,8 +143,11 @@ enum { MOEK_EP_REPORT = 128 };                         /* bytes of config.report
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
 /* For ranks that do not reach each other's windows: sends and receives of one phase, to be enqueued on `stream` as one
- * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  All ranks are asked in the
- * same order, and pieces of a pair of ranks have the same order and sizes on both.  0: enqueued.                     */
+ * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  With MOEK_EP_EVERY as its
+ * rank they go to all others, and those of rank p come to `to` + p * bytes (an all-gather in place: `from` is where the
+ * rank's own would come to; kind allgather).  All ranks are asked in the same order; pieces of a pair of ranks, and
+ * those for every rank, have the same order and sizes on all.  0: enqueued.                                          */
+enum { MOEK_EP_EVERY = -1 };
 typedef struct moek_ep_piece { int rank; const void *from; void *to; size_t bytes; } moek_ep_piece;
 typedef int (*moek_ep_move)(void *context, const moek_ep_piece *pieces, int count, moek_stream stream);
 
@@ -150,7 +161,8 @@ typedef struct moek_ep_config {
     int placement;                    /* MOEK_EP_LINEAR, _ROUND_ROBIN                                                 */
     const int32_t *owner;             /* [physical_experts]: rank of each, or NULL.  Host memory, not kept            */
     int max_tokens;                   /* the most tokens a rank sends at once; 0: those of a chunk of the layer       */
-    int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough   */
+    int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough.  With
+                                         `move`: rounded up, and a share of 1 / ranks for the rows of each rank       */
     int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
     int timeout_ms;                   /* of each wait; 0: 30000.  A rank may compile, load or page in meanwhile       */
     int transport;                    /* MOEK_EP_HOST, _GPU; 0: _GPU where the layer may run on one, else _HOST       */
@@ -203,7 +215,8 @@ typedef struct moek_ep_error {
     int peer;                         /* the rank that it waited for, or its own number                               */
     int phase, handle;                /* MOEK_EP_OPENING, ...                                                         */
     unsigned operation;               /* number of the operation on that handle and phase, from 1 (24 bits)           */
-    int rows;                         /* E_CAPACITY: those that `peer` would have received; else 0                    */
+    int rows;                         /* E_CAPACITY: those that `peer` would have received; with `move` ranks times the
+                                         most that a rank had for `peer`: the max_rows that it takes; else 0          */
 } moek_ep_error;
 
 /* Bytes of this rank's window; 0 for a config that can not be opened (moek_ep_explain says why).  Align it to 256

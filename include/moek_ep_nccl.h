@@ -20,10 +20,15 @@
  *     ipc     cudaMalloc and, between processes, cudaIpc, whatever NCCL's version: NCCL only carries the handles.  One
  *             host
  *     sends   nobody reaches anybody: grouped ncclSend and ncclRecv, behind the kernels that write what goes out and
- *             ahead of those that read what came.  Any number of hosts.  low_latency and allgather
+ *             ahead of those that read what came.  Any number of hosts
  * Kernels are the same on all of them, and so are the bits of y.  `sends` moves max_tokens rows to each rank and back,
- * however many there are (so that the host need not know, and graphs can be captured): open the group with a
- * max_tokens, or a chunk_tokens of the layer, near to what it gets.  It takes twice the window.
+ * alltoall max_rows / ranks, however many there are (so that the host need not know, and graphs can be captured): open
+ * the group with a max_tokens, or a chunk_tokens of the layer, near to what it gets, and for many tokens give it
+ * max_rows (moek_ep.h).  It takes twice the window.
+ * allgather sends rows and their scales, which are the same for all, by ncclAllGather: so they cross from host to host
+ * as often as NCCL's algorithm has them, not once for each rank there.  ncclReduceScatter does not serve what comes
+ * back: it adds in an order of its own, and in T or else moves floats; here f32 sums are taken with ranks ascending.
+ * (Two ranks are on one host if one kernel runs there, or if NCCL_HOSTID, where it is set, says so: as for NCCL.)
  *
  * No multicast is asked for.  NCCL makes objects of its own for that when a communicator is made, unless
  * NCCL_NVLS_ENABLE=0 was in the environment before the process called NCCL first: set it where that matters.
@@ -40,8 +45,22 @@
  * operations may be enqueued by different threads at once.
  * Opening waits at most timeout_ms a step, but for what NCCL does in ncclCommWindowRegister.
  *
- * MEMORY.  Unlike the rest of moek this allocates: the window (zeroed), a little more, and on `sends` the second one;
- * pinned memory for config.report, if that is NULL.  Close frees it.                                                 */
+ * MEMORY.  moek_ep_nccl_open allocates what ranks exchange by, and close frees it: one piece a rank, a window; on
+ * `sends` two, one behind the other.  Or bring it:
+ *
+ *     group.rank = r;  group.ranks = n;                              those of the communicator
+ *     size = moek_ep_nccl_memory_size(&group, path);
+ *     ncclMemAlloc(&memory, size);                                   window; for ipc and sends: cudaMalloc
+ *     moek_ep_nccl_open_in(&wire, &ep, &group, comm, path, memory, size);
+ *
+ * All ranks bring as much, or none does.  Opening zeroes it, and registers or maps it once; it is free again when close
+ * has returned (E_TIMEOUT: when the other ranks have ended, too).  On no path does anything allocate while runs go on.
+ * What ncclMemAlloc gave serves window and sends (with NCCL_CUMEM_ENABLE=0: ipc and sends), what cudaMalloc gave ipc
+ * and sends.  AUTO passes over paths that it does not serve, or is too small for.  window: the memory is aligned to
+ * 4096 bytes, and on all ranks at the same place of an allocation of the same size; ipc: it is the start of its
+ * allocation; sends: it is aligned to 256 bytes.
+ * Opening allocates little else: 512 bytes a rank and 1 KiB on the device, 128 bytes of pinned memory for config.report
+ * if that is NULL.                                                                                                   */
 #ifndef MOEK_EP_NCCL_H
 #define MOEK_EP_NCCL_H
 #include "moek_ep.h"
@@ -59,6 +78,8 @@ typedef struct moek_ep_nccl {
     int path;                         /* MOEK_EP_NCCL_WINDOW, ...; 0: not open                                        */
     int rank, ranks, timeout_ms;
     moek_ep *ep;
+    void *memory;                     /* yours, if you brought it; else NULL                                          */
+    size_t memory_size;
     void *window, *out;               /* out: sends                                                                   */
     void *registered;                 /* window: the ncclWindow_t                                                     */
     void *scratch, *report, *stream;
@@ -71,10 +92,22 @@ typedef struct moek_ep_nccl {
  * E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA, E_TIMEOUT, as moek_ep_open, with a sentence in wire->text; then
  * all is freed, and the communicator is as before or, after E_TIMEOUT and on a rank that had no memory even to
  * vote, aborted and wire->comm NULL.                                                                                 */
-#define moek_ep_nccl_open(wire, ep, group, comm, path) \
-    moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), sizeof(moek_ep), sizeof(moek_ep_config), MOEK_VERSION)
+#define moek_ep_nccl_open(wire, ep, group, comm, path) moek_ep_nccl_open_in(wire, ep, group, comm, path, NULL, 0)
+
+/* The same in memory of yours, `size` bytes (above); with NULL, 0 it is moek_ep_nccl_open.  E_ARGUMENT: it is no memory
+ * of the communicator's GPU; E_MISMATCH: ranks bring more and less; a path that it is too small for, or of the wrong
+ * kind, says so in wire->text, with the size needed.                                                                 */
+#define moek_ep_nccl_open_in(wire, ep, group, comm, path, memory, size) \
+    moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), (memory), (size), sizeof(moek_ep), \
+                       sizeof(moek_ep_config), MOEK_VERSION)
 moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
-                               size_t ep_size, size_t config_size, int version);
+                               void *memory, size_t size, size_t ep_size, size_t config_size, int version);
+
+/* Bytes of memory that opening by a path takes; AUTO: by any of those that the group can take.  0: by none of them.
+ * group: with rank and ranks.                                                                                        */
+#define moek_ep_nccl_memory_size(group, path) \
+    moek_ep_nccl_memory_size_((group), (path), sizeof(moek_ep_config), MOEK_VERSION)
+size_t      moek_ep_nccl_memory_size_(const moek_ep_config *group, int path, size_t config_size, int version);
 
 /* Waits for all that was enqueued on the stream, at most `ms`; then what moek_ep_poll says, or E_TIMEOUT (the group was
  * ended by this rank), or E_CUDA.                                                                                    */

@@ -3,7 +3,7 @@
 #define MEM_H
 #include <stdlib.h>
 #include <string.h>
-#if defined(__CUDACC__) && !defined(MOEK_EMU)
+#if defined(__CUDACC__) && !defined(MOEK_EMU) || defined(MOEK_EMU_CUDA)
 #define MEM_CUDA 1
 #include <cuda_runtime.h>
 #include <stdio.h>

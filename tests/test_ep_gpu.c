@@ -172,9 +172,20 @@ static void copy(void *to, const void *from, size_t bytes)
 /* All that goes to rank r: the n-th piece of a pair from the n-th. */
 static void bring(int r)
 {
-    int taken[RANKS] = { 0 }, i, j;
+    int taken[RANKS] = { 0 }, i, j, p;
     for (i = 0; i < crossing.count[r]; i++) {
-        const moek_ep_piece *const to = &crossing.piece[r][i], *from = crossing.piece[to->rank];
+        const moek_ep_piece *const to = &crossing.piece[r][i], *from;
+        if (to->rank == MOEK_EP_EVERY) {
+            CHECK(to->from == (char *)to->to + (size_t)r * to->bytes, "rank %d: not in place", r);
+            for (p = 0; p < crossing.ranks; p++) {
+                from = &crossing.piece[p][i];
+                CHECK(from->rank == MOEK_EP_EVERY && from->bytes == to->bytes, "pieces of ranks %d and %d", r, p);
+                if (p != r && !(crossing.lost >> p & 1))
+                    copy((char *)to->to + (size_t)p * to->bytes, from->from, to->bytes);
+            }
+            continue;
+        }
+        from = crossing.piece[to->rank];
         for (j = taken[to->rank]; from->rank != r || j--; from++) { }
         taken[to->rank]++;
         if (CHECK(from->bytes == to->bytes, "pieces of ranks %d and %d", r, to->rank) &&
@@ -347,6 +358,7 @@ static int opened(scene *s, side *sides)
         k->group.rank = r;
         k->group.transport = k->gpu ? MOEK_EP_GPU : MOEK_EP_HOST;
         k->group.move = k->gpu && moved ? cross : NULL;
+        if (moved && !k->gpu) k->group.max_rows = 0;   /* means rows of all ranks together there */
         k->group.move_context = k;
         k->group.layer = &s->config;
         k->window_size = moek_ep_window_size(&k->group);
@@ -494,13 +506,13 @@ static void begin(side *k, half what)
     else k->status = moek_begin(&k->plan, &k->args, &k->step);
 }
 /* alltoall: each rank waits for what the others send in the same half: on the CPU ranks are threads then; in the
- * emulator kernels that wait are held until all ranks have launched theirs. */
+ * emulator kernels that wait are held until all ranks have launched theirs.  (Where rows are moved none waits.) */
 static int waits(half what) { return kind == MOEK_EP_ALLTOALL && what == moek_prepare_send; }
 static void *send_in_thread(void *p) { begin((side *)p, moek_prepare_send); return NULL; }
 static void hold(half what)
 {
 #ifdef MOEK_EMU
-    moek_emu_hold = waits(what) ? "moek_ep_send" : NULL;
+    moek_emu_hold = waits(what) && !moved ? "moek_ep_send" : NULL;
 #else
     (void)what;
 #endif
@@ -576,6 +588,21 @@ static void compare_arrived(scene *s, int r)
     free(counts); free(a); free(scales);
 }
 
+/* Of alltoall: rows of rank `from` that arrived at a rank in host memory. */
+static int rows_of_rank(const side *k, int from)
+{
+    const moek_ep_layout *l = &k->ep.layout;
+    return (int)((const uint32_t *)(k->window + l->counts + (size_t)from * l->counts_stride))[k->group.rank];
+}
+/* Where the row lies on the GPU that is row i in host memory: the same; alltoall where rows are moved: each rank has
+ * its share of max_rows. */
+static int place_of_row(const scene *s, const side *h, const side *g, int i)
+{
+    int p = 0, n;
+    if (!moved || kind != MOEK_EP_ALLTOALL) return i;
+    for (; i >= (n = rows_of_rank(h, p)); p++) i -= n;
+    return p * (g->ep.config.max_rows / s->group.ranks) + i;
+}
 /* The same in standard format.  allgather: rows of all tokens, ids of -1 behind those of each rank; alltoall: the rows
  * that arrived, and on the GPU ids of -1 behind them, up to max_rows. */
 static void compare_standard(scene *s, int r)
@@ -585,24 +612,29 @@ static void compare_standard(scene *s, int r)
     const int all = g->step.rows;
     const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
     const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
-    const size_t slots = (size_t)rows * (size_t)k;
     int32_t *ids = (int32_t *)malloc(4 * (size_t)all * (size_t)k);
-    float *weights = (float *)malloc(4 * slots + 1);
-    char *a = (char *)malloc((size_t)rows * row + 1), *scales = (char *)malloc((size_t)rows * scale + 4);
+    float *weights = (float *)malloc(4 * (size_t)all * (size_t)k + 1);
+    char *a = (char *)malloc((size_t)all * row + 1), *scales = (char *)malloc((size_t)all * scale + 4);
     int i, j, wrong = 0;
     CHECK(all == (gather ? rows : g->ep.config.max_rows) && all >= rows, "%s: rank %d: %d rows", s->what, r, all);
     get(g, ids, g->step.expert_ids, 4 * (size_t)all * (size_t)k);
-    get(g, weights, g->step.expert_weights, 4 * slots);
-    get(g, a, g->step.a, (size_t)rows * row);
-    if (g->step.a_scale) get(g, scales, g->step.a_scale, scale ? (size_t)rows * scale : 4);
-    CHECK(!memcmp(ids, h->step.expert_ids, 4 * slots), "%s: rank %d: ids", s->what, r);
-    for (i = rows * k; i < all * k; i++) wrong += ids[i] != -1;
-    CHECK(!wrong, "%s: rank %d: %d ids behind the rows are not -1", s->what, r, wrong);
+    get(g, weights, g->step.expert_weights, 4 * (size_t)all * (size_t)k);
+    get(g, a, g->step.a, (size_t)all * row);
+    if (g->step.a_scale) get(g, scales, g->step.a_scale, scale ? (size_t)all * scale : 4);
     for (i = 0; i < rows; i++) {
+        const size_t at = (size_t)place_of_row(s, h, g, i), n = (size_t)i;
+        wrong += memcmp(ids + at * k, h->step.expert_ids + n * k, 4 * (size_t)k) != 0;
+        memset(ids + at * k, 0xff, 4 * (size_t)k);
+    }
+    CHECK(!wrong, "%s: rank %d: ids of %d rows", s->what, r, wrong);
+    for (i = 0; i < all * k; i++) wrong += ids[i] != -1;
+    CHECK(!wrong, "%s: rank %d: %d ids of no rows are not -1", s->what, r, wrong);
+    for (i = 0; i < rows; i++) {
+        const size_t at = (size_t)place_of_row(s, h, g, i), n = (size_t)i;
         if (gather && i % MOST >= s->tokens[i / MOST]) continue;
-        for (j = 0; j < k; j++) wrong += weights[i * k + j] != h->step.expert_weights[i * k + j];
-        wrong += !same_row(a + (size_t)i * row, (const char *)h->step.a + (size_t)i * row, row, scale > 0);
-        wrong += scale && memcmp(scales + (size_t)i * scale, (const char *)h->step.a_scale + (size_t)i * scale, scale);
+        for (j = 0; j < k; j++) wrong += weights[at * k + j] != h->step.expert_weights[n * k + j];
+        wrong += !same_row(a + at * row, (const char *)h->step.a + n * row, row, scale > 0);
+        wrong += scale && memcmp(scales + at * scale, (const char *)h->step.a_scale + n * scale, scale);
     }
     if (q == MOEK_FP8T && rows) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
     CHECK(!wrong, "%s: rank %d: %d rows, scales or weights are not those of the CPU", s->what, r, wrong);
@@ -613,12 +645,17 @@ static void compare_standard(scene *s, int r)
 static void give_out(scene *s, int r)
 {
     side *h = &s->host[r], *g = &s->gpu[r];
-    const size_t rows = h->plan.rows_per_expert ? (size_t)h->plan.local_experts * (size_t)h->plan.rows_per_expert
-                      : (size_t)h->step.rows * (size_t)s->config.topk;
-    const size_t n = rows * (size_t)s->config.hidden;
-    layer_fill_t(h->step.out, n, 1, h->plan.config.dtype);
+    const int slots = h->plan.rows_per_expert ? 1 : s->config.topk;
+    const int rows = h->plan.rows_per_expert ? h->plan.local_experts * h->plan.rows_per_expert : h->step.rows;
+    const size_t row = 2 * (size_t)slots * (size_t)s->config.hidden;
+    int i, n;
+    layer_fill_t(h->step.out, (size_t)rows * row / 2, 1, h->plan.config.dtype);
     on(g);
-    mem_put(1, g->step.out, h->step.out, 2 * n);
+    for (i = 0; i < rows; i += n) {                    /* as many as lie together on both sides */
+        const size_t at = (size_t)place_of_row(s, h, g, i);
+        for (n = 1; i + n < rows && (size_t)place_of_row(s, h, g, i + n) == at + (size_t)n; n++) { }
+        mem_put(1, (char *)g->step.out + at * row, (char *)h->step.out + (size_t)i * row, (size_t)n * row);
+    }
 }
 
 static uint16_t *y_of(scene *s, const side *sides)
@@ -1026,7 +1063,9 @@ static void test_ranks(void)
     kind = MOEK_EP_ALLTOALL;
     for (ranks = 1; ranks <= 4; ranks++)
         for (pattern = 0; pattern < PATTERNS; pattern++)
-            exchange(1, (ranks + pattern) % 3, ranks, quants[(ranks + pattern / 2) % 4], pattern, HIDDEN, 0);
+            for (moved = 0; moved < 2; moved++)
+                exchange(1, (ranks + pattern) % 3, ranks, quants[(ranks + pattern / 2) % 4], pattern, HIDDEN, 0);
+    moved = 0;
     kind = MOEK_EP_LOW_LATENCY;
 }
 static void test_allgather(void) { test_standard(MOEK_EP_ALLGATHER); }
@@ -1044,32 +1083,39 @@ static int untouched(const scene *s, int r)
     free(y);
     return ok;
 }
-/* Of alltoall: one row more than max_rows for the last rank, or just as many. */
+/* Of alltoall: one row more than max_rows for the last rank, or just as many (moved: than each rank's share of it). */
 static void give_rows(scene *s, int fits)
 {
     int32_t ids[TOPK];
-    int k, g;
-    for (k = 0; k < TOPK; k++) ids[k] = fits ? -1 : s->whole.args.topk_ids[k];
-    for (g = 0; g < 2; g++) {
-        side *one = g ? &s->gpu[0] : &s->host[0];
-        on(one);
-        mem_put(g, one->args.topk_ids, ids, sizeof ids);
+    int k, g, r, first = 0;
+    for (r = 0; r < (moved ? s->group.ranks : 1); first += s->tokens[r++]) {
+        if (s->tokens[r] < s->tokens[0]) continue;
+        for (k = 0; k < TOPK; k++) ids[k] = fits ? -1 : s->whole.args.topk_ids[first * TOPK + k];
+        for (g = 0; g < 2; g++) {
+            side *one = g ? &s->gpu[r] : &s->host[r];
+            on(one);
+            mem_put(g, one->args.topk_ids, ids, sizeof ids);
+        }
     }
 }
-static unsigned char *rows_of(const side *k) { return k->window + k->ep.layout.rows + k->ep.layout.x.at; }
+/* Of a rank's window; moved: of what goes out. */
+static unsigned char *rows_of(const side *k)
+{
+    return (k->out ? k->out : k->window) + k->ep.layout.rows + k->ep.layout.x.at;
+}
 static size_t rows_bytes(const side *k) { return (size_t)k->ep.config.max_rows * (size_t)k->ep.row_bytes; }
-/* All that is done of an operation whose rows do not fit, number `operation`. */
-static void overflow(scene *s, unsigned operation)
+/* All that is done of an operation whose rows do not fit, number `operation`; enough: the max_rows that would do. */
+static void overflow(scene *s, unsigned operation, int enough)
 {
     unsigned char *rows = (unsigned char *)malloc(rows_bytes(&s->gpu[0]));
     moek_ep_error e;
     size_t i;
-    int r, moved = 0;
+    int r, written = 0;
     poison_y(s);
     for (r = 0; r < s->group.ranks; r++) refill(&s->gpu[r], rows_of(&s->gpu[r]), rows_bytes(&s->gpu[r]), 0x5b);
     sync_devices(s);
-    start(s, s->host, NULL); start(s, s->host, moek_route); start(s, s->host, moek_prepare_send);
-    for (r = 0; r < s->group.ranks; r++)
+    if (!moved) { start(s, s->host, NULL); start(s, s->host, moek_route); start(s, s->host, moek_prepare_send); }
+    for (r = 0; r < s->group.ranks && !moved; r++)
         CHECK(s->host[r].status == MOEK_E_CAPACITY, "%s: rank %d on the CPU: %s", s->what, r, s->host[r].why);
     each(s, s->gpu, NULL); each(s, s->gpu, moek_route);
     each(s, s->gpu, moek_prepare_send); each(s, s->gpu, moek_prepare_receive);
@@ -1077,15 +1123,16 @@ static void overflow(scene *s, unsigned operation)
     each(s, s->gpu, moek_finalize_send); each(s, s->gpu, moek_finalize_receive);
     sync_all(s);
     for (r = 0; r < s->group.ranks; r++) {
-        CHECK(moek_ep_poll(&s->gpu[r].ep, &e) == MOEK_E_CAPACITY && e.status == MOEK_E_CAPACITY && e.rows == s->total &&
+        CHECK(moek_ep_poll(&s->gpu[r].ep, &e) == MOEK_E_CAPACITY && e.status == MOEK_E_CAPACITY && e.rows == enough &&
               e.peer == s->group.ranks - 1 && e.phase == MOEK_EP_COUNTS && e.operation == operation && !e.handle &&
               e.reporter == r, "%s: rank %d: status %d, %d rows for rank %d, operation %u, not %u", s->what, r,
               (int)e.status, e.rows, e.peer, e.operation, operation);
         CHECK(moek_ep_poll(&s->gpu[r].ep, &e) == MOEK_OK && !e.rows, "%s: rank %d: told twice", s->what, r);
         CHECK(untouched(s, r), "%s: rank %d: y was written", s->what, r);
         get(&s->gpu[r], rows, rows_of(&s->gpu[r]), rows_bytes(&s->gpu[r]));
-        for (i = 0; i < rows_bytes(&s->gpu[r]); i++) moved += rows[i] != 0x5b;
-        CHECK(!moved, "%s: rank %d: %d bytes of rows moved", s->what, r, moved);
+        if (moved && s->tokens[r] < s->tokens[0]) continue;                    /* its rows did fit */
+        for (i = 0; i < rows_bytes(&s->gpu[r]); i++) written += rows[i] != 0x5b;
+        CHECK(!written, "%s: rank %d: %d bytes of rows moved", s->what, r, written);
     }
     free(rows);
 }
@@ -1093,15 +1140,15 @@ static void capacity(int peers, int combine, int ranks, int quant)
 {
     scene *s = scene_new(peers, combine, ranks, quant, "capacity");
     unsigned operation;
-    int r;
-    give_tokens(s, ONE_RANK);
-    for (r = 0; r < ranks; r++) s->group.max_rows += s->tokens[r];
-    s->group.max_rows--;
+    int r, enough;
+    give_tokens(s, ONE_RANK);                          /* (rank 0 has most) */
+    for (r = enough = 0; r < ranks; r++) enough += s->tokens[moved ? 0 : r];
+    s->group.max_rows = enough - 1 - (moved ? ranks - 1 : 0);
     if (staged(s, ONE_RANK))
         for (operation = 1; operation <= 7; operation++) {
             const int fits = operation % 3 == 0;
             give_rows(s, fits);
-            if (!fits) overflow(s, operation);
+            if (!fits) overflow(s, operation, enough);
             else if (!exchanged(s)) break;
             alive(s);
         }
@@ -1112,9 +1159,12 @@ static void test_capacity(void)
     static const int quants[] = { MOEK_FP8B128, MOEK_FP8T, MOEK_BF16, MOEK_FP8C };
     int ranks;
     kind = MOEK_EP_ALLTOALL;
-    for (ranks = 1; ranks <= 4; ranks++) capacity(1, ranks % 3, ranks, quants[ranks % 4]);
-    capacity(1, MOEK_EP_REDUCED, 8, MOEK_FP8B128);
-    if (gpus > 1) capacity(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128);
+    for (moved = 0; moved < 2; moved++) {
+        for (ranks = 1; ranks <= 4; ranks++) capacity(1, ranks % 3, ranks, quants[(ranks + moved) % 4]);
+        capacity(1, MOEK_EP_REDUCED, 8, MOEK_FP8B128);
+        if (gpus > 1) capacity(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128);
+    }
+    moved = 0;
     kind = MOEK_EP_LOW_LATENCY;
 }
 
@@ -1279,31 +1329,6 @@ static void lost(int peers, int ranks)
     CHECK(now_s() - began < 10, "%s: took %.1f s", s->what, now_s() - began);
     forget(s);
 }
-static void moved_kind(int standard)
-{
-    int pattern, combine, i = 0;
-    kind = standard;
-    for (pattern = 0; pattern < PATTERNS; pattern++)
-        for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++, i++) {
-            static const int sizes[] = { 2, 4, 8, 3, 1 };
-            static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
-            exchange(gpus > 1 && i % 2 ? 2 : 1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
-        }
-    exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
-    lost(1, 3);
-#if MEM_CUDA
-    layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
-    layers(gpus > 1 ? 2 : 1, MOEK_EP_EXACT, 4, MOEK_BF16, SOME_MISSING);
-#endif
-}
-static void test_moved(void)
-{
-    moved = 1;
-    moved_kind(MOEK_EP_ALLGATHER);
-    moved_kind(MOEK_EP_LOW_LATENCY);
-    moved = 0;
-}
-
 /* Two operations in flight: both sent before either is received, on one workspace each; 9 times. */
 static void two_in_flight(void)
 {
@@ -1352,6 +1377,62 @@ static void two_in_flight(void)
         drop(&other[r], (unsigned char *)other[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
     }
     forget(s);
+}
+
+static void moved_kind(void)
+{
+    int pattern, combine, i = 0;
+    for (pattern = 0; pattern < PATTERNS; pattern++)
+        for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++, i++) {
+            static const int sizes[] = { 2, 4, 8, 3, 1 };
+            static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+            exchange(gpus > 1 && i % 2 ? 2 : 1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
+        }
+    exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
+    map_once(MOEK_EP_REDUCED, 4, MOEK_FP8B128, SOME_MISSING);
+    map_once(MOEK_EP_EXACT, 3, MOEK_BF16, UNIFORM);
+    if (kind == MOEK_EP_ALLTOALL) two_in_flight();
+    lost(1, 3);
+#if MEM_CUDA
+    layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
+    layers(gpus > 1 ? 2 : 1, MOEK_EP_EXACT, 4, MOEK_BF16, SOME_MISSING);
+#endif
+}
+/* y of the same layer (without experts: of the same exchange), moved or not. */
+static uint16_t *y_of_layer(int moves, int ranks, int combine, int quant, int experts, size_t *bytes)
+{
+    scene *s;
+    uint16_t *y = NULL;
+    moved = moves;
+    s = scene_new(1, combine, ranks, quant, "same bits");
+    rng_seed(11);
+    if (staged(s, SOME_MISSING) && (experts ? layered(s) : exchanged(s))) y = y_of(s, s->gpu);
+    *bytes = 2 * (size_t)s->total * HIDDEN;
+    forget(s);
+    return y;
+}
+static void same_bits(void)
+{
+    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    int combine, q;
+    for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++)
+        for (q = 0; q < 4; q++) {
+            const int experts = MEM_CUDA || q == combine;
+            size_t n, m;
+            uint16_t *const want = y_of_layer(0, 3 + q % 2, combine, quants[q], experts, &n);
+            uint16_t *const y = y_of_layer(1, 3 + q % 2, combine, quants[q], experts, &m);
+            CHECK(want && y && n == m && !memcmp(want, y, n), "%s, combine %d, %s: other bits where rows are moved",
+                  moek_ep_kind_name(kind), combine, moek_quant_name(quants[q]));
+            free(want); free(y);
+        }
+}
+static void test_moved(void)
+{
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) same_bits();
+    moved = 1;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) moved_kind();
+    kind = MOEK_EP_LOW_LATENCY;
+    moved = 0;
 }
 
 /* What moek_ep.h says of the ways to combine, entry by entry, as in test_ep.c: the sizes of partial sums are added up
@@ -1559,8 +1640,16 @@ static void test_refused(void)
     CHECK(strstr(text, "alltoall: taken") && strstr(text, "in GPU memory"), "alltoall: %s", text);
     g.move = cross;
     moek_ep_explain(&g, text, sizeof text);
-    CHECK(strstr(text, "alltoall: where rows are moved"), "alltoall, moved: %s", text);
-    g.kind = 0; g.transport = MOEK_EP_HOST;
+    CHECK(strstr(text, "alltoall: taken") && strstr(text, "at most 32768 rows, 4096 of each"), "alltoall, moved: %s",
+          text);
+    g.kind = 0;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "alltoall: max_rows leaves room for all") && strstr(text, "(of 32768; 7680 arrive") &&
+          strstr(text, "allgather: taken"), "auto, moved: %s", text);
+    g.max_rows = 9997;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "alltoall: taken") && strstr(text, "at most 10000 rows, 1250 of each"), "auto, moved: %s", text);
+    g.max_rows = 0; g.transport = MOEK_EP_HOST;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "move is for transport"), "host, moved: %s", text);
     g.transport = 0; g.move = NULL;

@@ -4,8 +4,16 @@
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_nccl.c -o ep_nccl -lnccl
  *   ./ep_nccl [RANKS]                                 2 and 4, where there are so many GPUs; or RANKS
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -DMOEK_EMU_CUDA -DMOEK_ARCH=80 -Iinclude -Itests -Itests/emu -x c++ -rdynamic \
+ *       -pthread tests/test_ep_nccl.c -o ep_nccl
+ *
+ * The last needs no GPU and no NCCL: both are emulated (emu_cuda.h, emu_nccl.h), and ranks are processes.  It also has
+ * what real ones do not do when they are asked: old versions, calls that fail, GPUs that do not reach each other.
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere. */
+#ifdef MOEK_EMU
+#include "emu_cuda.h"
+#endif
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #endif
@@ -16,29 +24,36 @@
 #include <pthread.h>
 #include <time.h>
 
-enum { RANKS = 4, EXPERTS = 19, TOPK = 4, MOST = 21, HIDDEN = 512, INTER = 128, PATHS = 3, SCENES = 8 };
+enum { RANKS = 4, TOPK = 4, INTER = 128, PATHS = 3, SCENES = 8 };
+#ifdef MOEK_EMU
+enum { EXPERTS = 7, MOST = 5, HIDDEN = 128, RUNS = 2, SILENCE_MS = 2500 };
+#else
+enum { EXPERTS = 19, MOST = 21, HIDDEN = 512, RUNS = 5, SILENCE_MS = 600 };
+#endif
 
 typedef struct scene {
     char what[96];
     moek_config config;
     moek_ep_config group;
-    int exact_bits, total, tokens[RANKS];
+    int exact_bits, brings, total, tokens[RANKS];      /* brings: ranks bring their memory */
     layer whole;                                       /* all experts and tokens on one GPU ... */
     uint16_t *one, *y[PATHS];                          /* ... and its y; that of the ranks, by path */
 } scene;
 typedef struct world {
     int ranks, scenes, window;                         /* window: has NCCL one here? */
-    scene scene[SCENES];
+    struct scene scene[SCENES];
     ncclUniqueId id;
-    pthread_barrier_t barrier;                         /* threads only */
-    int threads;
+    pthread_barrier_t *barrier;                        /* of all ranks, or NULL */
+    ncclUniqueId *next;                                /* processes: for another communicator; in a file that all map */
 } world;
 typedef struct rank {
     world *all;
     int number, device, gifts;
     ncclComm_t comm;
     cudaStream_t stream;
-    void *given[16];
+    void *given[16], *memory;                          /* memory: brought to the next groups, or NULL */
+    size_t memory_size;
+    int memory_by;                                     /* the path it was allocated for */
     moek_ep ep;
     moek_ep_nccl wire;
     moek_plan plan;
@@ -61,10 +76,37 @@ static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
         check_(ok_, __FILE__, __LINE__, #condition, __VA_ARGS__); \
         pthread_mutex_unlock(&one_at_a_time); \
     } while (0)
-static void meet(const rank *k) { if (k->all->threads) pthread_barrier_wait(&k->all->barrier); }
+/* What this process has of GPUs; and no error was left behind, nothing freed too early. */
+static int held(void)
+{
+#ifdef MOEK_EMU
+    return cudaPeekAtLastError() == cudaSuccess && !emu_gpu.freed_mapped ? emu_held_by_process() : -1;
+#else
+    return 0;
+#endif
+}
+static void meet(const rank *k) { if (k->all->barrier) pthread_barrier_wait(k->all->barrier); }
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------ */
 
+/* The most rows that a rank has for another one. */
+static int fullest(const scene *s, int ranks)
+{
+    int rows[RANKS], most = 0, r, p, t, k, n, token = 0;
+    for (r = 0; r < ranks; r++) {
+        memset(rows, 0, sizeof rows);
+        for (t = 0; t < s->tokens[r]; t++, token++) {
+            unsigned to = 0;
+            for (k = 0; k < TOPK; k++) {
+                int e = s->whole.args.topk_ids[token * TOPK + k];
+                for (p = 0; e >= (n = EXPERTS / ranks + (p < EXPERTS % ranks)); p++) e -= n;
+                to |= 1u << p;
+            }
+            for (p = 0; p < ranks; p++) if (to >> p & 1 && ++rows[p] > most) most = rows[p];
+        }
+    }
+    return most;
+}
 static void add_scene(world *w, int kind, int combine, int quant, int alone)
 {
     scene *s = &w->scene[w->scenes++];
@@ -78,12 +120,14 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
     s->group.timeout_ms = 10000;
     if (kind == MOEK_EP_LOW_LATENCY) s->config.format = MOEK_BATCHED;              /* of the one GPU, too */
     s->exact_bits = combine == MOEK_EP_EXACT;
+    s->brings = w->scenes % 2;
     for (r = 0; r < w->ranks; r++) s->total += s->tokens[r] = r == 1 && alone ? 0 : MOST - r % 3;
     s->config.max_tokens = s->total;
     layer_new(&s->whole, &s->config, 0, s->total);
     memcpy(s->whole.what, s->what, sizeof s->what);
     if (!layer_plan(&s->whole) || !(s->one = layer_y(&s->whole, moek_run))) exit(1);
     s->config.max_tokens = MOST;
+    if (kind == MOEK_EP_ALLTOALL && alone) s->group.max_rows = w->ranks * fullest(s, w->ranks);  /* just fits: sends */
     for (r = 0; r < PATHS; r++) s->y[r] = (uint16_t *)calloc((size_t)s->total, 2 * HIDDEN);
 }
 static void make_scenes(world *w)
@@ -177,14 +221,14 @@ static void waited(rank *k, const scene *s, const char *how)
     const moek_status status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
     SAY(status == MOEK_OK, "%s: rank %d: %s: %s", s->what, k->number, how, moek_status_name(status));
 }
-/* Three runs in a graph, replayed three times. */
+/* Runs in a graph, replayed three times. */
 static void replay(rank *k, const scene *s)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     int i;
     mem_must(cudaStreamBeginCapture(k->stream, cudaStreamCaptureModeThreadLocal));
-    run(k, s, 3);
+    run(k, s, RUNS > 3 ? 3 : RUNS);
     mem_must(cudaStreamEndCapture(k->stream, &graph));
     mem_must(cudaGraphInstantiate(&exec, graph, 0));
     mem_must(cudaMemsetAsync(k->args.y, LAYER_POISON, 2 * HIDDEN * (size_t)k->args.tokens, k->stream));
@@ -195,12 +239,28 @@ static void replay(rank *k, const scene *s)
     mem_must(cudaGraphDestroy(graph));
 }
 
+/* Memory that the caller brings: rubbish. */
+static void bring(rank *k, int path, size_t bytes)
+{
+    if (path == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemAlloc(&k->memory, bytes));
+    else mem_must(cudaMalloc(&k->memory, bytes));
+    mem_must(cudaMemset(k->memory, LAYER_POISON, bytes));
+    mem_must(cudaDeviceSynchronize());
+    k->memory_size = bytes; k->memory_by = path;
+}
+static void take_away(rank *k)
+{
+    if (k->memory && k->memory_by == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemFree(k->memory));
+    else if (k->memory) mem_must(cudaFree(k->memory));
+    k->memory = NULL; k->memory_size = 0;
+}
 static int opens(rank *k, const scene *s, int path)
 {
     moek_ep_config g = s->group;
     moek_status status;
     g.layer = &s->config;
-    status = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, path);
+    status = moek_ep_nccl_open_in(&k->wire, &k->ep, &g, k->comm, path, k->memory, k->memory_size);
+    SAY(!k->memory || k->wire.window == k->memory, "%s: rank %d: not in its memory", s->what, k->number);
     SAY(status == MOEK_OK && k->wire.path == path, "%s: rank %d: %s: %s", s->what, k->number,
         moek_ep_nccl_path_name(path), k->wire.text);
     return status == MOEK_OK;
@@ -209,11 +269,15 @@ static void on_path(rank *k, scene *s, int path)
 {
     const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
     uint16_t *y = s->y[path - 1];
+    const int before = held();
+    moek_ep_config g = s->group;
     int r;
+    g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
+    if (s->brings) bring(k, path, moek_ep_nccl_memory_size(&g, path));
     if (!opens(k, s, path)) return;
     for (r = 0; r < k->number; r++) y += HIDDEN * (size_t)s->tokens[r];
     if (plan_rank(k, s)) {
-        run(k, s, 5);
+        run(k, s, RUNS);
         waited(k, s, "runs");
         mem_get(1, y, k->args.y, n);
         replay(k, s);
@@ -227,6 +291,9 @@ static void on_path(rank *k, scene *s, int path)
     }
     SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "%s: rank %d: close", s->what, k->number);
     let_go(k);
+    take_away(k);
+    SAY(held() == before, "%s: rank %d: %s: holds %d, before %d", s->what, k->number, moek_ep_nccl_path_name(path),
+        held(), before);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
@@ -234,12 +301,67 @@ static void on_path(rank *k, scene *s, int path)
 /* All ranks are told `status`, and all texts hold `words`. */
 static void refused(rank *k, moek_ep_config g, int path, moek_status status, const char *words)
 {
-    const moek_status got = moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, path);
+    const int before = held();
+    const moek_status got = moek_ep_nccl_open_in(&k->wire, &k->ep, &g, k->comm, path, k->memory, k->memory_size);
     SAY(got == status && strstr(k->wire.text, words) && !k->wire.path && !k->wire.window,
         "rank %d: %s, not %s: \"%s\" has no \"%s\"", k->number, moek_status_name(got), moek_status_name(status),
         k->wire.text, words);
+    SAY(held() == before, "rank %d: refused, but holds %d, before %d", k->number, held(), before);
     if (!k->wire.comm) exit(1);
     meet(k);
+}
+/* Memory that is too little, of another size on a rank, on one alone, none at all, of the wrong kind. */
+static void test_memory(rank *k)
+{
+    const int odd = k->number == 1;
+    scene *s = &k->all->scene[0];
+    moek_ep_config g = s->group;
+    size_t one, two;
+    char words[96];
+    static char host[256];
+    g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
+    one = moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_IPC);
+    two = moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_SENDS);
+    SAY(one >= 4096 && moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_WINDOW) == one && two > one && two % 4096 == 0 &&
+        moek_ep_nccl_memory_size(&g, MOEK_EP_NCCL_AUTO) == two, "sizes are %lu and %lu", (unsigned long)one,
+        (unsigned long)two);
+    bring(k, MOEK_EP_NCCL_SENDS, two);
+    k->memory_size = two - 4096;
+    snprintf(words, sizeof words, "sends: rank 0: memory is of %lu bytes, this path needs %lu",
+             (unsigned long)two - 4096, (unsigned long)two);
+    refused(k, g, MOEK_EP_NCCL_SENDS, MOEK_E_BACKEND, words);
+    k->memory_size = two - (odd ? 256 : 0);
+    snprintf(words, sizeof words, "memory: rank 1 brings %lu bytes, rank 0 %lu", (unsigned long)two - 256,
+             (unsigned long)two);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    if (!odd) take_away(k);
+    k->memory_size = odd ? two : 0;
+    snprintf(words, sizeof words, "memory: rank 1 brings %lu bytes, rank 0 0", (unsigned long)two);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    take_away(k);
+    k->memory_size = odd ? two : 0;
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: memory is NULL");
+    bring(k, MOEK_EP_NCCL_IPC, two);
+    if (k->all->window)
+        refused(k, g, MOEK_EP_NCCL_WINDOW, MOEK_E_BACKEND, "window: rank 0: memory is not ncclMemAlloc's");
+    if (odd) k->memory = (char *)k->memory + 64;
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: memory is no memory of device 1, or not aligned to 256");
+    if (odd) k->memory = (char *)k->memory - 64;
+    take_away(k);
+    if (odd) k->memory = host;
+    else bring(k, MOEK_EP_NCCL_IPC, two);
+    k->memory_size = two;
+    refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: memory is no memory of device 1");
+    if (odd) k->memory = NULL;
+    take_away(k);
+    if (!k->all->window) return;
+    bring(k, MOEK_EP_NCCL_WINDOW, two);
+    refused(k, g, MOEK_EP_NCCL_IPC, MOEK_E_BACKEND, "ipc: rank 0: memory is not cudaMalloc's");
+    if (odd) k->memory = (char *)k->memory + 256;
+    k->memory_size = one;
+    refused(k, g, MOEK_EP_NCCL_WINDOW, MOEK_E_BACKEND, "window: rank 1: memory is not aligned to 4096 bytes");
+    if (odd) k->memory = (char *)k->memory - 256;
+    take_away(k);
 }
 static void test_refused(rank *k)
 {
@@ -247,12 +369,14 @@ static void test_refused(rank *k)
     scene *s = &k->all->scene[0];
     moek_config c = s->config;
     moek_ep_config g = s->group, h;
+    char words[64];
     g.layer = &c;
     c.topk += odd;
     refused(k, g, 0, MOEK_E_MISMATCH, "topk + shared_slots: rank 1 has 5, rank 0 has 4");
     c.topk -= odd;
     c.max_tokens += odd;
-    refused(k, g, MOEK_EP_NCCL_IPC, MOEK_E_MISMATCH, "max_tokens: rank 1 has 22, rank 0 has 21");
+    snprintf(words, sizeof words, "max_tokens: rank 1 has %d, rank 0 has %d", MOST + 1, (int)MOST);
+    refused(k, g, MOEK_EP_NCCL_IPC, MOEK_E_MISMATCH, words);
     c.max_tokens -= odd;
     refused(k, g, odd ? MOEK_EP_NCCL_IPC : MOEK_EP_NCCL_SENDS, MOEK_E_MISMATCH,
             "path: rank 1 has 2, rank 0 has 3");
@@ -262,9 +386,6 @@ static void test_refused(rank *k)
     h = g;
     h.handles = odd ? 3 : 0;
     refused(k, h, 0, MOEK_E_ARGUMENT, "rank 1: handles is 3");
-    h = g;
-    h.kind = MOEK_EP_ALLTOALL;
-    refused(k, h, MOEK_EP_NCCL_SENDS, MOEK_E_BACKEND, "where rows are moved they have slots");
     if (odd) mem_must(cudaSetDevice(0));
     refused(k, g, 0, MOEK_E_ARGUMENT, "rank 1: the communicator is for device");
     mem_must(cudaSetDevice(k->device));
@@ -274,6 +395,7 @@ static void test_refused(rank *k)
     if (k->number == 0) printf("%s", k->wire.text);
     meet(k);
     SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
+    test_memory(k);
 }
 
 /* ---- a rank that does not come ----------------------------------------------------------------------------------- */
@@ -282,10 +404,11 @@ static void silence(rank *k, int path)
 {
     scene *s = &k->all->scene[0];
     const int limit = s->group.timeout_ms, silent = k->number == 1;
+    const double most = SILENCE_MS < 1000 ? 6 : 15;
     moek_status status;
     double start;
     meet(k);
-    s->group.timeout_ms = 600;
+    s->group.timeout_ms = SILENCE_MS;
     meet(k);
     if (!opens(k, s, path) || !plan_rank(k, s)) exit(1);
     run(k, s, 2);
@@ -294,8 +417,8 @@ static void silence(rank *k, int path)
     start = now_s();
     if (!silent) run(k, s, 1);
     status = silent ? MOEK_OK : moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream,
-                                                  path == MOEK_EP_NCCL_SENDS ? 0 : 9000);
-    SAY(now_s() - start < 6, "silence: rank %d waited for %.1f s", k->number, now_s() - start);
+                                                  path == MOEK_EP_NCCL_SENDS ? 0 : 15 * SILENCE_MS);
+    SAY(now_s() - start < most, "silence: rank %d waited for %.1f s", k->number, now_s() - start);
     SAY(silent || status == MOEK_E_TIMEOUT || status == MOEK_E_ABORTED, "silence: rank %d: %s", k->number,
         moek_status_name(status));
     if (path == MOEK_EP_NCCL_SENDS)
@@ -315,12 +438,175 @@ static void silence(rank *k, int path)
     meet(k);
 }
 
+/* ---- what only emulated ones do ---------------------------------------------------------------------------------- */
+
+#ifdef MOEK_EMU
+static void all_well(void)
+{
+    memset(&emu_nccl, 0, sizeof emu_nccl);
+    emu_gpu.no_memory = emu_gpu.no_ipc = emu_gpu.no_peer = 0;
+    unsetenv("NCCL_HOSTID");
+}
+/* Opens by `path`, AUTO, and runs: `taken`, and all texts hold `words`. */
+static void takes(rank *k, int taken, const char *words)
+{
+    scene *s = &k->all->scene[0];
+    const int before = held();
+    moek_ep_config g = s->group;
+    moek_status status;
+    g.layer = &s->config;
+    status = moek_ep_nccl_open_in(&k->wire, &k->ep, &g, k->comm, MOEK_EP_NCCL_AUTO, k->memory, k->memory_size);
+    SAY(status == MOEK_OK && k->wire.path == taken && strstr(k->wire.text, words), "rank %d: \"%s\", not %s, \"%s\"",
+        k->number, k->wire.text, moek_ep_nccl_path_name(taken), words);
+    if (status == MOEK_OK && plan_rank(k, s)) {
+        run(k, s, 1);
+        waited(k, s, words);
+    }
+    SAY(!k->wire.path || moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close: %s", k->number, words);
+    let_go(k);
+    all_well();
+    SAY(held() == before, "rank %d: %s: holds %d, before %d", k->number, words, held(), before);
+    if (!k->wire.comm) exit(1);
+    meet(k);
+}
+static void test_paths(rank *k)
+{
+    const int odd = k->number == 1;
+    moek_ep_config g = k->all->scene[0].group;
+    char words[64];
+    g.layer = &k->all->scene[0].config;
+    emu_nccl.version = 22809;                          /* pointers are read by a kernel ... */
+    takes(k, MOEK_EP_NCCL_WINDOW, "window: taken");
+    emu_nccl.version = 22902;                          /* ... and by NCCL */
+    takes(k, MOEK_EP_NCCL_WINDOW, "window: taken");
+    emu_nccl.version = 22806;
+    takes(k, MOEK_EP_NCCL_IPC, "window: libnccl.so.2 is 2.28.6");
+    emu_nccl.version = odd ? 21803 : 0;
+    takes(k, MOEK_EP_NCCL_IPC, "window: libnccl.so.2 is 2.18.3, here or on another rank");
+    emu_nccl.version = odd ? 22806 : 0;
+    refused(k, g, MOEK_EP_NCCL_WINDOW, MOEK_E_BACKEND, "libnccl.so.2 is 2.28.6");
+    all_well();
+    emu_nccl.no_memory = odd;
+    takes(k, MOEK_EP_NCCL_IPC, "window: rank 1: ");
+    if (odd) emu_nccl.registers = ncclSystemError;
+    takes(k, MOEK_EP_NCCL_IPC, "window: rank 1: ncclCommWindowRegister: unhandled system error");
+    emu_nccl.no_window = 1;
+    takes(k, MOEK_EP_NCCL_IPC, "window: rank 0: NCCL gives no window");
+    emu_nccl.no_window = 2;
+    takes(k, MOEK_EP_NCCL_IPC, "window: rank 0: NCCL gives no window");
+    emu_nccl.reach = 1;
+    snprintf(words, sizeof words, "window: rank 0: NCCL reaches 1 of %d ranks", k->all->ranks);
+    takes(k, MOEK_EP_NCCL_IPC, words);
+    emu_nccl.version = 22806;
+    emu_gpu.no_ipc = odd;
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 0: rank 1 could not map all windows");
+    emu_nccl.version = 22806;
+    emu_gpu.no_peer = odd;
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 1: device 1 can not reach device 0");
+    if (odd) setenv("NCCL_HOSTID", "elsewhere", 1);
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: ranks are on several hosts");
+    emu_nccl.in_progress = 99;
+    takes(k, MOEK_EP_NCCL_WINDOW, "window: taken");
+    g.rank = k->number; g.ranks = k->all->ranks;
+    bring(k, MOEK_EP_NCCL_WINDOW, moek_ep_nccl_memory_size(&g, 0));
+    takes(k, MOEK_EP_NCCL_WINDOW, "window: taken");
+    emu_nccl.version = 22806;                          /* in memory of an earlier group */
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 0: memory is not cudaMalloc's");
+    take_away(k);
+    bring(k, MOEK_EP_NCCL_IPC, moek_ep_nccl_memory_size(&g, 0));
+    takes(k, MOEK_EP_NCCL_IPC, "window: rank 0: memory is not ncclMemAlloc's");
+    emu_gpu.no_ipc = odd;
+    takes(k, MOEK_EP_NCCL_SENDS, "sends: taken");
+    take_away(k);
+    emu_nccl.version = 22806;
+    if (odd) emu_gpu.no_memory = 2;                    /* what it says is had; windows are not */
+    refused(k, g, 0, MOEK_E_CUDA, "sends: rank 1: ");
+    all_well();
+}
+
+/* The communicator has gone; another one. */
+static void next_comm(rank *k)
+{
+    meet(k);
+    if (k->number == 0) must_nccl(ncclGetUniqueId(k->all->next));
+    meet(k);
+    must_nccl(ncclCommInitRank(&k->comm, k->all->ranks, *k->all->next, k->number));
+}
+/* Opening fails here and there, and all leave: nobody longer than timeout_ms. */
+static void leaves(rank *k, int opening, moek_status status, const char *what)
+{
+    const double start = now_s();
+    const int before = held();
+    moek_ep_config g = k->all->scene[0].group;
+    moek_status got;
+    g.layer = &k->all->scene[0].config;
+    g.timeout_ms = 700;
+    got = opening ? moek_ep_nccl_open(&k->wire, &k->ep, &g, k->comm, 0) : status;
+    SAY(got == status && now_s() - start < 5, "rank %d: %s: %s after %.1f s: %s", k->number, what,
+        moek_status_name(got), now_s() - start, opening ? k->wire.text : "");
+    SAY(!opening || (!k->wire.comm && !k->wire.path && k->wire.text[0]), "rank %d: %s: was not aborted", k->number,
+        what);
+    all_well();
+    SAY(held() == before, "rank %d: %s: holds %d, before %d", k->number, what, held(), before);
+    if (!opening) (void)ncclCommAbort(k->comm);
+    next_comm(k);
+}
+static void test_leaves(rank *k)
+{
+    const int odd = k->number == 1;
+    leaves(k, !odd, odd ? MOEK_OK : MOEK_E_TIMEOUT, "a rank does not come");
+    if (odd) emu_gpu.no_memory = 1;
+    leaves(k, 1, odd ? MOEK_E_CUDA : MOEK_E_TIMEOUT, "a rank has no memory to vote");
+    if (odd) emu_nccl.gathers = ncclSystemError;
+    leaves(k, 1, MOEK_E_TIMEOUT, "NCCL fails on a rank");
+    if (odd) emu_nccl.async = ncclRemoteError;
+    if (odd) emu_nccl.in_progress = 1;
+    leaves(k, 1, MOEK_E_TIMEOUT, "NCCL fails later on a rank");
+}
+
+/* sends: rank 1 is silent, and NCCL says so; or `aborts`, a rank hears it from elsewhere.  Long before the timeout. */
+static void ends(rank *k, int aborts)
+{
+    scene *s = &k->all->scene[0];
+    const int silent = k->number == 1, before = held();
+    const double start = now_s();
+    moek_status status;
+    if (!opens(k, s, MOEK_EP_NCCL_SENDS) || !plan_rank(k, s)) exit(1);
+    if (!silent) run(k, s, 1);
+    if (aborts || silent) {
+        moek_ep_nccl_abort(&k->wire, &k->ep);
+        status = MOEK_E_TIMEOUT;
+    } else {
+        emu_nccl.async = ncclRemoteError;
+        status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
+    }
+    mem_must(cudaStreamSynchronize(k->stream));
+    SAY(status == MOEK_E_TIMEOUT && !k->wire.comm && now_s() - start < 5, "rank %d: %s: %s after %.1f s", k->number,
+        aborts ? "abort" : "an error of NCCL", moek_status_name(status), now_s() - start);
+    SAY(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_E_ABORTED, "rank %d runs on: %s", k->number,
+        k->why);
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_E_TIMEOUT, "rank %d: close", k->number);
+    let_go(k);
+    all_well();
+    SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
+    next_comm(k);
+}
+static void test_emulated(rank *k)
+{
+    test_paths(k);
+    test_leaves(k);
+    ends(k, 0);
+    ends(k, 1);
+}
+#endif
+
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 static void begin(rank *k)
 {
     mem_must(cudaSetDevice(k->device));
     mem_must(cudaStreamCreateWithFlags(&k->stream, cudaStreamNonBlocking));
+    mem_must(cudaStreamSynchronize(cudaStreamPerThread));        /* (from now on it is there) */
     must_nccl(ncclCommInitRank(&k->comm, k->all->ranks, k->all->id, k->number));
 }
 static void all_paths(rank *k)
@@ -329,22 +615,15 @@ static void all_paths(rank *k)
     for (i = 0; i < k->all->scenes; i++)
         for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++) {
             if (path == MOEK_EP_NCCL_WINDOW && !k->all->window) continue;
-            if (path == MOEK_EP_NCCL_SENDS && k->all->scene[i].group.kind == MOEK_EP_ALLTOALL) continue;
             on_path(k, &k->all->scene[i], path);
         }
 }
-static void *be_thread(void *p)
+static void all_silent(rank *k)
 {
-    rank *k = (rank *)p;
-    begin(k);
-    test_refused(k);
-    all_paths(k);
     if (k->all->window) silence(k, MOEK_EP_NCCL_WINDOW);
     silence(k, MOEK_EP_NCCL_IPC);
     silence(k, MOEK_EP_NCCL_SENDS);
     if (k->comm) (void)ncclCommAbort(k->comm);
-    mem_must(cudaStreamDestroy(k->stream));
-    return NULL;
 }
 
 static void compare(const scene *s, int path, const uint16_t *one, const uint16_t *y, size_t n)
@@ -365,7 +644,6 @@ static void compare_paths(const world *w, const scene *s, size_t first, size_t n
     int path;
     for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++) {
         if (path == MOEK_EP_NCCL_WINDOW && !w->window) { check_skipped++; continue; }
-        if (path == MOEK_EP_NCCL_SENDS && s->group.kind == MOEK_EP_ALLTOALL) continue;
         compare(s, path, s->one + first, s->y[path - 1] + first, n);
         CHECK(!memcmp(s->y[path - 1] + first, s->y[MOEK_EP_NCCL_IPC - 1] + first, 2 * n), "%s: %s: not the bits of ipc",
               s->what, moek_ep_nccl_path_name(path));
@@ -391,15 +669,27 @@ static world *new_world(int ranks)
     make_scenes(w);
     return w;
 }
+#ifndef MOEK_EMU
+static void *be_thread(void *p)
+{
+    rank *k = (rank *)p;
+    begin(k);
+    test_refused(k);
+    all_paths(k);
+    all_silent(k);
+    mem_must(cudaStreamDestroy(k->stream));
+    return NULL;
+}
 static void threads(int ranks)
 {
     static rank k[RANKS];
+    static pthread_barrier_t barrier;
     pthread_t thread[RANKS];
     world *w = new_world(ranks);
     int r, i;
-    w->threads = 1;
+    w->barrier = &barrier;
     must_nccl(ncclGetUniqueId(&w->id));
-    pthread_barrier_init(&w->barrier, NULL, (unsigned)ranks);
+    pthread_barrier_init(&barrier, NULL, (unsigned)ranks);
     memset(k, 0, sizeof k);
     for (r = 0; r < ranks; r++) {
         k[r].all = w; k[r].number = k[r].device = r;
@@ -409,10 +699,12 @@ static void threads(int ranks)
     mem_must(cudaSetDevice(0));
     for (i = 0; i < w->scenes; i++) compare_paths(w, &w->scene[i], 0, HIDDEN * (size_t)w->scene[i].total);
 }
+#endif
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
 
-typedef struct board { int there; ncclUniqueId id; } board;       /* a file that all have mapped */
+/* A file that all have mapped. */
+typedef struct board { int there; ncclUniqueId id, next; pthread_barrier_t barrier; } board;
 
 static void start_process(rank *k, int number, int ranks, const char *path)
 {
@@ -421,11 +713,17 @@ static void start_process(rank *k, int number, int ranks, const char *path)
     k->all = new_world(ranks);
     k->number = k->device = number;
     if (number == 0) {
+        pthread_barrierattr_t all;
+        pthread_barrierattr_init(&all);
+        pthread_barrierattr_setpshared(&all, PTHREAD_PROCESS_SHARED);
+        pthread_barrier_init(&b->barrier, &all, (unsigned)ranks);
         must_nccl(ncclGetUniqueId(&b->id));
         __atomic_store_n(&b->there, 1, __ATOMIC_RELEASE);
     }
     while (!__atomic_load_n(&b->there, __ATOMIC_ACQUIRE)) usleep(1000);
     k->all->id = b->id;
+    k->all->barrier = &b->barrier;
+    k->all->next = &b->next;
     begin(k);
 }
 static int be_process(int number, int ranks, const char *path)
@@ -433,6 +731,10 @@ static int be_process(int number, int ranks, const char *path)
     static rank k;
     int i, r;
     start_process(&k, number, ranks, path);
+#ifdef MOEK_EMU
+    test_refused(&k);
+    test_emulated(&k);
+#endif
     all_paths(&k);
     for (i = 0; i < k.all->scenes; i++) {
         const scene *s = &k.all->scene[i];
@@ -440,7 +742,11 @@ static int be_process(int number, int ranks, const char *path)
         for (r = 0; r < number; r++) first += (size_t)s->tokens[r];
         compare_paths(k.all, s, HIDDEN * first, HIDDEN * (size_t)s->tokens[number]);
     }
+#ifdef MOEK_EMU
+    all_silent(&k);
+#else
     must_nccl(ncclCommDestroy(k.comm));
+#endif
     return check_end();
 }
 /* Rank 1 is killed between two runs: the others must hear of it, and come to an end. */
@@ -452,6 +758,7 @@ static int be_one_of_the_killed(int number, int ranks, const char *path, int by)
     double start;
     start_process(&k, number, ranks, path);
     s = &k.all->scene[0];
+    k.all->barrier = NULL;
     s->group.timeout_ms = 2000;
     if (!opens(&k, s, by) || !plan_rank(&k, s)) return 1;
     run(&k, s, 2);
@@ -498,7 +805,9 @@ int main(int argc, char **argv)
         for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++)
             if (path != MOEK_EP_NCCL_WINDOW || has_window())
                 processes(argv[0], moek_ep_nccl_path_name(path), ranks, 1, sizeof(board));
+#ifndef MOEK_EMU
         threads(ranks);
+#endif
         printf("%d ranks: %.1f s\n", ranks, now_s() - start);
         fflush(stdout);
     }

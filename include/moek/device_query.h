@@ -4,7 +4,7 @@
 
 typedef struct moek_device_ { int ordinal, arch, shared_bytes, multiprocessors; } moek_device_;
 
-#if MOEK_HAVE_CUDA_ && !defined(MOEK_EMU)
+#if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>
 static moek_device_ moek_device_query_(void)
 {

@@ -1,6 +1,7 @@
 /* moek/ep_device.h -- the protocol of ep_wire.h as kernels speak it, and the kernels of the three kinds.
  *
- *     counts    alltoall only: how many rows go to whom, into all windows; publish
+ *     counts    alltoall only: how many rows go to whom, into all windows; publish.  (Where rows are moved, shares:
+ *               the same beside the rows to come; nothing to publish yet)
  *     send      (alltoall: arrive with the counts;) quantize (fp8b128) or copy rows into the windows of their ranks;
  *               publish
  *     receive   arrive; low_latency: rows to [local experts][rows_per_expert], by rank and token within an expert;
@@ -25,8 +26,8 @@
  * Who publishes also does what the receiving kernel before left: counts as seen what has arrived, and releases.  (So
  * combine is released by the next operation's send, or counts: in time, since nobody asks for that credit before.)
  * Where the group has ended, blocks leave and no more is published.  Where rows would not fit (alltoall), which all
- * ranks find alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
- * alone.
+ * ranks find  * alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
+ * alone.  (Where rows are moved, all find it when they receive: a rank whose rows did not fit sends such counts.)
  *
  * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags,
  * words and marks, and write what only kernels before that one have read; all their blocks wait for it before they end,
@@ -372,7 +373,9 @@ typedef struct moek_ep_send_ {
     const char *x;                    /* rows of the wire, or those to be quantized                                   */
     const uint32_t *scale;
     uint64_t *to;                     /* alltoall: [tokens]: bits of the ranks that a token goes to                   */
-    int32_t *before;                  /* alltoall: [warps][ranks]: rows of the tokens before a warp's                 */
+    int32_t *before;                  /* alltoall, others NULL: [warps][ranks]: rows of the tokens before a warp's    */
+    int32_t *rows, *back;             /* alltoall where rows are moved, others NULL: [ranks]: rows that go there, or
+                                         MOEK_EP_FULL_; [tokens][slots]: row of the window that goes out              */
 } moek_ep_send_;
 
 /* A token's slots, a lane each: rank << 16 | local expert, or -1; its weight; all: bits of the ranks. */
@@ -643,40 +646,69 @@ MOEK_DEVICE int moek_ep_gpu_before_(int mine, int *part, int *all)
     return before + sum - mine;
 }
 
-/* alltoall, one block: how many rows go to whom, to all; and where the rows of each warp of the kernel behind begin. */
-static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
+/* alltoall, one block: how many rows go to each rank, and where those of each warp of the kernel behind begin. */
+MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_send_ *a, int *all)
 {
-    __shared__ int all[MOEK_EP_MAX_RANKS], part[MOEK_EP_MANY_ / 32];
-    const moek_ep_gpu_ *const g = &a.g;
-    const int me = threadIdx.x, first = me * a.each, end = min(first + a.each, a.tokens);
-    moek_ep_news_ news;
-    moek_ep_ask_ ask;
-    int i, t, k, p;
-    moek_grid_wait_();
-    moek_grid_go_();
-    news = moek_ep_gpu_news_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE);
-    ask = moek_ep_gpu_ask_(g, MOEK_EP_COUNTS);
-    for (t = me; t < a.tokens; t += MOEK_EP_MANY_) {
+    __shared__ int part[MOEK_EP_MANY_ / 32];
+    const moek_ep_gpu_ *const g = &a->g;
+    const int me = threadIdx.x, first = me * a->each, end = min(first + a->each, a->tokens);
+    int t, k, p;
+    for (t = me; t < a->tokens; t += MOEK_EP_MANY_) {
         uint64_t to = 0;
         #pragma unroll 8
         for (k = 0; k < g->slots; k++) {
-            const int place = moek_ep_gpu_place_(g, a.ids[(size_t)t * g->slots + k]);
+            const int place = moek_ep_gpu_place_(g, a->ids[(size_t)t * g->slots + k]);
             if (place >= 0) to |= (uint64_t)1 << (place >> 16);
         }
-        a.to[t] = to;
+        a->to[t] = to;
     }
     __syncthreads();
     for (p = 0; p < g->ranks; p++) {                   /* (a warp of the kernel behind: a thread here) */
         int rows = 0, before, sum;
-        for (t = first; t < end; t++) rows += (int)(a.to[t] >> p & 1);
+        for (t = first; t < end; t++) rows += (int)(a->to[t] >> p & 1);
         before = moek_ep_gpu_before_(rows, part, &sum);
-        if (first < end) a.before[me * g->ranks + p] = before;
+        if (first < end) a->before[me * g->ranks + p] = before;
         if (me == 0) all[p] = sum;
     }
+}
+
+/* To all. */
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
+{
+    __shared__ int all[MOEK_EP_MAX_RANKS];
+    const moek_ep_gpu_ *const g = &a.g;
+    const int me = threadIdx.x;
+    moek_ep_news_ news;
+    moek_ep_ask_ ask;
+    int i;
+    moek_grid_wait_();
+    moek_grid_go_();
+    news = moek_ep_gpu_news_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE);
+    ask = moek_ep_gpu_ask_(g, MOEK_EP_COUNTS);
+    moek_ep_gpu_number_(&a, all);
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COUNTS, ask))) return;
     for (i = me; i < g->ranks * g->ranks; i += MOEK_EP_MANY_)
         moek_ep_gpu_counts_(g, i / g->ranks, g->rank)[i % g->ranks] = (uint32_t)all[i % g->ranks];
     moek_ep_gpu_publish_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE, news, 1, all);
+}
+
+/* Where rows are moved: into what goes out.  A rank has room for max_tokens here. */
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_shares_k_(const moek_ep_send_ a)
+{
+    __shared__ int all[MOEK_EP_MAX_RANKS];
+    const moek_ep_gpu_ *const g = &a.g;
+    const int me = threadIdx.x;
+    int i, full;
+    moek_grid_wait_();
+    moek_grid_go_();
+    moek_ep_gpu_number_(&a, all);
+    __syncthreads();
+    for (i = me; i < g->ranks * g->ranks; i += MOEK_EP_MANY_) {
+        const int p = i / g->ranks;
+        moek_ep_gpu_counts_(g, p, moek_ep_gpu_mine_(g, p))[i % g->ranks] = (uint32_t)all[i % g->ranks];
+    }
+    full = __syncthreads_or(me < g->ranks && all[me] > g->max_tokens);
+    if (me < g->ranks) a.rows[me] = full ? MOEK_EP_FULL_ : all[me];
 }
 
 /* alltoall: too many rows for some rank.  By one thread: the host is told how many, and which. */
@@ -685,7 +717,10 @@ MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
     uint32_t rows, most = 0;
     int p, s, fullest = 0;
     for (p = 0; p < g->ranks; p++) {
-        for (rows = 0, s = 0; s < g->ranks; s++) rows += moek_ep_gpu_counts_(g, g->rank, s)[p];
+        for (rows = 0, s = 0; s < g->ranks; s++) {
+            const uint32_t here = moek_ep_gpu_counts_(g, g->rank, s)[p];
+            rows = g->packed ? rows + here : max(rows, here * g->ranks);       /* moved: as if all had so many */
+        }
         if (rows > most) { most = rows; fullest = p; }
     }
     moek_store_relaxed_sys_(g->report + 1 + g->handle,
@@ -719,20 +754,22 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     const moek_ep_gpu_ *const g = &a->g;
     const int me = threadIdx.x, lane = me % 32, warp = me / 32, number = warp * gridDim.x + blockIdx.x;
     const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
+    /* Rows that go to every rank are moved from my own window. */
+    const uint64_t same = g->gather && g->moved ? (uint64_t)1 << g->rank : ~(uint64_t)0;
     int t = number * a->each, end = min(t + a->each, a->tokens), p, room = 0;
     moek_words_ v[MOEK_EP_DEPTH_];
     moek_grid_wait_();
     moek_grid_go_();
     if (!g->packed && me < g->ranks) {
         begin[me] = moek_ep_gpu_mine_(g, me) * g->max_tokens;
-        all[me] = a->tokens;
+        all[me] = a->rows ? a->rows[me] : a->tokens;
     }
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, moek_ep_gpu_ask_(g, MOEK_EP_DISPATCH)))) return;
     if (g->packed) room = moek_ep_gpu_room_(g, begin, all);
     if (room > 0) return;
-    if (room) end = t;
+    if (room || all[0] == MOEK_EP_FULL_) end = t;
     for (p = lane; p < g->ranks && t < end; p += 32)
-        row[warp][p] = begin[p] + (g->packed ? a->before[number * g->ranks + p] : t);
+        row[warp][p] = begin[p] + (a->before ? a->before[number * g->ranks + p] : t);
     __syncwarp();
     for (; t < end; t++) {
         moek_ep_slots_ s;
@@ -744,7 +781,8 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
             moek_ep_gpu_put_slots_(a, p, row[warp][p], s);
             if (lane == 0) *(int32_t *)moek_ep_gpu_field_(g, p, g->layout.token, row[warp][p]) = t;
         }
-        moek_ep_gpu_send_row_(a, t, quantize, s.to, row[warp], 0, v, lane, 32);
+        moek_ep_gpu_send_row_(a, t, quantize, s.to & same, row[warp], 0, v, lane, 32);
+        if (a->back && s.place >= 0) a->back[(size_t)t * g->slots + lane] = row[warp][s.place >> 16];
         __syncwarp();
         for (p = lane; p < g->ranks; p += 32) row[warp][p] += (int)(s.to >> p & 1);
         __syncwarp();
@@ -779,6 +817,7 @@ typedef struct moek_ep_receive_ {
     float *weights;
     char *x;
     uint32_t *scale;                  /* others than low_latency: if ue8m0                                            */
+    int shares;                       /* alltoall where rows are moved: a rank's may not have fit                     */
 } moek_ep_receive_;
 
 /* Word j of a row's scales, as it travels: those of its groups, to `scale`. */
@@ -875,6 +914,16 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_) moek_e
     moek_grid_wait_();
 }
 
+/* alltoall where rows are moved: those of one rank did not fit, so nobody's count.  counts: shared, written. */
+MOEK_DEVICE void moek_ep_gpu_refuse_(const moek_ep_gpu_ *g, int *counts)
+{
+    const int p = threadIdx.x;
+    if (!__syncthreads_or(p < g->ranks && counts[p] == MOEK_EP_FULL_)) return;
+    if (p == 0 && blockIdx.x == 0) moek_ep_gpu_full_(g);
+    if (p < g->ranks) counts[p] = MOEK_EP_FULL_;
+    __syncthreads();
+}
+
 /* alltoall, allgather: has this row arrived?  total: of all ranks together. */
 MOEK_DEVICE int moek_ep_gpu_live_(const moek_ep_gpu_ *g, int row, int total, const int *counts, int ended)
 {
@@ -898,6 +947,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     const size_t first = blockIdx.x * MOEK_EP_THREADS_ + me;
     int p, offset = 0, total = 0;
     size_t i;
+    if (a.shares && !ended) moek_ep_gpu_refuse_(g, counts);
     for (p = 0; p < g->ranks && !ended; p++) {
         if (p == me) offset = total;
         total += max(counts[p], 0);
@@ -1182,12 +1232,13 @@ typedef struct moek_ep_collect_ {
     uint16_t *y;
     int straight;                     /* the kernel ahead is giveback.  Else it may be yours: of x, if y is x, or of
                                          shared_y; then y waits for it                                                */
+    const int32_t *back;              /* as send left it, or NULL                                                     */
 } moek_ep_collect_;
 
 /* Rows of partial that come back for a token, in the order of their sum: lane n of a warp gets row n, and whose it is.
  * How many. */
 typedef struct moek_ep_sum_ { int mine, from, rows; float weight; } moek_ep_sum_;
-MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int token)
+MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int token, const int32_t *back)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32, exact = g->combine == MOEK_EP_EXACT;
@@ -1198,14 +1249,17 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
     for (p = 0; p < (exact ? g->slots : g->ranks); p++) {
         const uint32_t there = __ballot_sync(0xffffffff, place >= 0 && (exact ? lane : place >> 16) == p);
         if (!there) continue;
-        if (lane == s.rows) s.mine = exact || g->moved || g->ranks <= g->slots ? p : __ffs(there) - 1;
+        if (lane == s.rows) s.mine = !back && (exact || g->moved || g->ranks <= g->slots) ? p : __ffs(there) - 1;
         if (lane == s.rows) s.from = p;
         s.rows++;
     }
     if (exact) s.from = __shfl_sync(0xffffffff, place, s.mine) >> 16;
     if (exact && a->weights)
         s.weight = moek_float_((uint32_t)moek_load4_l2_(a->weights + (size_t)token * g->slots + s.mine));
-    if (g->moved) s.mine = exact ? s.from * g->max_tokens * g->slots + s.mine : s.from * g->max_tokens;
+    if (back && lane < s.rows)
+        s.mine = (moek_load4_l2_(back + (size_t)token * g->slots + s.mine) - token) * g->layout.slots +
+                 (exact ? s.mine : 0);
+    else if (g->moved) s.mine = exact ? s.from * g->max_tokens * g->slots + s.mine : s.from * g->max_tokens;
     return s;
 }
 
@@ -1312,11 +1366,11 @@ MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int f32, in
     const int stretches = (a->hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
     moek_ep_sum_ s = { 0, 0, 0, 0.0f };
     int n, ended;
-    if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(a, blockIdx.x / stretches);
+    if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(a, blockIdx.x / stretches, NULL);
     ended = moek_ep_gpu_nothing_(a);
     for (n = blockIdx.x; n < items && !ended; n += gridDim.x) {
         const int token = n / stretches;
-        if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token);
+        if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token, NULL);
         ended = __syncthreads_or(moek_ep_gpu_collect_(a, token, n % stretches * COLUMNS + 8 * me, s, 1, f32,
                                                      dtype));
     }
@@ -1339,7 +1393,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
     const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_COMBINE);
     int t, w, ended = moek_ep_gpu_nothing_(a);
     for (t = warp * gridDim.x + blockIdx.x; t < a->tokens && !ended; t += warps) {
-        const moek_ep_sum_ s = moek_ep_gpu_returned_(a, t);
+        const moek_ep_sum_ s = moek_ep_gpu_returned_(a, t, a->back);
         moek_ep_adds_ adds;
         moek_ep_ring_ ring;
         ended = moek_ep_gpu_back_(a, t, s, operation);

@@ -7,7 +7,7 @@
 
 /* ---- what the host asks of CUDA ---------------------------------------------------------------------------------- */
 
-#ifndef MOEK_EMU
+#if MOEK_HAVE_CUDART_
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -175,9 +175,9 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     memset(&g, 0, sizeof g);
     g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
     g.gather = c->kind == MOEK_EP_ALLGATHER;
-    g.packed = c->kind == MOEK_EP_ALLTOALL ? c->max_rows : 0;
+    g.packed = c->kind == MOEK_EP_ALLTOALL && !c->move ? c->max_rows : 0;
     g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
-    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = c->max_tokens;
+    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = moek_ep_share_(ep);
     g.tag = tag;
     g.combine = c->combine;
     g.moved = c->move != NULL;
@@ -207,7 +207,8 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 static moek_status moek_ep_load_kernels_(moek_text_ *why)
 {
     if (MOEK_READY_(moek_ep_send_few_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_few_codes_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_many_words_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_shares_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_send_many_words_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_giveback_few_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_collect_few_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
@@ -219,39 +220,53 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
 
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
 
-enum { MOEK_EP_PARTS_OF_ = 6 };                        /* the most: flags (and counts), five arrays */
+enum { MOEK_EP_PARTS_OF_ = 5 };                        /* the most: flags (and counts), four arrays */
 /* What goes to each rank in a phase: where rank 0's is (those of the others behind it), and how much a rank. */
 typedef struct moek_ep_part_of_ { size_t at, bytes; } moek_ep_part_of_;
 static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle,
-                             moek_ep_part_of_ *part)
+                             moek_ep_part_of_ *part, int *same)
 {
     const moek_ep_config *c = &ep->config;
     const moek_ep_layout l = moek_ep_fields_(ep, m);
-    const moek_ep_field field[] = { l.x, l.scale, l.token, l.ids, l.weights };
-    const size_t tokens = (size_t)c->max_tokens, first = l.rows + (size_t)handle * l.rows_size;
+    /* The first two are what is a row; its token is known by its place. */
+    const moek_ep_field field[] = { l.x, l.scale, l.ids, l.weights };
+    const size_t rows = (size_t)moek_ep_share_(ep), first = l.rows + (size_t)handle * l.rows_size;
     const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
     int n = 0, i;
 #define MOEK_PART_(at_, bytes_) (part[n].at = (at_), part[n].bytes = (bytes_), n += part[n].bytes != 0)
-    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), l.counts_stride);
+    *same = 0;
     if (phase == MOEK_EP_COMBINE)
-        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), tokens * (size_t)l.slots * (size_t)ep->hidden * element);
-    else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, tokens * l.x.stride);
-    else for (i = 0; i < 5; i++) MOEK_PART_(first + field[i].at, tokens * field[i].stride);
+        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), rows * (size_t)l.slots * (size_t)ep->hidden * element);
+    else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, rows * l.x.stride);
+    else for (i = 0; i < 4; i++) {
+        MOEK_PART_(first + field[i].at, rows * field[i].stride);
+        if (i == 1 && c->kind == MOEK_EP_ALLGATHER) *same = n;
+    }
+    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), l.counts_stride);
 #undef MOEK_PART_
     return n;
 }
 
-static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, moek_stream stream)
+/* allgather: the first `same` parts are of the rank's own window, and go to every rank. */
+static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, int same,
+                                       moek_stream stream)
 {
     moek_ep_piece piece[MOEK_EP_PARTS_OF_ * MOEK_EP_MAX_RANKS];
+    char *const own = ep->base[ep->config.rank];
     int i, n, count = 0;
+    for (n = 0; n < same && ep->config.ranks > 1; n++) {
+        piece[count].rank = MOEK_EP_EVERY;
+        piece[count].from = own + part[n].at + (size_t)ep->config.rank * part[n].bytes;
+        piece[count].to = own + part[n].at;
+        piece[count++].bytes = part[n].bytes;
+    }
     for (i = 1; i < ep->config.ranks; i++)
-        for (n = 0; n < parts; n++) {
+        for (n = same; n < parts; n++) {
             const int p = moek_ep_turn_(ep, i);
             const size_t at = part[n].at + (size_t)p * part[n].bytes;
             piece[count].rank = p;
             piece[count].from = ep->base[p] + at;
-            piece[count].to = ep->base[ep->config.rank] + at;
+            piece[count].to = own + at;
             piece[count++].bytes = part[n].bytes;
         }
     return !count || !ep->config.move(ep->config.move_context, piece, count, stream) ? MOEK_OK : MOEK_E_CUDA;
@@ -263,10 +278,10 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
     const int handle = step->args.handle;
     moek_ep_part_of_ part[MOEK_EP_PARTS_OF_];
-    int parts;
+    int parts, same;
     if (!ep->config.move) return MOEK_OK;
-    parts = moek_ep_parts_of_(ep, &m, phase, handle, part);
-    if (moek_ep_move_parts_(ep, part, parts, stream) == MOEK_OK) return MOEK_OK;
+    parts = moek_ep_parts_of_(ep, &m, phase, handle, part, &same);
+    if (moek_ep_move_parts_(ep, part, parts, same, stream) == MOEK_OK) return MOEK_OK;
     moek_ep_fail_(ep, MOEK_E_ABORTED, phase, handle, ep->config.rank, 0);
     MOEK_REFUSE_(&step->args, MOEK_E_CUDA, "config.move could not move the rows of %s on handle %d: the group has "
                  "ended", moek_ep_phase_name_(phase), handle);
@@ -276,7 +291,7 @@ static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
 {
     moek_ep_part_of_ part;
     part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_;
-    return moek_ep_move_parts_(ep, &part, 1, stream);
+    return moek_ep_move_parts_(ep, &part, 1, 0, stream);
 }
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
@@ -336,7 +351,9 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.weights = weighted ? NULL : step->topk_weights;
     a.x = fused ? (const char *)step->args.x : m.x;
     a.scale = (const uint32_t *)m.scale;
-    a.to = w.to; a.before = w.before;
+    a.to = w.to;
+    a.before = ep->config.kind == MOEK_EP_ALLTOALL ? w.before : NULL;
+    if (moek_ep_shares_(ep)) { a.rows = w.rows; a.back = w.back; }
     if (few) {
         blocks = (tokens < most ? tokens : most) + 1;
         status = fused ? MOEK_CHAIN_(moek_ep_send_few_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
@@ -344,6 +361,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     } else {
         blocks = tokens < most ? (tokens ? tokens : 1) : most;
         if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
+        else if (a.rows) status = MOEK_CHAIN_(moek_ep_shares_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
         if (status == MOEK_OK)
             status = fused ? MOEK_CHAIN_(moek_ep_send_many_codes_k_, blocks, MOEK_EP_MANY_, 0, stream, early, a)
                            : MOEK_CHAIN_(moek_ep_send_many_words_k_, blocks, MOEK_EP_MANY_, 0, stream, early, a);
@@ -370,6 +388,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     memset(&a, 0, sizeof a);
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.go = moek_ep_alone_(ep);
+    a.shares = moek_ep_shares_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.row_words = (int)(m.x_bytes / 16); a.groups = (int)m.groups; a.ue8m0 = m.ue8m0;
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
@@ -405,7 +424,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.counts = w.counts;
     a.offsets = a.g.packed ? w.offsets : NULL;
     a.slot_row = few ? w.slot_row : NULL;
-    a.ids = w.ids; a.token = few ? NULL : w.token; a.weights = w.weights;
+    a.ids = w.ids; a.token = few || ep->config.move ? NULL : w.token; a.weights = w.weights;
     a.out = (const uint16_t *)step->out;
     if (few) {
         const int blocks = moek_ep_few_rows_(ep, step->tokens * moek_ep_stretches_(ep)) + 1;
@@ -425,9 +444,11 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     moek_ep *ep = (moek_ep *)self->context;
     const int early = step->plan->arch >= 90 && !ep->config.move;
     moek_ep_collect_ a;
+    moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
     (void)weight_and_reduce;
     if (status != MOEK_OK) return status;
+    moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), NULL);
     a.tokens = step->tokens; a.hidden = ep->hidden; a.dtype = ep->dtype;
@@ -436,6 +457,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.addend = (const uint16_t *)step->args.shared_y;
     a.y = (uint16_t *)step->args.y;
     a.straight = step->straight;
+    a.back = moek_ep_shares_(ep) ? w.back : NULL;
     if (moek_ep_low_latency_(ep)) {
         const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
         const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), blocks = items < 1 ? 1 : items < most ? (int)items : most;
@@ -449,7 +471,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
 }
 #endif
 
-#if !MOEK_HAVE_CUDA_ || defined(MOEK_EMU)
+#if !MOEK_HAVE_CUDART_
 moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
                              char *text, size_t size)
 {

@@ -81,6 +81,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
         MOEK_NO_(why, MOEK_E_ARGUMENT, "%d tokens x %d ranks x %d slots overflow 31 bits: set chunk_tokens",
                  c->max_tokens, c->ranks, ep->slots);
     if (!c->max_rows || c->max_rows > c->max_tokens * c->ranks) c->max_rows = c->max_tokens * c->ranks;
+    if (c->move) c->max_rows = (c->max_rows + c->ranks - 1) / c->ranks * c->ranks;
     ep->local_experts = moek_ep_count_(c, ep->physical_experts, c->rank);
     if (!ep->local_experts) ep->local_experts = 1;
     for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
@@ -118,12 +119,14 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
         moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
-    else if (ep->config.move && kind == MOEK_EP_ALLTOALL)
-        moek_say_(t, "where rows are moved they have slots, and it would move as much as allgather");
     else if (demanded) return;
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
         moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
                   (int)MOEK_EP_FEW_TOKENS, tokens, tokens * ep->config.ranks);
+    else if (kind == MOEK_EP_ALLTOALL && ep->config.move && ep->config.max_rows == tokens * ep->config.ranks)
+        moek_say_(t, "max_rows leaves room for all tokens of each rank, and so many rows would be moved, as by "
+                  "allgather (of %d; %.0f arrive where all experts are as busy)", ep->config.max_rows,
+                  tokens * ep->config.ranks * moek_ep_reach_(ep));
     else if (kind == MOEK_EP_ALLTOALL && ep->config.max_rows == tokens * ep->config.ranks && moek_ep_reach_(ep) >= 0.9)
         moek_say_(t, "%d slots reach %.0f %% of %d ranks: sending rows to all saves the exchange of counts", ep->slots,
                   100 * moek_ep_reach_(ep), ep->config.ranks);
@@ -245,7 +248,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* What must be the same on all ranks: X(name, value). */
 #define MOEK_EACH_EP_HELLO_(X) \
-    X("the version of moek_ep.h", 3) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
+    X("the version of moek_ep.h", 4) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
     X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
     X("dtype, and 256 with ue8m0", ep->dtype | ep->ue8m0 << 8) X("kind", c->kind) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
@@ -420,6 +423,7 @@ static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
     moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
     if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);
+    if (moek_ep_shares_(ep)) moek_say_(t, ", %d of each rank", moek_ep_share_(ep));
     moek_say_(t, "\nwindow    %s%.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
               c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles,
               c->handles > 1 ? "s" : "", c->timeout_ms);

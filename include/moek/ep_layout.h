@@ -37,11 +37,14 @@
  * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own, and one for what goes out, which is base[p]
  * of all others.  In that one everything of rank p is what goes to rank p: its flags and counts, its T rows.  So a move
  * is an exchange of all p's parts, from the one window to the same place in the other, where what came from p lies.
- * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both: the rows of rank p.                                      */
+ * (allgather: x and scale are the same for every rank, and go from the rank's own window.)
+ * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both: the rows of rank p.  alltoall then has arrays as allgather
+ * has, and max_rows / R in the place of T: the rows that go to a rank lie one after the other, and what comes back for
+ * one lies where it went out.                                                                                        */
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
 
-#if defined(__CUDACC__) && !defined(MOEK_EMU)
+#if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>
 #endif
 
@@ -52,7 +55,7 @@ enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
 /* On a GPU by a stream that waits for nobody's kernels but those on the NULL stream; done on return. */
 static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, size_t bytes)
 {
-#if MOEK_HAVE_CUDA_ && !defined(MOEK_EMU)
+#if MOEK_HAVE_CUDART_
     if (ep->config.transport == MOEK_EP_GPU) {
         if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread) == cudaSuccess &&
             cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess)
@@ -83,11 +86,18 @@ static size_t moek_ep_place_(size_t *used, size_t bytes, size_t align)
     return at;
 }
 
-/* The most rows that a rank receives. */
+/* alltoall where rows are moved: how many go to whom is for devices to know, so each rank has as many places. */
+static int moek_ep_shares_(const moek_ep *ep) { return ep->config.move && ep->config.kind == MOEK_EP_ALLTOALL; }
+
+/* The most rows that a rank receives; of one rank, where these do not lie packed. */
 static size_t moek_ep_rows_(const moek_ep *ep)
 {
     return ep->config.kind == MOEK_EP_ALLTOALL ? (size_t)ep->config.max_rows
                                                : (size_t)ep->config.ranks * (size_t)ep->config.max_tokens;
+}
+static int moek_ep_share_(const moek_ep *ep)
+{
+    return moek_ep_shares_(ep) ? ep->config.max_rows / ep->config.ranks : ep->config.max_tokens;
 }
 
 static void moek_ep_messages_(moek_ep_layout *l, const moek_ep *ep)
@@ -147,7 +157,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     else moek_ep_arrays_(l, ep);
     l->rows_size = moek_ep_up_(l->rows_size, MOEK_EP_PAGE_);
     l->rows = moek_ep_place_(&used, handles * l->rows_size, MOEK_EP_PAGE_);
-    l->partial_size = moek_ep_up_(apart * (size_t)c->max_tokens * (size_t)l->slots * (size_t)ep->hidden * element,
+    l->partial_size = moek_ep_up_(apart * (size_t)moek_ep_share_(ep) * (size_t)l->slots * (size_t)ep->hidden * element,
                                   MOEK_EP_PAGE_);
     l->partial = moek_ep_place_(&used, handles * l->partial_size, MOEK_EP_PAGE_);
     l->size = moek_ep_up_(used, MOEK_EP_PAGE_);

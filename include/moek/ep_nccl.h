@@ -4,11 +4,12 @@
  * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back. */
 #ifndef MOEK_EP_NCCL_PARTS_H
 #define MOEK_EP_NCCL_PARTS_H
-#if !MOEK_HAVE_CUDA_ || defined(MOEK_EMU)
+#if !MOEK_HAVE_CUDART_
 #error "moek_ep_nccl.h: compile the implementation with nvcc"
 #endif
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 #if NCCL_VERSION_CODE >= 22807
 #pragma GCC diagnostic push
@@ -107,17 +108,19 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
 
 /* ---- who is there ------------------------------------------------------------------------------------------------ */
 
-typedef struct moek_ep_nccl_hello_ { uint64_t config[MOEK_EP_HELLO_], host, nccl, path; } moek_ep_nccl_hello_;
+typedef struct moek_ep_nccl_hello_ { uint64_t config[MOEK_EP_HELLO_], host, nccl, path, memory; } moek_ep_nccl_hello_;
 typedef char moek_ep_nccl_hello_fits_[sizeof(moek_ep_nccl_hello_) <= MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
-/* The same for all processes of a running kernel, wherever their containers are. */
+/* The same for all processes of a running kernel, wherever their containers are; or what NCCL is told that it is. */
 static uint64_t moek_ep_nccl_host_(void)
 {
     char id[256] = "";
+    const char *const told = getenv("NCCL_HOSTID");
     uint64_t hash = 14695981039346656037u;
     size_t i;
-    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
-    if (file < 0 || read(file, id, 36) != 36) (void)gethostname(id, sizeof id - 1);
+    const int file = told ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+    if (told) snprintf(id, sizeof id, "%s", told);
+    else if (file < 0 || read(file, id, 36) != 36) (void)gethostname(id, sizeof id - 1);
     if (file >= 0) close(file);
     for (i = 0; i < sizeof id; i++) hash = (hash ^ (unsigned char)id[i]) * 1099511628211u;
     return hash;
@@ -135,12 +138,16 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
     moek_ep_hello_(ep, mine.config);
     if (version > NCCL_VERSION_CODE) version = NCCL_VERSION_CODE;              /* what this rank was compiled for */
     mine.host = moek_ep_nccl_host_(); mine.nccl = (uint64_t)version; mine.path = (uint64_t)path;
+    mine.memory = w->memory_size;
     if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
     *one_host = 1; *nccl = version;
     for (p = 0; p < w->ranks; p++) {
         if (all[p].path != all[0].path)
             MOEK_NO_(why, MOEK_E_MISMATCH, "path: rank %d has %lu, rank 0 has %lu", p, (unsigned long)all[p].path,
                      (unsigned long)all[0].path);
+        if (all[p].memory != all[0].memory)
+            MOEK_NO_(why, MOEK_E_MISMATCH, "memory: rank %d brings %lu bytes, rank 0 %lu", p,
+                     (unsigned long)all[p].memory, (unsigned long)all[0].memory);
         for (i = 0; i < MOEK_EP_HELLO_; i++)
             if (all[p].config[i] != all[0].config[i])
                 MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, rank 0 has %lu", moek_ep_hello_name_(i), p,
@@ -153,11 +160,50 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static moek_status moek_ep_nccl_alloc_(void **p, size_t bytes, int by_nccl, moek_text_ *why)
+/* Of a path: sends have a window for what goes out behind their own. */
+static size_t moek_ep_nccl_needs_(const moek_ep *ep)
 {
-    const int ok = by_nccl ? ncclMemAlloc(p, bytes) == ncclSuccess : cudaMalloc(p, bytes) == cudaSuccess;
-    if (!ok) *p = NULL;
-    if (ok && cudaMemsetAsync(*p, 0, bytes, cudaStreamPerThread) == cudaSuccess &&
+    return ep->layout.size * (ep->config.move && ep->config.ranks > 1 ? 2 : 1);
+}
+
+/* cudaIpc takes what cudaMalloc gave; a window what it does not take. */
+static int moek_ep_nccl_by_malloc_(void *p)
+{
+    cudaIpcMemHandle_t unused;
+    const int yes = cudaIpcGetMemHandle(&unused, p) == cudaSuccess;
+    (void)cudaGetLastError();
+    return yes;
+}
+
+/* The caller's memory, if it serves this path. */
+static moek_status moek_ep_nccl_suits_(const moek_ep_nccl *w, size_t bytes, moek_text_ *why)
+{
+    const int malloced = w->path == MOEK_EP_NCCL_SENDS || moek_ep_nccl_by_malloc_(w->memory);
+    if (w->memory_size < bytes)
+        MOEK_NO_(why, MOEK_E_BACKEND, "memory is of %lu bytes, this path needs %lu", (unsigned long)w->memory_size,
+                 (unsigned long)bytes);
+    if (w->path == MOEK_EP_NCCL_WINDOW && malloced)
+        MOEK_NO_(why, MOEK_E_BACKEND, "memory is not ncclMemAlloc's (or NCCL_CUMEM_ENABLE=0 is set)");
+    if (w->path == MOEK_EP_NCCL_WINDOW && (uintptr_t)w->memory % MOEK_EP_PAGE_)
+        MOEK_NO_(why, MOEK_E_BACKEND, "memory is not aligned to %d bytes", (int)MOEK_EP_PAGE_);
+    if (w->path == MOEK_EP_NCCL_IPC && !malloced)
+        MOEK_NO_(why, MOEK_E_BACKEND, "memory is not cudaMalloc's");
+    return MOEK_OK;
+}
+
+/* What this rank exchanges by: of the caller, or allocated; zeroed. */
+static moek_status moek_ep_nccl_alloc_(moek_ep_nccl *w, const moek_ep *ep, moek_text_ *why)
+{
+    const size_t bytes = moek_ep_nccl_needs_(ep);
+    moek_status status = w->memory ? moek_ep_nccl_suits_(w, bytes, why) : MOEK_OK;
+    int ok = 1;
+    if (status != MOEK_OK) return status;
+    if (w->memory) w->window = w->memory;
+    else if (w->path == MOEK_EP_NCCL_WINDOW) ok = ncclMemAlloc(&w->window, bytes) == ncclSuccess;
+    else ok = cudaMalloc(&w->window, bytes) == cudaSuccess;
+    if (!ok) w->window = NULL;
+    else if (bytes > ep->layout.size) w->out = (char *)w->window + ep->layout.size;
+    if (ok && cudaMemsetAsync(w->window, 0, bytes, cudaStreamPerThread) == cudaSuccess &&
         cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess) return MOEK_OK;
     (void)cudaGetLastError();
     MOEK_NO_(why, MOEK_E_CUDA, "%lu bytes of memory for a window are not to be had", (unsigned long)bytes);
@@ -179,9 +225,8 @@ static void moek_ep_nccl_free_(moek_ep_nccl *w)
     if (w->registered && w->comm)
         (void)moek_ep_nccl_ok_(w, ncclCommWindowDeregister(w->comm, (ncclWindow_t)w->registered));
 #endif
-    if (w->window && w->path == MOEK_EP_NCCL_WINDOW) (void)ncclMemFree(w->window);
-    else if (w->window) (void)cudaFree(w->window);
-    if (w->out) (void)cudaFree(w->out);
+    if (w->window && !w->memory && w->path == MOEK_EP_NCCL_WINDOW) (void)ncclMemFree(w->window);
+    else if (w->window && !w->memory) (void)cudaFree(w->window);
     w->window = w->out = w->registered = NULL;
     (void)cudaGetLastError();
 }
@@ -189,10 +234,10 @@ static void moek_ep_nccl_free_(moek_ep_nccl *w)
 /* ---- the three paths: each tries, and leaves what it got in w ---------------------------------------------------- */
 
 #if NCCL_VERSION_CODE >= 22807
-typedef struct moek_ep_nccl_bases_ { void *base[MOEK_EP_MAX_RANKS]; } moek_ep_nccl_bases_;
-static __global__ void moek_ep_nccl_resolve_k_(ncclWindow_t window, int ranks, moek_ep_nccl_bases_ *to)
+typedef struct moek_ep_nccl_bases_ { ncclWindow_t window; int ranks; void **to; } moek_ep_nccl_bases_;
+static __global__ void moek_ep_nccl_resolve_k_(moek_ep_nccl_bases_ a)
 {
-    if ((int)threadIdx.x < ranks) to->base[threadIdx.x] = ncclGetLsaPointer(window, 0, threadIdx.x);
+    if ((int)threadIdx.x < a.ranks) a.to[threadIdx.x] = ncclGetLsaPointer(a.window, 0, (int)threadIdx.x);
 }
 
 /* The struct behind a window is private: from 2.29.2 on NCCL reads it for us. */
@@ -201,6 +246,7 @@ static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text
     typedef ncclResult_t (*getter)(ncclWindow_t, size_t, int, void **);
     const ncclWindow_t window = (ncclWindow_t)w->registered;
     const cudaStream_t stream = (cudaStream_t)w->stream;
+    moek_ep_nccl_bases_ a;
     getter get = NULL;
     int p;
     if (version >= MOEK_EP_NCCL_GETTER_) *(void **)&get = dlsym(RTLD_DEFAULT, "ncclGetLsaDevicePointer");
@@ -208,8 +254,8 @@ static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text
         if (get(window, 0, p, &w->base[p]) != ncclSuccess || !w->base[p])
             MOEK_NO_(why, MOEK_E_BACKEND, "NCCL knows no pointer to the window of rank %d", p);
     if (get) return MOEK_OK;
-    moek_ep_nccl_resolve_k_<<<1, MOEK_EP_MAX_RANKS, 0, stream>>>(window, w->ranks, (moek_ep_nccl_bases_ *)w->scratch);
-    if (cudaPeekAtLastError() == cudaSuccess &&
+    a.window = window; a.ranks = w->ranks; a.to = (void **)w->scratch;
+    if (MOEK_LAUNCH_(moek_ep_nccl_resolve_k_, 1, MOEK_EP_MAX_RANKS, 0, stream, a) == MOEK_OK &&
         cudaMemcpyAsync(w->base, w->scratch, sizeof w->base[0] * (size_t)w->ranks, cudaMemcpyDeviceToHost, stream) ==
             cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess) return MOEK_OK;
     MOEK_NO_(why, MOEK_E_CUDA, "the window of NCCL: %s", cudaGetErrorString(cudaGetLastError()));
@@ -243,7 +289,7 @@ static moek_status moek_ep_nccl_by_window_(moek_ep_nccl *w, const moek_ep *ep, i
     if (version < MOEK_EP_NCCL_FIRST_)
         MOEK_NO_(why, MOEK_E_BACKEND, "libnccl.so.2 is %d.%d.%d, here or on another rank; it must be 2.28.7 or later",
                  version / 10000, version / 100 % 100, version % 100);
-    status = moek_ep_nccl_alloc_(&w->window, ep->layout.size, 1, &t);
+    status = moek_ep_nccl_alloc_(w, ep, &t);
     if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;      /* register is collective */
     status = moek_ep_nccl_register_(w, ep->layout.size, version, &t);
     return moek_ep_nccl_agree_(w, status, own, why);
@@ -258,7 +304,7 @@ static moek_status moek_ep_nccl_by_ipc_(moek_ep_nccl *w, moek_ep *ep, moek_text_
 {
     char own[MOEK_EP_NCCL_SAY_] = "", all[MOEK_EP_NCCL_SAY_] = "";
     moek_text_ t = moek_text_in_(own, sizeof own);
-    moek_status status = moek_ep_nccl_alloc_(&w->window, ep->layout.size, 0, &t);
+    moek_status status = moek_ep_nccl_alloc_(w, ep, &t);
     if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;
     status = moek_ep_ipc_open(w->rank, w->ranks, w->window, moek_ep_nccl_gather_, w, w->base, all, sizeof all);
     if (status == MOEK_OK) status = moek_ep_reach_windows_(ep, w->base, &t);
@@ -274,6 +320,10 @@ static int moek_ep_nccl_move_(void *context, const moek_ep_piece *piece, int cou
     int i;
     if (!w->comm || ncclGroupStart() != ncclSuccess) return 1;
     for (i = 0; i < count && r == ncclSuccess; i++) {
+        if (piece[i].rank == MOEK_EP_EVERY) {
+            r = ncclAllGather(piece[i].from, piece[i].to, piece[i].bytes, ncclInt8, w->comm, (cudaStream_t)stream);
+            continue;
+        }
         r = ncclSend(piece[i].from, piece[i].bytes, ncclInt8, piece[i].rank, w->comm, (cudaStream_t)stream);
         if (r == ncclSuccess)
             r = ncclRecv(piece[i].to, piece[i].bytes, ncclInt8, piece[i].rank, w->comm, (cudaStream_t)stream);
@@ -287,8 +337,7 @@ static moek_status moek_ep_nccl_by_sends_(moek_ep_nccl *w, const moek_ep *ep, mo
     char own[MOEK_EP_NCCL_SAY_] = "";
     moek_text_ t = moek_text_in_(own, sizeof own);
     int p;
-    moek_status status = moek_ep_nccl_alloc_(&w->window, ep->layout.size, 0, &t);
-    if (status == MOEK_OK && w->ranks > 1) status = moek_ep_nccl_alloc_(&w->out, ep->layout.size, 0, &t);
+    const moek_status status = moek_ep_nccl_alloc_(w, ep, &t);
     for (p = 0; p < w->ranks; p++) w->base[p] = p == w->rank ? w->window : w->out;
     return moek_ep_nccl_agree_(w, status, own, why);
 }
@@ -298,6 +347,7 @@ static moek_status moek_ep_nccl_by_sends_(moek_ep_nccl *w, const moek_ep *ep, mo
 /* What this rank can say alone. */
 static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *group, int path, moek_text_ *why)
 {
+    struct cudaPointerAttributes at;
     int device = -1, current = -1, ok;
     if (!group || !w->comm) MOEK_NO_(why, MOEK_E_ARGUMENT, "group or comm is NULL");
     if (ncclCommCount(w->comm, &w->ranks) != ncclSuccess || ncclCommUserRank(w->comm, &w->rank) != ncclSuccess ||
@@ -318,6 +368,13 @@ static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *gro
     if (group->ranks && (group->ranks != w->ranks || group->rank != w->rank))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "group says rank %d of %d, the communicator %d of %d; leave both 0 to take the "
                  "communicator's", group->rank, group->ranks, w->rank, w->ranks);
+    if (w->memory && (cudaPointerGetAttributes(&at, w->memory) != cudaSuccess || at.type != cudaMemoryTypeDevice ||
+                      at.device != device || (uintptr_t)w->memory % 256)) {
+        (void)cudaGetLastError();
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "memory is no memory of device %d, or not aligned to 256 bytes", device);
+    }
+    if (!w->memory && w->memory_size)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "memory is NULL, its size %lu", (unsigned long)w->memory_size);
     if (path < MOEK_EP_NCCL_AUTO || path > MOEK_EP_NCCL_SENDS)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "path is %d; MOEK_EP_NCCL_AUTO, _WINDOW, _IPC or _SENDS", path);
     return MOEK_OK;
@@ -331,6 +388,24 @@ static moek_status moek_ep_nccl_choose_(moek_ep_nccl *w, moek_ep *ep, moek_ep_co
     group->move_context = w;
     memset(ep, 0, sizeof *ep);
     return moek_ep_choose_(ep, group, why, &none);
+}
+
+size_t moek_ep_nccl_memory_size_(const moek_ep_config *group, int path, size_t config_size, int version)
+{
+    moek_text_ none = moek_text_in_(NULL, 0);
+    moek_ep_config g;
+    moek_ep ep;
+    size_t most = 0;
+    int p;
+    if (!group || version != MOEK_VERSION || config_size != sizeof g) return 0;
+    for (p = MOEK_EP_NCCL_WINDOW; p <= MOEK_EP_NCCL_SENDS; p++) {
+        if (path && path != p) continue;
+        g = *group;
+        g.transport = MOEK_EP_GPU;
+        if (moek_ep_nccl_choose_(NULL, &ep, &g, p, &none) == MOEK_OK && moek_ep_nccl_needs_(&ep) > most)
+            most = moek_ep_nccl_needs_(&ep);
+    }
+    return most;
 }
 
 /* One path, from its memory to what all ranks think of it. */
@@ -405,7 +480,7 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
 }
 
 moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
-                               size_t ep_size, size_t config_size, int version)
+                               void *memory, size_t size, size_t ep_size, size_t config_size, int version)
 {
     char own[MOEK_EP_NCCL_SAY_] = "";
     moek_text_ log, t = moek_text_in_(own, sizeof own);
@@ -415,6 +490,7 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_confi
     memset(w, 0, sizeof *w);
     if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *group) return MOEK_E_VERSION;
     w->comm = comm; w->ep = ep;
+    w->memory = memory; w->memory_size = size;
     log = moek_text_in_(w->text, sizeof w->text);
     status = moek_ep_nccl_look_(w, group, path, &t);
     if (!w->stream) {                                  /* and can not tell the others, who abort theirs */

@@ -93,6 +93,8 @@ typedef struct moek_ep_work_ {
     float *scale;                     /* others, with ue8m0: [received rows][groups]: scales as the experts read them */
     uint64_t *to;                     /* alltoall on a GPU: [tokens]: bits of the ranks that a token goes to          */
     int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows of the tokens before       */
+    int32_t *rows, *back;             /* alltoall where rows are moved: [ranks]: rows that go to each; [tokens][slots]:
+                                         the row in which a slot goes out and comes back                              */
 } moek_ep_work_;
 
 enum { MOEK_EP_WARPS_ = 24 * 32 };                     /* the most warps that send on a GPU, of alltoall              */
@@ -106,6 +108,7 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
+    const int shares = moek_ep_shares_(ep);
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
     w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden);
@@ -123,6 +126,8 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
                                             ? 4 * received * moek_scales_(c->quant, 1, hidden) : 0);
     w->to = (uint64_t *)moek_take_(&carver, gpu && packed ? 8 * chunk : 0);
     w->before = (int32_t *)moek_take_(&carver, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
+    w->rows = (int32_t *)moek_take_(&carver, shares ? 4 * ranks : 0);
+    w->back = (int32_t *)moek_take_(&carver, shares ? 4 * chunk * (size_t)plan->slots : 0);
     return carver.used;
 }
 
@@ -420,7 +425,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     step->expert_tokens = NULL;
     if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
     a = moek_quant_to_(plan, step->a, (size_t)step->rows, (size_t)plan->config.hidden, w->arrived);
-    if (gather) { a.counts = w->counts; a.rows_per_expert = ep->config.max_tokens; }
+    if (gather || ep->config.move) { a.counts = w->counts; a.rows_per_expert = moek_ep_share_(ep); }
     else if (gpu) a.row_limit = w->offsets + last + 1;
     step->a = w->arrived.q;
     step->a_scale = w->arrived.scale;
