@@ -143,10 +143,10 @@ enum { MOEK_EP_REPORT = 128 };                         /* bytes of config.report
 enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };               /* phase of an operation */
 
 /* For ranks that do not reach each other's windows: sends and receives of one phase, to be enqueued on `stream` as one
- * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  With MOEK_EP_EVERY as its
- * rank they go to all others, and those of rank p come to `to` + p * bytes (an all-gather in place: `from` is where the
- * rank's own would come to; kind allgather).  All ranks are asked in the same order; pieces of a pair of ranks, and
- * those for every rank, have the same order and sizes on all.  0: enqueued.                                          */
+ * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  All ranks are asked in the
+ * same order, and pieces of a pair of ranks have the same order and sizes on both.  0: enqueued.
+ * With move_gathers the first pieces of allgather are of rank MOEK_EP_EVERY, and the same on all ranks: they go to all
+ * others, those of rank p come to `to` + p * bytes (an all-gather in place: `from` is where its own would come to).  */
 enum { MOEK_EP_EVERY = -1 };
 typedef struct moek_ep_piece { int rank; const void *from; void *to; size_t bytes; } moek_ep_piece;
 typedef int (*moek_ep_move)(void *context, const moek_ep_piece *pieces, int count, moek_stream stream);
@@ -171,6 +171,7 @@ typedef struct moek_ep_config {
     moek_ep_move move;                /* _GPU: NULL, or what moves rows.  base[rank] is this rank's window then, and
                                          base[] of all others a second piece of its memory, as large: what goes out   */
     void *move_context;
+    int move_gathers;                 /* 1: `move` takes pieces for every rank, too                                   */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */

@@ -25,9 +25,9 @@
  * alltoall max_rows / ranks, however many there are (so that the host need not know, and graphs can be captured): open
  * the group with a max_tokens, or a chunk_tokens of the layer, near to what it gets, and for many tokens give it
  * max_rows (moek_ep.h).  It takes twice the window.
- * allgather sends rows and their scales, which are the same for all, by ncclAllGather: so they cross from host to host
- * as often as NCCL's algorithm has them, not once for each rank there.  ncclReduceScatter does not serve what comes
- * back: it adds in an order of its own, and in T or else moves floats; here f32 sums are taken with ranks ascending.
+ * Between hosts allgather sends rows and their scales, which are the same for all, by ncclAllGather: so they cross as
+ * often as NCCL's algorithm has them, not once for each rank there.  ncclReduceScatter does not serve what comes back:
+ * it adds in an order of its own, and in T or else moves floats; here f32 sums are taken with ranks ascending.
  * (Two ranks are on one host if one kernel runs there, or if NCCL_HOSTID, where it is set, says so: as for NCCL.)
  *
  * No multicast is asked for.  NCCL makes objects of its own for that when a communicator is made, unless

@@ -218,7 +218,7 @@ static void cross_in_threads(int ranks)                /* 0: no longer */
 
 /* ---- a scene ----------------------------------------------------------------------------------------------------- */
 
-static int kind = MOEK_EP_LOW_LATENCY;                 /* of the scenes to come */
+static int kind = MOEK_EP_LOW_LATENCY, scenes;         /* of the scenes to come; how many have moved rows */
 static scene *scene_new(int peers, int combine, int ranks, int quant, const char *what)
 {
     scene *s = (scene *)calloc(1, sizeof *s);
@@ -226,6 +226,7 @@ static scene *scene_new(int peers, int combine, int ranks, int quant, const char
     s->peers = peers;
     s->group.kind = kind; s->group.combine = combine; s->group.ranks = ranks;
     s->group.timeout_ms = 10000;
+    s->group.move_gathers = moved && scenes++ % 2;
     s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     for (r = 0; r < RANKS; r++) s->tokens[r] = MOST;

@@ -265,6 +265,13 @@ static int opens(rank *k, const scene *s, int path)
         moek_ep_nccl_path_name(path), k->wire.text);
     return status == MOEK_OK;
 }
+/* Processes: moek, not NCCL, takes ranks for two hosts (from now on); or for one again. */
+static void hosts(const rank *k, int two)
+{
+    if (!k->all->next) return;
+    if (two) setenv("NCCL_HOSTID", k->number % 2 ? "odd" : "even", 1);
+    else unsetenv("NCCL_HOSTID");
+}
 static void on_path(rank *k, scene *s, int path)
 {
     const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
@@ -274,7 +281,9 @@ static void on_path(rank *k, scene *s, int path)
     int r;
     g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
     if (s->brings) bring(k, path, moek_ep_nccl_memory_size(&g, path));
+    hosts(k, path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]);
     if (!opens(k, s, path)) return;
+    hosts(k, 0);
     for (r = 0; r < k->number; r++) y += HIDDEN * (size_t)s->tokens[r];
     if (plan_rank(k, s)) {
         run(k, s, RUNS);

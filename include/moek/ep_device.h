@@ -135,6 +135,7 @@ typedef struct moek_ep_gpu_ {
     int gather;                       /* allgather: each token goes to all ranks                                      */
     int packed;                       /* alltoall: the most rows that a rank receives; others: 0                      */
     int moved;                        /* rows are moved: base[p] is what goes out, and its parts are p's              */
+    int every;                        /* moved, allgather: rows and scales from my own window to every rank           */
     uint64_t timeout_ns, *report;
     char *base[MOEK_EP_MAX_RANKS];
 } moek_ep_gpu_;
@@ -755,7 +756,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     const int me = threadIdx.x, lane = me % 32, warp = me / 32, number = warp * gridDim.x + blockIdx.x;
     const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
     /* Rows that go to every rank are moved from my own window. */
-    const uint64_t same = g->gather && g->moved ? (uint64_t)1 << g->rank : ~(uint64_t)0;
+    const uint64_t same = g->every ? (uint64_t)1 << g->rank : ~(uint64_t)0;
     int t = number * a->each, end = min(t + a->each, a->tokens), p, room = 0;
     moek_words_ v[MOEK_EP_DEPTH_];
     moek_grid_wait_();

@@ -181,6 +181,7 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, cons
     g.tag = tag;
     g.combine = c->combine;
     g.moved = c->move != NULL;
+    g.every = g.moved && g.gather && c->move_gathers;
     g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: it has come, or never will */
     g.report = (uint64_t *)c->report;
     memcpy(g.base, ep->base, sizeof g.base);
@@ -221,10 +222,11 @@ static moek_status moek_ep_load_kernels_(moek_text_ *why)
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
 
 enum { MOEK_EP_PARTS_OF_ = 5 };                        /* the most: flags (and counts), four arrays */
-/* What goes to each rank in a phase: where rank 0's is (those of the others behind it), and how much a rank. */
-typedef struct moek_ep_part_of_ { size_t at, bytes; } moek_ep_part_of_;
+/* What goes to each rank in a phase: where rank 0's is (those of the others behind it), and how much a rank.  every: it
+ * is the same for all, and in the rank's own window. */
+typedef struct moek_ep_part_of_ { size_t at, bytes; int every; } moek_ep_part_of_;
 static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle,
-                             moek_ep_part_of_ *part, int *same)
+                             moek_ep_part_of_ *part)
 {
     const moek_ep_config *c = &ep->config;
     const moek_ep_layout l = moek_ep_fields_(ep, m);
@@ -232,38 +234,36 @@ static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int p
     const moek_ep_field field[] = { l.x, l.scale, l.ids, l.weights };
     const size_t rows = (size_t)moek_ep_share_(ep), first = l.rows + (size_t)handle * l.rows_size;
     const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
+    const int gathers = c->kind == MOEK_EP_ALLGATHER && c->move_gathers;
     int n = 0, i;
-#define MOEK_PART_(at_, bytes_) (part[n].at = (at_), part[n].bytes = (bytes_), n += part[n].bytes != 0)
-    *same = 0;
+#define MOEK_PART_(at_, bytes_, every_) \
+    (part[n].at = (at_), part[n].bytes = (bytes_), part[n].every = (every_), n += part[n].bytes != 0)
+    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), l.counts_stride, 0);
     if (phase == MOEK_EP_COMBINE)
-        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), rows * (size_t)l.slots * (size_t)ep->hidden * element);
-    else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, rows * l.x.stride);
-    else for (i = 0; i < 4; i++) {
-        MOEK_PART_(first + field[i].at, rows * field[i].stride);
-        if (i == 1 && c->kind == MOEK_EP_ALLGATHER) *same = n;
-    }
-    MOEK_PART_(moek_ep_flag_at_(&l, c->ranks, 0, MOEK_EP_COUNTS, handle, 0), l.counts_stride);
+        MOEK_PART_(moek_ep_partial_at_(&l, handle, 0, 0), rows * (size_t)l.slots * (size_t)ep->hidden * element, 0);
+    else if (moek_ep_low_latency_(ep)) MOEK_PART_(first, rows * l.x.stride, 0);
+    else for (i = 0; i < 4; i++) MOEK_PART_(first + field[i].at, rows * field[i].stride, gathers && i < 2);
 #undef MOEK_PART_
     return n;
 }
 
-/* allgather: the first `same` parts are of the rank's own window, and go to every rank. */
-static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, int same,
-                                       moek_stream stream)
+static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, moek_stream stream)
 {
     moek_ep_piece piece[MOEK_EP_PARTS_OF_ * MOEK_EP_MAX_RANKS];
     char *const own = ep->base[ep->config.rank];
     int i, n, count = 0;
-    for (n = 0; n < same && ep->config.ranks > 1; n++) {
+    for (n = 0; n < parts && ep->config.ranks > 1; n++) {
+        if (!part[n].every) continue;
         piece[count].rank = MOEK_EP_EVERY;
         piece[count].from = own + part[n].at + (size_t)ep->config.rank * part[n].bytes;
         piece[count].to = own + part[n].at;
         piece[count++].bytes = part[n].bytes;
     }
     for (i = 1; i < ep->config.ranks; i++)
-        for (n = same; n < parts; n++) {
+        for (n = 0; n < parts; n++) {
             const int p = moek_ep_turn_(ep, i);
             const size_t at = part[n].at + (size_t)p * part[n].bytes;
+            if (part[n].every) continue;
             piece[count].rank = p;
             piece[count].from = ep->base[p] + at;
             piece[count].to = own + at;
@@ -278,10 +278,10 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
     const int handle = step->args.handle;
     moek_ep_part_of_ part[MOEK_EP_PARTS_OF_];
-    int parts, same;
+    int parts;
     if (!ep->config.move) return MOEK_OK;
-    parts = moek_ep_parts_of_(ep, &m, phase, handle, part, &same);
-    if (moek_ep_move_parts_(ep, part, parts, same, stream) == MOEK_OK) return MOEK_OK;
+    parts = moek_ep_parts_of_(ep, &m, phase, handle, part);
+    if (moek_ep_move_parts_(ep, part, parts, stream) == MOEK_OK) return MOEK_OK;
     moek_ep_fail_(ep, MOEK_E_ABORTED, phase, handle, ep->config.rank, 0);
     MOEK_REFUSE_(&step->args, MOEK_E_CUDA, "config.move could not move the rows of %s on handle %d: the group has "
                  "ended", moek_ep_phase_name_(phase), handle);
@@ -290,8 +290,8 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
 static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
 {
     moek_ep_part_of_ part;
-    part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_;
-    return moek_ep_move_parts_(ep, &part, 1, 0, stream);
+    part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_; part.every = 0;
+    return moek_ep_move_parts_(ep, &part, 1, stream);
 }
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */

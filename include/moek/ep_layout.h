@@ -37,7 +37,7 @@
  * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own, and one for what goes out, which is base[p]
  * of all others.  In that one everything of rank p is what goes to rank p: its flags and counts, its T rows.  So a move
  * is an exchange of all p's parts, from the one window to the same place in the other, where what came from p lies.
- * (allgather: x and scale are the same for every rank, and go from the rank's own window.)
+ * (allgather with move_gathers: x and scale are the same for every rank, and go from the rank's own window.)
  * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both: the rows of rank p.  alltoall then has arrays as allgather
  * has, and max_rows / R in the place of T: the rows that go to a rank lie one after the other, and what comes back for
  * one lies where it went out.                                                                                        */

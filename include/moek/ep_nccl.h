@@ -419,6 +419,7 @@ static moek_status moek_ep_nccl_try_(moek_ep_nccl *w, moek_ep *ep, moek_ep_confi
     if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK ||
         (status = moek_ep_nccl_greet_(w, ep, demanded, &one_host, &nccl, why)) != MOEK_OK) return status;
     w->path = path;
+    group->move_gathers = path == MOEK_EP_NCCL_SENDS && !one_host;
     if (path != MOEK_EP_NCCL_SENDS && !one_host) MOEK_NO_(why, MOEK_E_BACKEND, "ranks are on several hosts");
     return path == MOEK_EP_NCCL_WINDOW ? moek_ep_nccl_by_window_(w, ep, nccl, why)
          : path == MOEK_EP_NCCL_IPC ? moek_ep_nccl_by_ipc_(w, ep, why) : moek_ep_nccl_by_sends_(w, ep, why);
