@@ -106,14 +106,14 @@ typedef struct moek_quant_fp8t_h0_on_sm80_t256_params {
  * column.  live: 0 if it goes nowhere at all. */
 typedef struct moek_quant_fp8t_h0_on_sm80_t256_item { moek_words_ x[4]; int row, live; } moek_quant_fp8t_h0_on_sm80_t256_item;
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm80_t256_item *it, const moek_quant_fp8t_h0_on_sm80_t256_params *p,
-    int r, int column, int end, int whole)
+    int r, int column, int end, int copies, int whole)
 {
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
     const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
     int h;
-    it->row = r >= end ? -1 : a->target ? a->target[r * p->copies] : r;
-    it->live = r < end && (it->row >= 0 || p->copies > 1);
+    it->row = r >= end ? -1 : a->target ? a->target[r * copies] : r;
+    it->live = r < end && (it->row >= 0 || copies > 1);
     #pragma unroll
     for (h = 0; h < 4; h++) {
         const int n = (int)cols - column - h * 32;
@@ -123,7 +123,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm8
 }
 
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on_sm80_t256_params *p, moek_quant_fp8t_h0_on_sm80_t256_item *it,
-    int r, int limit, int column, float inverse, int whole, int dtype)
+    int r, int limit, int column, float inverse, int copies, int whole, int dtype)
 {
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols;
@@ -137,8 +137,8 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on
     #pragma unroll
     for (h = 0; h < 4; h++) q[h] = moek_static_codes_(it->x[h], inverse, dtype);
     if (!it->live) return;
-    for (i = 0; i < p->copies; i++) {
-        const int row = !i ? it->row : r * p->copies + i < limit ? a->target[r * p->copies + i] : -1;
+    for (i = 0; i < copies; i++) {
+        const int row = !i ? it->row : r * copies + i < limit ? a->target[r * copies + i] : -1;
         const size_t at = (size_t)(unsigned)row * cols + column;
         if (row < 0) continue;
         #pragma unroll
@@ -150,29 +150,29 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on
     }
 }
 
-/* `whole`: columns are a multiple of 8.  It is a constant, and so is dtype where it counts. */
+/* `whole`: columns are a multiple of 8.  It is a constant, and so are dtype where it counts, and copies if it is 1. */
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_on_sm80_t256_params *p,
-    float inverse, int whole, int dtype)
+    float inverse, int copies, int whole, int dtype)
 {
     enum { ITEMS = 64 };
     const moek_quant_args *const a = &p->a;
     const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
     const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
     int e;
-    const int copies = p->copies, rows = copies > 1 ? p->expert_rows : a->rows;
+    const int rows = copies > 1 ? p->expert_rows : a->rows;
     for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
         const int begin = e * p->expert_rows, limit = a->row_limit ? min(*a->row_limit, a->rows) : a->rows;
         int r = begin + r0, column = column0, end = rows;
         if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
         for (;;) {
             moek_quant_fp8t_h0_on_sm80_t256_item it;
-            moek_quant_fp8t_h0_on_sm80_t256_fetch(&it, p, r, column, end, whole);
+            moek_quant_fp8t_h0_on_sm80_t256_fetch(&it, p, r, column, end, copies, whole);
             if (copies == 1) end = min(end, limit);                   /* the first loads did not wait for it */
             else if (r * copies >= limit) end = min(end, r);
             if (!__any_sync(0xffffffff, r < end)) break;
             if (r >= end) it.live = 0;
             if (__any_sync(0xffffffff, it.live))
-                moek_quant_fp8t_h0_on_sm80_t256_put(p, &it, r, limit, column, inverse, whole, dtype);
+                moek_quant_fp8t_h0_on_sm80_t256_put(p, &it, r, limit, column, inverse, copies, whole, dtype);
             r += p->rows_more, column += p->groups_more * 128;
             if (column >= p->groups * 128) r++, column -= p->groups * 128;
         }
@@ -199,9 +199,13 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p
     }
     inverse = __fdiv_rn(1.0f, s);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)p.a.scale = s;
-    if (p.a.cols % 8) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 0, p.a.dtype);
-    else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, MOEK_DTYPE_FP16);
-    else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, MOEK_DTYPE_BF16);
+    if (p.a.cols % 8) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 0, p.a.dtype);
+    else
+    if (p.copies > 1) {
+        if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 1, MOEK_DTYPE_FP16);
+        else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 1, MOEK_DTYPE_BF16);
+    } else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 1, MOEK_DTYPE_FP16);
+    else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 1, MOEK_DTYPE_BF16);
 }
 
 MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stream)
