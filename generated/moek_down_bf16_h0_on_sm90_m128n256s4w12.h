@@ -302,8 +302,8 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
 #define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
     if (t < 128) {
-        /* After this step's copies the next tile is asked for: in pairs it is a while until both know. */
-        const int ask = pairs ? max(0, steps - 9) : steps - 1;
+        /* With this step of a tile that two blocks share the next is asked for: it is a while until both know. */
+        const int ask = max(0, steps - 9);
         int slot = 0, phase = 1, step;
         moek_registers_less_(56);
         if (t < 32) {
@@ -337,7 +337,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                     for (i = 0; lane == 0 && i < boxes; i++)
                         moek_tma_rows_(ring + i * 8192, &p.rows, full, 0, row0 + 64 * i);
                     if (lane == 0 && tail) moek_tma_rows_(ring + M * 128, &p.tail, full, 0, row0 + M);
-                    if (lane == 0 && ask == 0) moek_mbar_arrive_(asked + mine);
+                    if (lane == 0 && both && !narrow && ask == 0) moek_mbar_arrive_(asked + mine);
                     begun = 0;
                     step = slot = 1;
                 }
@@ -348,16 +348,18 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                         moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192 + tail * TAIL * 128);
                         /* Code for each kind of tile: what comes between two copies is time lost. */
                         if (narrow) moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step);
-                        else if (both) moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step);
-                        else moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step);
+                        else if (both) {
+                            moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step);
+                            if (step == ask) moek_mbar_arrive_(asked + mine);
+                        } else moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step);
                         for (i = 0; i < boxes; i++)
                             moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
                                            step * 64, row0 + 64 * i);
                         if (tail) moek_tma_rows_(stage + M * 128, &p.tail, full + slot, step * 64, row0 + M);
-                        if (step == ask) moek_mbar_arrive_(asked + mine);
                     }
                     MOEK_NEXT_STAGE_
                 }
+                if (t == 0 && (narrow || !both)) moek_mbar_arrive_(asked + mine);
             }
         } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
