@@ -340,7 +340,8 @@ typedef struct moek_step {
     const int32_t *expert_tokens;     /* [local_experts] on device: live rows; BATCHED: required, else may be NULL    */
     /* experts -> finalize */
     void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden]); BATCHED as a; T.
-                                         Rows that no expert owns are not written                                     */
+                                         Rows that no expert owns are not the experts' to write; many rows of x may lie
+                                         here on their way to the experts                                             */
     int straight;                     /* moek_finalize: its second half follows the first, nothing of a caller's is
                                          between them.  A part that puts a kernel there sets it to 0                  */
     /* workspaces, 256-byte aligned */
@@ -385,7 +386,8 @@ typedef struct moek_prepare_finalize {
     int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
     size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0    */
     /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens.
-     * They quantize to plan->config.quant unless plan->experts->expects_unquantized.                                 */
+     * They quantize to plan->config.quant unless plan->experts->expects_unquantized; `local` leaves x (a_scale NULL) to
+     * the library's experts where these put it in order, so x stays the caller's to keep until they have run.        */
     moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     /* send + receive of finalize write step->args.y from step->out; weight_and_reduce: what is left to do.

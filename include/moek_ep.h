@@ -49,6 +49,7 @@
  *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange
  *                  their counts first, so that rows are written where they stay; where they would not fit (max_rows),
  *                  every rank gets MOEK_E_CAPACITY, with the size needed, before any row moves, and can go on
+ *                  (where rows are moved: below)
  *     allgather    standard format [R][T]; every token goes to every rank.  No counts, no capacity; moves little more
  *                  than alltoall where nearly every token has experts on nearly every rank
  * A group is of one kind: who wants low_latency for few tokens and another for many opens two, and plans for each.
@@ -108,7 +109,8 @@
  * experts evenly bring a rank R * T * (1 - (1 - 1/R)^K) rows (moek_ep_explain has the number); to that comes what your
  * router is off from even, for any two ranks.  Where the rows of one rank for another are more than the share of it,
  * that is MOEK_E_CAPACITY as above (rows of other ranks have then been moved, and are not looked at); `rows` of
- * moek_ep_poll is the max_rows that it takes.
+ * moek_ep_poll is the max_rows that it takes.  A max_rows that fits in all on other transports may be too small here,
+ * since it is a share for each pair: leave more room, and poll, or ask for kind MOEK_EP_ALLGATHER.
  *
  * Any number of runs may be captured in a graph and replayed, on all ranks the same.  Kernels of a rank wait for other
  * ranks: ranks that share a GPU, or a process with one thread for several GPUs, must be able to get all their sends
@@ -145,8 +147,9 @@ enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };    
 /* For ranks that do not reach each other's windows: sends and receives of one phase, to be enqueued on `stream` as one
  * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  All ranks are asked in the
  * same order, and pieces of a pair of ranks have the same order and sizes on both.  0: enqueued.
- * With move_gathers the first pieces of allgather are of rank MOEK_EP_EVERY, and the same on all ranks: they go to all
- * others, those of rank p come to `to` + p * bytes (an all-gather in place: `from` is where its own would come to).  */
+ * With move_gathers the first of allgather's dispatch are of rank MOEK_EP_EVERY, and the same on all ranks: they go to
+ * all others, those of rank p come to `to` + p * bytes (an all-gather in place: `from` is where its own would come to).
+ */
 enum { MOEK_EP_EVERY = -1 };
 typedef struct moek_ep_piece { int rank; const void *from; void *to; size_t bytes; } moek_ep_piece;
 typedef int (*moek_ep_move)(void *context, const moek_ep_piece *pieces, int count, moek_stream stream);
@@ -171,7 +174,7 @@ typedef struct moek_ep_config {
     moek_ep_move move;                /* _GPU: NULL, or what moves rows.  base[rank] is this rank's window then, and
                                          base[] of all others a second piece of its memory, as large: what goes out   */
     void *move_context;
-    int move_gathers;                 /* 1: `move` takes pieces for every rank, too                                   */
+    int move_gathers;                 /* 1: `move` takes pieces for every rank, too.  The same on all ranks           */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */

@@ -24,7 +24,7 @@
  * Kernels are the same on all of them, and so are the bits of y.  `sends` moves max_tokens rows to each rank and back,
  * alltoall max_rows / ranks, however many there are (so that the host need not know, and graphs can be captured): open
  * the group with a max_tokens, or a chunk_tokens of the layer, near to what it gets, and for many tokens give it
- * max_rows (moek_ep.h).  It takes twice the window.
+ * max_rows (moek_ep.h), with room to spare: there it is a share for each pair of ranks.  It takes twice the window.
  * Between hosts allgather sends rows and their scales, which are the same for all, by ncclAllGather: so they cross as
  * often as NCCL's algorithm has them, not once for each rank there.  ncclReduceScatter does not serve what comes back:
  * it adds in an order of its own, and in T or else moves floats; here f32 sums are taken with ranks ascending.
@@ -58,7 +58,7 @@
  * What ncclMemAlloc gave serves window and sends (with NCCL_CUMEM_ENABLE=0: ipc and sends), what cudaMalloc gave ipc
  * and sends.  AUTO passes over paths that it does not serve, or is too small for.  window: the memory is aligned to
  * 4096 bytes, and on all ranks at the same place of an allocation of the same size; ipc: it is the start of its
- * allocation; sends: it is aligned to 256 bytes.
+ * allocation (which is not looked at: between processes another place ends in E_TIMEOUT); sends: aligned to 256 bytes.
  * Opening allocates little else: 512 bytes a rank and 1 KiB on the device, 128 bytes of pinned memory for config.report
  * if that is NULL.                                                                                                   */
 #ifndef MOEK_EP_NCCL_H
@@ -88,9 +88,9 @@ typedef struct moek_ep_nccl {
 } moek_ep_nccl;
 
 /* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or those of
- * the communicator; transport and move are not looked at; report may be NULL.  All ranks get OK, or none.  OK,
- * E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA, E_TIMEOUT, as moek_ep_open, with a sentence in wire->text; then
- * all is freed, and the communicator is as before or, after E_TIMEOUT and on a rank that had no memory even to
+ * the communicator; transport, move and move_gathers are not looked at; report may be NULL.  All ranks get OK, or none.
+ * OK, E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA, E_TIMEOUT, as moek_ep_open, with a sentence in wire->text;
+ * then all is freed, and the communicator is as before or, after E_TIMEOUT and on a rank that had no memory even to
  * vote, aborted and wire->comm NULL.                                                                                 */
 #define moek_ep_nccl_open(wire, ep, group, comm, path) moek_ep_nccl_open_in(wire, ep, group, comm, path, NULL, 0)
 
@@ -98,10 +98,11 @@ typedef struct moek_ep_nccl {
  * of the communicator's GPU; E_MISMATCH: ranks bring more and less; a path that it is too small for, or of the wrong
  * kind, says so in wire->text, with the size needed.                                                                 */
 #define moek_ep_nccl_open_in(wire, ep, group, comm, path, memory, size) \
-    moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), (memory), (size), sizeof(moek_ep), \
+    moek_ep_nccl_open_((wire), (ep), (group), (comm), (path), (memory), (size), sizeof(moek_ep_nccl), sizeof(moek_ep), \
                        sizeof(moek_ep_config), MOEK_VERSION)
 moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
-                               void *memory, size_t size, size_t ep_size, size_t config_size, int version);
+                               void *memory, size_t size, size_t wire_size, size_t ep_size, size_t config_size,
+                               int version);
 
 /* Bytes of memory that opening by a path takes; AUTO: by any of those that the group can take.  0: by none of them.
  * group: with rank and ranks.                                                                                        */

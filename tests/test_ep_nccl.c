@@ -283,6 +283,8 @@ static void on_path(rank *k, scene *s, int path)
     if (s->brings) bring(k, path, moek_ep_nccl_memory_size(&g, path));
     hosts(k, path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]);
     if (!opens(k, s, path)) return;
+    SAY(k->ep.config.move_gathers == (k->all->next && path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]),
+        "%s: rank %d: move_gathers is %d", s->what, k->number, k->ep.config.move_gathers);
     hosts(k, 0);
     for (r = 0; r < k->number; r++) y += HIDDEN * (size_t)s->tokens[r];
     if (plan_rank(k, s)) {

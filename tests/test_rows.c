@@ -960,7 +960,7 @@ static void gemm_many(int up, int kind, int topk, int batched, int turn)
     gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, now.row->m < 128 ? 136 : turn < 3 ? 264 : 520, 72);
     if (SMALL || !now.row->arch) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
-    if (turn == 6) c.k = round_up(200, now.row->granule);
+    if (turn >= 6) c.k = round_up(turn == 6 ? 200 : 1700, now.row->granule);        /* 1700: 14 or 27 steps */
     gemm_run(&c);
 }
 static void gemm_many_tokens(int up)
@@ -968,6 +968,7 @@ static void gemm_many_tokens(int up)
     if (now.row->arch == 90 && now.row->m == 128) {   /* blocks in pairs that take several tiles, by demand */
         gemm_many(up, IDS_SKEWED, 2, 0, 3);
         gemm_many(up, IDS_EVEN, 2, 0, 6);
+        gemm_many(up, IDS_SKEWED, 2, 0, 7);
     }
     gemm_many(up, IDS_SKEWED, 2, 0, 0);
     gemm_many(up, IDS_ONE, 1, 0, 1);

@@ -26,7 +26,7 @@
  * Who publishes also does what the receiving kernel before left: counts as seen what has arrived, and releases.  (So
  * combine is released by the next operation's send, or counts: in time, since nobody asks for that credit before.)
  * Where the group has ended, blocks leave and no more is published.  Where rows would not fit (alltoall), which all
- * ranks find  * alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
+ * ranks find alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
  * alone.  (Where rows are moved, all find it when they receive: a rank whose rows did not fit sends such counts.)
  *
  * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags,
@@ -931,9 +931,9 @@ MOEK_DEVICE int moek_ep_gpu_live_(const moek_ep_gpu_ *g, int row, int total, con
     return g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
 }
 
-/* Ids, of -1 where there are no rows: allgather: behind those of each rank; alltoall: behind all.  A copy: where the
- * group has ended a peer may still store rows, and who sorts must read the same twice.  And what giveback asks, so that
- * it leaves received rows alone. */
+/* Ids, of -1 where there are no rows: behind those of each rank; alltoall, unless rows are moved: behind all.  A copy:
+ * where the group has ended a peer may still store rows, and who sorts must read the same twice.  And what giveback
+ * asks, so that it leaves received rows alone. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];

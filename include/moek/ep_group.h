@@ -250,7 +250,8 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 #define MOEK_EACH_EP_HELLO_(X) \
     X("the version of moek_ep.h", 4) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
     X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
-    X("dtype, and 256 with ue8m0", ep->dtype | ep->ue8m0 << 8) X("kind", c->kind) \
+    X("dtype, and 256 with ue8m0", ep->dtype | ep->ue8m0 << 8) \
+    X("kind, and 256 with move_gathers", c->kind | (c->move && c->move_gathers) << 8) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
     X("bytes of a row and its scales", ep->row_bytes + ep->scale_bytes) \
     X("the owners of experts (a number for all)", ep->owners) X("bytes of a window", ep->layout.size)

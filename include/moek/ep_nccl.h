@@ -206,7 +206,8 @@ static moek_status moek_ep_nccl_alloc_(moek_ep_nccl *w, const moek_ep *ep, moek_
     if (ok && cudaMemsetAsync(w->window, 0, bytes, cudaStreamPerThread) == cudaSuccess &&
         cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess) return MOEK_OK;
     (void)cudaGetLastError();
-    MOEK_NO_(why, MOEK_E_CUDA, "%lu bytes of memory for a window are not to be had", (unsigned long)bytes);
+    MOEK_NO_(why, MOEK_E_CUDA, w->memory ? "%lu bytes of memory can not be written"
+                                         : "%lu bytes of memory for a window are not to be had", (unsigned long)bytes);
 }
 
 /* ipc: nobody frees what another one still has mapped. */
@@ -481,15 +482,17 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
 }
 
 moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_config *group, ncclComm_t comm, int path,
-                               void *memory, size_t size, size_t ep_size, size_t config_size, int version)
+                               void *memory, size_t size, size_t wire_size, size_t ep_size, size_t config_size,
+                               int version)
 {
     char own[MOEK_EP_NCCL_SAY_] = "";
     moek_text_ log, t = moek_text_in_(own, sizeof own);
     moek_ep_config g;
     moek_status status;
     if (!w || !ep) return MOEK_E_ARGUMENT;
+    if (version != MOEK_VERSION || wire_size != sizeof *w || ep_size != sizeof *ep || config_size != sizeof *group)
+        return MOEK_E_VERSION;                         /* written nothing: *w may be smaller */
     memset(w, 0, sizeof *w);
-    if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *group) return MOEK_E_VERSION;
     w->comm = comm; w->ep = ep;
     w->memory = memory; w->memory_size = size;
     log = moek_text_in_(w->text, sizeof w->text);

@@ -10,7 +10,7 @@
  *     finalize_receive  arrive; add up, ranks ascending; release
  *
  * step->rows is a number that the host knows: in alltoall on a GPU it is max_rows, with ids of -1 behind the rows that
- * arrived, as allgather has behind the tokens of each rank. */
+ * arrived; in allgather, and where rows are moved, behind those of each rank. */
 #ifndef MOEK_EP_PARTS_H
 #define MOEK_EP_PARTS_H
 

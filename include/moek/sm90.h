@@ -222,14 +222,6 @@ MOEK_DEVICE void moek_named_wait_(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
 }
-/* The same, and: is x not 0 in any of them? */
-MOEK_DEVICE int moek_named_any_(int id, int threads, int x)
-{
-    int r;
-    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.s32 %0, 1, 0, q; }\n"
-                 : "=r"(r) : "r"(id), "r"(threads), "r"(x) : "memory");
-    return r;
-}
 
 /* ---- the schedule ------------------------------------------------------------------------------------------------ */
 
