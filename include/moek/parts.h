@@ -48,6 +48,20 @@ static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size
     return a;
 }
 
+/* x of a run.  slot_row: each row once a slot, to there; NULL: as they lie. */
+static moek_quant_args moek_quant_x_(const moek_step *step, const int32_t *slot_row, moek_quantized_ to)
+{
+    const moek_plan *plan = step->plan;
+    const int copies = slot_row ? plan->slots : 1;
+    moek_quant_args a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens * (size_t)copies,
+                                       (size_t)plan->config.hidden, to);
+    a.source_div = copies;
+    a.target = slot_row;
+    a.static_scale = plan->weights.x_scale;
+    a.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    return a;
+}
+
 /* ---- prepare/finalize on one rank -------------------------------------------------------------------------------- */
 
 typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
@@ -122,9 +136,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     step->expert_tokens = NULL;
     if ((defer || !moek_is_fp8_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
     if (moek_orders_(step)) return MOEK_OK;           /* moek_table_apply_ quantizes behind its sort */
-    a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)plan->config.hidden, w.a);
-    a.static_scale = plan->weights.x_scale;
-    a.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    a = moek_quant_x_(step, NULL, w.a);
     if (moek_self_sorts_(step) && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
         a.zeros = 2 * MOEK_SPLITS;
@@ -150,11 +162,7 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     s.rows_per_expert = plan->rows_per_expert;
     s.ids = step->ids; s.counts = w.counts; s.slot_row = w.slot_row;
     if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
-    a = moek_quant_to_(plan, step->args.x, (size_t)s.slots, (size_t)plan->config.hidden, w.a);
-    a.source_div = plan->slots;
-    a.target = w.slot_row;
-    a.static_scale = plan->weights.x_scale;
-    a.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    a = moek_quant_x_(step, w.slot_row, w.a);
     step->a = w.a.q;
     step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
     step->rows = plan->rows_per_expert;
@@ -356,19 +364,15 @@ static moek_status moek_order_x_(const moek_step *step, const moek_table_work_ *
                                  moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    const size_t slots = (size_t)step->rows * (size_t)plan->slots, hidden = (size_t)plan->config.hidden;
     moek_carver_ carver;
     moek_quantized_ to;
     moek_quant_args q;
     carver.base = (char *)step->out; carver.used = 0;
-    to = moek_take_quantized_(&carver, &plan->config, slots, hidden);
-    q = moek_quant_to_(plan, step->args.x, slots, hidden, to);
-    q.source_div = plan->slots;
-    q.target = w->slot_row;
-    q.static_scale = plan->weights.x_scale;
-    q.row_weight = plan->config.router_weight_on_input ? step->topk_weights : NULL;
+    to = moek_take_quantized_(&carver, &plan->config, (size_t)step->tokens * (size_t)plan->slots,
+                              (size_t)plan->config.hidden);
+    q = moek_quant_x_(step, w->slot_row, to);
     q.early = 1;
-    g->rows = (int)slots; g->a = to.q; g->a_scale = moek_is_fp8_(plan->config.quant) ? to.scale : NULL;
+    g->rows = q.rows; g->a = to.q; g->a_scale = moek_is_fp8_(plan->config.quant) ? to.scale : NULL;
     g->a_order = NULL; g->a_div = 1;
     return plan->quant->launch(&q, stream);
 }
