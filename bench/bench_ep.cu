@@ -296,7 +296,7 @@ static double error_of(const setup *s, const moek_plan *plan, int me, const uint
         slot[k] = weights_of(&plan->config, &weights[ids[k] / owns], (size_t)(ids[k] % owns));
         weight[k] = 1.0f / TOPK;
     }
-    return error_of_token(&plan->config, slot, weight, x + at, y + at);
+    return error_of_token(&plan->config, slot, weight, x + at, y + at).rel_l2;
 }
 
 static void *run_rank(void *p)

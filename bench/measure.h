@@ -46,10 +46,10 @@ static inline moek_weights weights_of(const moek_config *c, const moek_weights *
     return r;
 }
 
-/* The relative L2 distance of y to the double reference: one token, x and y on a GPU; slot[k]: the expert of its slot
+/* How far y is from the double reference: one token, x and y on a GPU; slot[k]: the expert of its slot
  * k, on whatever GPU; weights: on the host.  c: with its defaults filled in, as in a plan. */
-static double error_of_token(const moek_config *c, const moek_weights *slot, const float *weights, const void *x,
-                             const void *y)
+static ref_distance error_of_token(const moek_config *c, const moek_weights *slot, const float *weights,
+                                   const void *x, const void *y)
 {
     const int k = c->topk, h = c->hidden;
     const fill_sizes one = fill_sizes_of(c, 1), part = fill_sizes_of(c, k);
@@ -83,9 +83,10 @@ static double error_of_token(const moek_config *c, const moek_weights *slot, con
     r.up_layout = MOEK_UP_HALVES;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);
-    const ref_distance d = ref_compare_t(host_y, want, h, r.dtype);
+    ref_distance d = ref_compare_t(host_y, want, h, r.dtype);
     free(up); free(down); free(up_scale); free(down_scale); free(host_x); free(host_y); free(want);
-    return d.same_nonfinite ? d.rel_l2 : INFINITY;
+    if (!d.same_nonfinite) d.rel_l2 = INFINITY;
+    return d;
 }
 
 static __global__ void fill_k(void *array, size_t n, int element, uint32_t seed, float scale)

@@ -81,12 +81,13 @@ static inline double ref_round_t(double x, int dtype)
 
 /* ---- how far apart ----------------------------------------------------------------------------------------------- */
 
-typedef struct ref_distance { double rel_l2, max_abs; int same_nonfinite; } ref_distance;
+/* square: of `want`; the distance of several together is the root of sum(rel_l2^2 * square) / sum(square). */
+typedef struct ref_distance { double rel_l2, max_abs, square; int same_nonfinite; } ref_distance;
 /* Of `got` (T) to `want`.  What is not finite in `want` must be the same in `got`, and is not in the sums. */
 static inline ref_distance ref_compare_t(const void *got, const double *want, size_t n, int dtype)
 {
-    ref_distance r = { 0, 0, 1 };
-    double square = 0, error = 0;
+    ref_distance r = { 0, 0, 0, 1 };
+    double error = 0;
     size_t i;
     for (i = 0; i < n; i++) {
         const double g = ref_get_t(got, i, dtype), d = g - want[i];
@@ -95,11 +96,11 @@ static inline ref_distance ref_compare_t(const void *got, const double *want, si
             continue;
         }
         if (isnan(d)) r.same_nonfinite = 0;
-        square += want[i] * want[i];
+        r.square += want[i] * want[i];
         error += d * d;
         if (fabs(d) > r.max_abs) r.max_abs = fabs(d);
     }
-    r.rel_l2 = square > 0 ? sqrt(error / square) : sqrt(error);
+    r.rel_l2 = r.square > 0 ? sqrt(error / r.square) : sqrt(error);
     return r;
 }
 
