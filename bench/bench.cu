@@ -1,6 +1,7 @@
 /* bench.cu -- whole layers on a GPU: one line a cell.
  *
  *   ./moek bench [words ...]                 cells whose "shape quant M" line holds every word
+ *   ./moek bench before [-o FILE]            routing, sort and quantization instead, alone and together (before.h)
  *   ./moek tune [words ...]                  the same cells by each row that fits: which is the fastest?
  *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench
  *   ./bench [tune] [options] [words ...]
@@ -65,7 +66,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 /* What the command line asks for. */
 static struct {
-    int tune, quick, stateless, rest, tokens[TOKENS_MAX], counts, words;
+    int tune, before, quick, stateless, rest, tokens[TOKENS_MAX], counts, words;
     const char *row, *tuned;
     char **word;
     FILE *out;
@@ -244,6 +245,8 @@ static result time_cell(const cell *c, const timer *by, double limit)
     return r;
 }
 
+#include "before.h"
+
 /* ---- from the command line --------------------------------------------------------------------------------------- */
 
 static int wanted(const char *name, const char *quant, int tokens)
@@ -304,6 +307,7 @@ static void read_words(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const int more = i + 1 < argc;
         if (i == 1 && !strcmp(argv[i], "tune")) ask.tune = 1;
+        else if (i == 1 && !strcmp(argv[i], "before")) ask.before = 1;
         else if (more && !strcmp(argv[i], "-o")) {
             ask.out = fopen(argv[++i], "w");
             sure(ask.out != NULL, argv[i], "cannot be written");
@@ -491,6 +495,11 @@ int main(int argc, char **argv)
     CUDA(cudaEventCreate(&by.e0));
     CUDA(cudaEventCreate(&by.e1));
     by.stamps = (stamp *)mem_alloc(80, 2 * REPLAYS * sizeof *by.stamps);
+    if (ask.before) {
+        before_all(&device, &by);
+        if (ask.out) fclose(ask.out);
+        return 0;
+    }
     heads(argc, argv, &device, &by);
     char *cold = (char *)mem_alloc(80, (size_t)128 << 20);
     void *state = ask.stateless ? NULL : mem_alloc(80, moek_state_size());

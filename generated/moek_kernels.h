@@ -299,9 +299,9 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
 #endif
 #if MOEK_WANT_(0, 0, 80)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_route_on_sm80_w4(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_route_on_sm80_w1(const void *args, moek_stream stream);
 #else
-#include "moek_route_on_sm80_w4.h"
+#include "moek_route_on_sm80_w1.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 80)

@@ -141,7 +141,7 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_fp8b128_h0_on_sm80_t256_pa
     enum { THREADS = 256 };
     int i;
     moek_grid_go_();
-    moek_grid_wait_();
+    if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
     if (p.a.cols % 8) moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, p.copies, 0, p.a.dtype);
@@ -151,6 +151,7 @@ moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_fp8b128_h0_on_sm80_t256_pa
         else moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_BF16);
     } else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_FP16);
     else moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_BF16);
+    moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
 MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream stream)

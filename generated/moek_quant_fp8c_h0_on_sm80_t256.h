@@ -79,7 +79,7 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
     __shared__ float part[2][THREADS / 32];
     int turn = 0, rows, r, c0, i;
     moek_grid_go_();
-    moek_grid_wait_();
+    if (a.early != 2) moek_grid_wait_();
     rows = moek_quant_fp8c_h0_on_sm80_t256_rows(&a);
     if (blockIdx.x == 0)
         for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
@@ -106,6 +106,7 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
                 cols % V == 0);
         }
     }
+    moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
 MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stream)

@@ -80,7 +80,7 @@ moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
     __shared__ float part[THREADS / 32];
     float top = 0, x[V];
     int rows, r, column;
-    moek_grid_wait_();
+    if (a.early != 2) moek_grid_wait_();
     rows = moek_quant_fp8t_h0_on_sm80_t256_rows(&a);
     for (r = blockIdx.x; r < rows; r += gridDim.x) {
         if (!moek_quant_fp8t_h0_on_sm80_t256_live(&a, r)) continue;
@@ -91,6 +91,7 @@ moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
     }
     top = moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part);
     if (threadIdx.x == 0) a.partial[blockIdx.x] = top;
+    moek_grid_wait_();
 }
 
 /* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both.  copies: rows of an
@@ -188,7 +189,7 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p
     float top = 0, s, inverse;
     int i;
     moek_grid_go_();
-    moek_grid_wait_();
+    if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
     if (p.a.static_scale) {
@@ -206,6 +207,7 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p
         else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 1, MOEK_DTYPE_BF16);
     } else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 1, MOEK_DTYPE_FP16);
     else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 1, MOEK_DTYPE_BF16);
+    moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
 MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stream)

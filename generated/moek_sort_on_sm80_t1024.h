@@ -13,12 +13,12 @@ MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids
 {
     int j;
     if (aligned && slot + 4 <= end) {
-        const int4 v = __ldg((const int4 *)(ids + slot));
+        const int4 v = *(const int4 *)(ids + slot);
         id[0] = v.x; id[1] = v.y; id[2] = v.z; id[3] = v.w;
         return;
     }
     #pragma unroll
-    for (j = 0; j < 4; j++) id[j] = slot + j < end ? __ldg(ids + slot + j) : -1;
+    for (j = 0; j < 4; j++) id[j] = slot + j < end ? ids[slot + j] : -1;
 }
 
 static __global__ void __launch_bounds__(1024, 1)
@@ -43,6 +43,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     unsigned own = 0, rows = 0, blocks = 0, first_row, first_block, rank, total;
     int slot, d, j, i;
     moek_grid_go_();
+    if (a.early == 2) moek_grid_wait_();
     for (i = e * threads + tid; i < a.zeros; i += gridDim.x * threads) a.zero[i] = 0;
 
     /* 1. How many slots has each expert below mine, how many have I? */
@@ -146,13 +147,61 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
+/* Few slots, no row blocks: the row of a slot is the number of keys below its own, so is the first row of an expert.
+ * A block counts for 32 of them (of experts 31, and the next one), a lane each; a warp among 32 keys. */
+static __global__ void __launch_bounds__(1024, 1)
+moek_sort_on_sm80_t1024_few_k(const moek_sort_args a)
+{
+    enum { FEW = 1024 };
+    __shared__ __align__(16) uint32_t keys[FEW];
+    __shared__ unsigned below[32];
+    const int tid = threadIdx.x, lane = tid % 32, slot = blockIdx.x * 32 + lane;
+    const int block = (int)blockIdx.x - (a.slots + 31) / 32, e = block * 31 + lane;      /* block < 0: of slots */
+    unsigned n = 0, next;
+    uint32_t key;
+    int id, i;
+    if (tid < 32) below[tid] = 0;
+    __syncthreads();
+    moek_grid_go_();
+    if (a.early == 2) moek_grid_wait_();
+    for (i = blockIdx.x * blockDim.x + tid; i < a.zeros; i += gridDim.x * blockDim.x) a.zero[i] = 0;
+    id = tid < a.slots ? a.ids[tid] : -1;
+    key = block >= 0 ? e : slot < a.slots ? a.ids[slot] : -1;
+    keys[tid] = (uint32_t)id < (uint32_t)a.experts ? (uint32_t)id * FEW + tid : 0xffffffff;
+    if (block < 0 && key >= (uint32_t)a.experts) key = 0xffffffff;                               /* of nobody */
+    else key = key * FEW + (block < 0 ? slot : 0);
+    __syncwarp();
+    #pragma unroll
+    for (i = 0; i < 32; i += 4) {
+        const moek_words_ k = moek_load_words_(&keys[tid - lane + i]);
+        n += (k.w[0] < key) + (k.w[1] < key) + (k.w[2] < key) + (k.w[3] < key);
+    }
+    atomicAdd(&below[lane], n);
+    __syncthreads();
+    if (tid < 32) {
+        n = below[lane];
+        next = __shfl_down_sync(0xffffffff, n, 1);
+        if (block < 0) {
+            if (key != 0xffffffff) a.order[n] = slot;
+            if (a.slot_row && slot < a.slots) a.slot_row[slot] = key != 0xffffffff ? (int)n : -1;
+        } else if (lane < 31) {
+            if (e <= a.experts) a.offsets[e] = n;
+            if (e < a.experts) a.counts[e] = next - n;
+        }
+    }
+    moek_grid_wait_();
+}
+
 MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream)
 {
     enum { COPIES = 4, STEP = 128, AT_ONCE = 512, LEAST = 128, FEW = 256, MOST = 1024 };
     const moek_sort_args *a = (const moek_sort_args *)args;
     int threads, most;
-    if (!a) return MOEK_READY_(moek_sort_on_sm80_t1024_k, 0);
+    if (!a) return MOEK_READY_(moek_sort_on_sm80_t1024_k, 0) != MOEK_OK ? MOEK_E_ARCH : MOEK_READY_(moek_sort_on_sm80_t1024_few_k, 0);
     if (a->experts < 1) return MOEK_OK;
+    if (a->slots <= MOST && !a->block_expert && !a->rows_per_expert)
+        return MOEK_CHAIN_(moek_sort_on_sm80_t1024_few_k, dim3((a->slots + 31) / 32 + (a->experts + 31) / 31),
+                           a->slots < 1 ? 32 : (a->slots + 31) / 32 * 32, 0, stream, a->early, *a);
     threads = (a->slots + STEP - 1) / STEP * 32;                     /* a step a warp, as long as they are few */
     most = (a->slots + AT_ONCE - 1) / AT_ONCE * 32;                  /* then the DEPTH steps that it has on their way */
     most = most < FEW ? FEW : most > MOST ? MOST : most;

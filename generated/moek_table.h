@@ -129,7 +129,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 228000, moek_down_fp8c_h0_on_s
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_down_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(0, 0, 80)
-MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 128, 0, moek_route_on_sm80_w4, "{ op = \"route\", template = \"route_warp\", arch = \"sm80\", w = 4 },")
+MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 32, 0, moek_route_on_sm80_w1, "{ op = \"route\", template = \"route_warp\", arch = \"sm80\", w = 1 },")
 #endif
 #if MOEK_WANT_(0, 0, 80)
 MOEK_KERNEL(MAP, 0, 0, 1, 0, 80, 256, 0, moek_map_on_sm80_t256, "{ op = \"map\", template = \"map_simt\", arch = \"sm80\", t = 256 },")

@@ -346,6 +346,7 @@ typedef struct moek_step {
                                          between them.  A part that puts a kernel there sets it to 0                  */
     /* workspaces, 256-byte aligned */
     void *prepare_workspace, *experts_workspace;
+    int routed;                       /* moek_run: routing was launched, nothing of a caller's since then             */
 } moek_step;
 
 moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */

@@ -43,6 +43,60 @@ static const moek_kernel more_rows[] = {
 
 static void worse(double error) { if (error > now.worst || isnan(error)) now.worst = error; }
 
+/* ---- launched early ---------------------------------------------------------------------------------------------- */
+
+/* 1: this case is to run again, launched early behind a kernel that has not written its input yet. */
+#if MEM_CUDA
+static int late_can(void)
+{
+    int device, major = 0;
+    if (!now.row->arch) return 0;
+    mem_must(cudaGetDevice(&device));
+    mem_must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+}
+/* A kernel that lets the next one begin at once, and writes only 20 us later what that one reads. */
+static __global__ void late_k(unsigned char *to, const unsigned char *from, size_t n)
+{
+    size_t i;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+    for (i = 0; i < 20; i++) __nanosleep(1000);
+#endif
+    for (i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
+}
+static unsigned char *late_at, *late_bytes_there;      /* an input, and what is in it, for the time being */
+static size_t late_bytes;
+static void late_before(const void *args)
+{
+    (void)args;
+    mem_must(cudaMemcpy(late_bytes_there, late_at, late_bytes, cudaMemcpyDeviceToDevice));
+    mem_must(cudaMemset(late_at, 0xff, late_bytes));
+    mem_must(cudaDeviceSynchronize());
+    late_k<<<1, 1024, 0, (cudaStream_t)now.stream>>>(late_at, late_bytes_there, late_bytes);
+    mem_must(cudaGetLastError());
+}
+/* Until late_end: what `host` stands for, and lies at `there`, is late. */
+static void late_begin(const void *there, const void *host)
+{
+    static cudaStream_t stream;
+    if (!stream) mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    late_at = (unsigned char *)there;
+    late_bytes = rows_find(host)->bytes;
+    late_bytes_there = (unsigned char *)mem_alloc(now.row->arch, late_bytes);
+    now.before = late_before, now.stream = stream;
+}
+static void late_end(void)
+{
+    now.before = NULL, now.stream = NULL;
+    mem_free(now.row->arch, late_bytes_there);
+}
+#else
+static int late_can(void) { return 0; }
+static void late_begin(const void *there, const void *host) { (void)there, (void)host; }
+static void late_end(void) {}
+#endif
+
 /* ---- route ------------------------------------------------------------------------------------------------------- */
 
 typedef struct route_method { int number, score, normalize; float eps; } route_method;
@@ -187,6 +241,12 @@ static void route_run(moek_route_args h)
     MOVE(d.logits), MOVE(d.bias), MOVE(d.expert_scale), MOVE(d.table), MOVE(d.token_ids);
     MOVE(d.is_padding), MOVE(d.ids), MOVE(d.weights);
     if (launch_twice(&d)) route_check(&h);
+    if (now.cases % 4 == 0 && h.tokens && late_can()) {
+        d.early = 1;
+        late_begin(d.logits, h.logits);
+        if (launch_twice(&d)) route_check(&h);
+        late_end();
+    }
     rows_clear();
 }
 static void route_table(moek_route_args *h)
@@ -199,6 +259,7 @@ static void route_table(moek_route_args *h)
     for (i = 0; i < h->tokens; i++) token_ids[i] = rng_below(VOCABULARY);
     h->table = table, h->token_ids = token_ids;
 }
+static int route_tokens;                               /* not 0: that many */
 /* `options`: bits that choose what else the case has. */
 static void route_case(const route_method *m, int experts, int topk, int groups, int topk_groups, int bias,
                        unsigned options)
@@ -213,6 +274,7 @@ static void route_case(const route_method *m, int experts, int topk, int groups,
     memset(&h, 0, sizeof h);
     h.tokens = SMALL ? 7 : tokens[options % COUNT(tokens)], h.experts = experts, h.topk = topk;
     if (SMALL && options % 8 == 0) h.tokens = 33;
+    if (route_tokens) h.tokens = route_tokens;
     h.score = m->score, h.normalize = m->normalize, h.eps = m->eps, h.scale = options & 1 ? 2.5f : 1;
     h.groups = groups, h.topk_groups = topk_groups, h.logits_dtype = dtypes[options % 3];
     h.shared = options & 2 ? 2 : 0, h.shared_weight = 0.4f;
@@ -239,6 +301,7 @@ static void test_route(void)
     static const int grouped[][4] = {
         { 256, 8, 8, 4 }, { 16, 2, 8, 2 }, { 128, 2, 8, 2 }, { 160, 6, 8, 3 }, { 384, 8, 1, 1 },
         { 64, 6, 4, 1 }, { 60, 4, 6, 5 }, { 1024, 8, 32, 4 }, { 512, 22, 1, 1 }, { 48, 8, 2, 2 },
+        { 1024, 8, 64, 5 }, { 120, 4, 40, 7 }, { 96, 6, 12, 5 },
     };
     int m, e, k, i, turn = 0;
     for (m = 0; m < COUNT(route_methods); m++) {
@@ -256,6 +319,13 @@ static void test_route(void)
             if (g[2] > 1) route_case(&route_methods[m], g[0], g[1], g[2], g[3], 2, rng_u32() & 0xff);
         }
     }
+    route_tokens = 4500;                               /* more than there are blocks */
+    for (m = 0; m < COUNT(route_methods); m++) {
+        if (route_methods[m].score == MOEK_SCORE_SPARSEMIXER || (SMALL && m % 4)) continue;
+        route_case(&route_methods[m], 128, 8, 0, 0, 0, m % 3);
+        route_case(&route_methods[m], 256, 8, 8, 4, route_methods[m].score == MOEK_SCORE_SIGMOID, 0x83 + m % 3);
+    }
+    route_tokens = 0;
 }
 
 /* ---- map --------------------------------------------------------------------------------------------------------- */
@@ -341,11 +411,23 @@ static void fill_ids(int32_t *ids, int slots, int experts, int kind)
         }
     }
 }
+static void sort_check(const moek_sort_args *h, moek_sort_args r, int blocks)
+{
+#define WANT(field) if (h->field) r.field = (int32_t *)rows_want(h->field)
+#define SAME(field) if (h->field) rows_same(#field, h->field, r.field)
+    WANT(zero);
+    WANT(counts); WANT(offsets); WANT(order); WANT(block_expert); WANT(block_row); WANT(num_blocks); WANT(slot_row);
+    ref_sort(&r);
+    CHECK(!h->num_blocks || *r.num_blocks <= blocks, "%s: more blocks than moek_max_blocks", now.what);
+    SAME(zero);
+    SAME(counts); SAME(offsets); SAME(order); SAME(block_expert); SAME(block_row); SAME(num_blocks); SAME(slot_row);
+}
 static void sort_case(int slots, int experts, int block_m, int rows_per_expert, int kind, int lists)
 {
     const int blocks = moek_max_blocks(slots, experts, block_m);
-    moek_sort_args h, d, r;
+    moek_sort_args h, d;
     int32_t *ids;
+    int late;
     memset(&h, 0, sizeof h);
     SAY("slots %d experts %d block_m %d rows_per_expert %d kind %d lists %d", slots, experts, block_m, rows_per_expert,
         kind, lists);
@@ -360,25 +442,20 @@ static void sort_case(int slots, int experts, int block_m, int rows_per_expert, 
         h.block_expert = out_i32(blocks), h.block_row = out_i32(blocks);     /* no more room than the contract says */
     }
     if (kind % 2) h.zeros = 1 + slots % 700, h.zero = out_i32(h.zeros);
-    d = r = h;
+    d = h;
     MOVE(d.zero);
     MOVE(d.ids), MOVE(d.counts), MOVE(d.offsets), MOVE(d.order);
     MOVE(d.block_expert), MOVE(d.block_row), MOVE(d.num_blocks), MOVE(d.slot_row);
-    if (launch_twice(&d)) {
-#define WANT(field) if (h.field) r.field = (int32_t *)rows_want(h.field)
-#define SAME(field) if (h.field) rows_same(#field, h.field, r.field)
-        WANT(zero);
-        WANT(counts); WANT(offsets); WANT(order); WANT(block_expert); WANT(block_row); WANT(num_blocks); WANT(slot_row);
-        ref_sort(&r);
-        CHECK(!h.num_blocks || *r.num_blocks <= blocks, "%s: more blocks than moek_max_blocks", now.what);
-        SAME(zero);
-        SAME(counts); SAME(offsets); SAME(order); SAME(block_expert); SAME(block_row); SAME(num_blocks); SAME(slot_row);
+    for (late = 0; late < (slots && late_can() ? 2 : 1); late++) {
+        if (late) d.early = 2, late_begin(d.ids, h.ids);
+        if (launch_twice(&d)) sort_check(&h, h, blocks);
+        if (late) late_end();
     }
     rows_clear();
 }
 static void test_sort(void)
 {
-    static const int slots[] = { 0, 1, 7, 64, 1000, 20000 }, experts[] = { 1, 8, 61, 128, 257, 1026 };
+    static const int slots[] = { 0, 1, 7, 64, 1000, 1024, 1025, 20000 }, experts[] = { 1, 8, 61, 128, 257, 1026 };
     static const int m[] = { 8, 16, 64, 128 }, limits[] = { 1, 3, 16, 1000 };
     int s, e, kind, turn = 0;
     for (s = 0; s < COUNT(slots); s++)
@@ -481,13 +558,26 @@ static void quant_same(const moek_quant_args *h, int quant, int rows, const void
     CHECK(bad == n, "%s: %s: q row %d column %d is %x, not %x", now.row->name, now.what, (int)(bad / h->cols),
           (int)(bad % h->cols), g, w);
 }
+static void quant_check(const moek_quant_args *h, moek_quant_args r, int quant, int rows)
+{
+    r.q = rows_want(h->q), r.scale = rows_want(h->scale);
+    ref_quant(&r, quant);
+    quant_same(h, quant, rows, r.q);
+    rows_same("scale", h->scale, r.scale);
+    if (h->zero) {
+        r.zero = (int32_t *)rows_want(h->zero);
+        memset(r.zero, 0, (size_t)h->zeros * 4);
+        rows_same("zero", h->zero, r.zero);
+    }
+    free(r.q);
+}
 static void quant_case(int quant, const quant_case_t *c)
 {
     const int sources = (c->rows + c->div - 1) / c->div;
-    moek_quant_args h, d, r;
+    moek_quant_args h, d;
     uint16_t *x;
     float *array;
-    int rows;
+    int rows, late, times;
     memset(&h, 0, sizeof h);
     SAY("rows %d cols %d div %d dtype %d layout %d ue8m0 %d only %d options %x", c->rows, c->cols, c->div, c->dtype,
         c->layout, c->ue8m0, c->only, c->options);
@@ -507,21 +597,16 @@ static void quant_case(int quant, const quant_case_t *c)
     h.q = out((size_t)rows * c->cols * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1));
     h.scale = out(quant_scale_bytes(c, &h, quant, rows));
     if (c->options & Q_ZERO) h.zeros = 1 + c->cols % 700, h.zero = out_i32(h.zeros);
-    d = r = h;
+    d = h;
     MOVE(d.zero);
     MOVE(d.x), MOVE(d.row_weight), MOVE(d.static_scale), MOVE(d.target), MOVE(d.row_limit), MOVE(d.counts);
     MOVE(d.partial), MOVE(d.q), MOVE(d.scale);
-    if (launch_twice(&d)) {
-        r.q = rows_want(h.q), r.scale = rows_want(h.scale);
-        ref_quant(&r, quant);
-        quant_same(&h, quant, rows, r.q);
-        rows_same("scale", h.scale, r.scale);
-        if (h.zero) {
-            r.zero = (int32_t *)rows_want(h.zero);
-            memset(r.zero, 0, (size_t)h.zeros * 4);
-            rows_same("zero", h.zero, r.zero);
-        }
-        free(r.q);
+    times = sources && now.cases % 3 == 0 && late_can() ? 3 : 1;
+    for (late = 0; late < times; late++) {
+        d.early = late;
+        if (late == 1) late_begin(d.x, h.x);
+        if (launch_twice(&d)) quant_check(&h, h, quant, rows);
+        if (late == 1) late_end();
     }
     rows_clear();
 }
@@ -732,44 +817,18 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
     gemm_launch_as(*h, h, up, size, exact);
 }
 #if MEM_CUDA
-/* A kernel that lets the next one begin at once, and writes only 20 us later what that one reads. */
-static __global__ void late_k(unsigned char *to, const unsigned char *from, size_t n)
-{
-    size_t i;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-    for (i = 0; i < 20; i++) __nanosleep(1000);
-#endif
-    for (i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
-}
-static unsigned char *late_rows;                       /* what is in a, for the time being */
-static size_t late_bytes;
-static void late_a(const void *args)
-{
-    unsigned char *const a = (unsigned char *)((const moek_gemm_args *)args)->a;
-    mem_must(cudaMemcpy(late_rows, a, late_bytes, cudaMemcpyDeviceToDevice));
-    mem_must(cudaMemset(a, 0xff, late_bytes));
-    mem_must(cudaDeviceSynchronize());
-    late_k<<<1, 1024, 0, (cudaStream_t)now.stream>>>(a, late_rows, late_bytes);
-    mem_must(cudaGetLastError());
-}
 /* Launched early, behind a kernel that has not written a yet: the same bits. */
 static void gemm_late(const moek_gemm_args *h)
 {
-    static cudaStream_t stream;
     moek_gemm_args d = *h;
     void *const want = ref_alloc(rows_find(h->out)->bytes);
     memcpy(want, got(h->out), rows_find(h->out)->bytes);
-    if (!stream) mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    late_bytes = rows_find(h->a)->bytes;
-    late_rows = (unsigned char *)mem_alloc(now.row->arch, late_bytes);
-    now.before = late_a, now.stream = stream;
     d.early = 1;
     gemm_move(&d);
+    late_begin(d.a, h->a);
     if (launch_twice(&d)) rows_same("out behind a late kernel", h->out, want);
     else free(want);
-    now.before = NULL, now.stream = NULL;
-    mem_free(now.row->arch, late_rows);
+    late_end();
 }
 #endif
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */

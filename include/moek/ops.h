@@ -43,6 +43,7 @@ typedef struct moek_route_args {
     float shared_weight;
     int32_t *ids;                   /* written: [tokens][topk + shared]                                              */
     float *weights;                 /* written: [tokens][topk + shared] f32                                          */
+    int early;                      /* see above; here: whosever that kernel is                                       */
 } moek_route_args;
 
 /* map: logical expert ids -> ids on this rank.  For each slot, id = ids[slot]; outside [0, experts): -1.
@@ -82,7 +83,8 @@ typedef struct moek_sort_args {
     int32_t *num_blocks;            /* written: [1]                                                                  */
     int32_t *slot_row;              /* written: [slots]; standard: or NULL                                           */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
-    int early;                      /* see above; here: and that kernel neither writes ids nor reads what is written */
+    int early;                      /* 1: see above, and that kernel neither writes ids nor reads what is written.
+                                       2: see above                                                                  */
 } moek_sort_args;
 
 /* quant: rows of T -> rows of the format.  Row r reads source row r / source_div and writes row
@@ -117,7 +119,8 @@ typedef struct moek_quant_args {
     void *q;                        /* written: rows of cols, T or e4m3                                              */
     void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
-    int early;                      /* see above                                                                      */
+    int early;                      /* 1: see above.  2: and that kernel writes nothing that is read here, nor reads
+                                       what is written                                                               */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 

@@ -123,7 +123,7 @@ static int moek_orders_(const moek_step *step)
 static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    const int defer = plan->experts->expects_unquantized;
+    const int defer = plan->experts->expects_unquantized, self_sorts = moek_self_sorts_(step);
     moek_one_rank_ w;
     moek_quant_args a;
     (void)self;
@@ -137,10 +137,11 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     if ((defer || !moek_is_fp8_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
     if (moek_orders_(step)) return MOEK_OK;           /* moek_table_apply_ quantizes behind its sort */
     a = moek_quant_x_(step, NULL, w.a);
-    if (moek_self_sorts_(step) && !plan->config.batch_invariant) {
+    if (self_sorts && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
         a.zeros = 2 * MOEK_SPLITS;
     }
+    if (!self_sorts && plan->arch >= 90 && step->routed) a.early = a.row_weight ? 1 : 2;      /* 2: beside routing */
     step->a = w.a.q;
     step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
     return plan->quant->launch(&a, stream);
@@ -161,10 +162,12 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     s.experts = plan->local_experts;
     s.rows_per_expert = plan->rows_per_expert;
     s.ids = step->ids; s.counts = w.counts; s.slot_row = w.slot_row;
+    s.early = plan->arch >= 90 && step->routed ? 2 : 0;
     if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
     a = moek_quant_x_(step, w.slot_row, w.a);
     step->a = w.a.q;
     step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
+    a.early = plan->arch >= 90;
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;
     step->expert_weights = NULL;
@@ -414,7 +417,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         }
         s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
         if (orders) s.slot_row = w.slot_row;
-        s.early = early && fp8 && plan->prepare_finalize == &moek_local && !orders; /* beside the quantization of x */
+        if (early && plan->prepare_finalize == &moek_local)            /* 1: beside the quantization of x */
+            s.early = step->routed ? 2 : fp8 && !orders;
         if (moek_self_sorts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
         else if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);

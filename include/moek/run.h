@@ -167,6 +167,7 @@ static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
     a.is_padding = step->args.is_padding;
     a.shared = c->shared_slots; a.shared_weight = c->shared_weight;
     a.ids = step->topk_ids; a.weights = step->topk_weights;
+    a.early = plan->arch >= 90;
     return plan->route->launch(&a, stream);
 }
 
@@ -275,6 +276,7 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
         const int left = args->tokens > first ? args->tokens - first : 0;
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, &step);
         if ((status = moek_route(&step, stream)) != MOEK_OK) return moek_failed_(args, status, first);
+        step.routed = step.args.router_logits != NULL;
         layer = args->state && !args->shared ? moek_plan_layer(plan, step.tokens) : NULL;
         if (layer) status = moek_layer_(layer, &step, stream);
         else if ((status = moek_prepare(&step, stream)) == MOEK_OK &&
