@@ -209,6 +209,7 @@ typedef struct moek_ep {
     int sharing;                      /* ranks on the same device as this one, itself included                        */
     uint64_t mark;                    /* the device, as ranks know it of each other                                   */
     uint32_t owners;                  /* a number for the ranks of all experts                                        */
+    int baked;                        /* low_latency on a GPU: hidden, if there are kernels of that size; else 0      */
 } moek_ep;
 
 /* What ended a group; or (on GPUs) which operation did not fit. */

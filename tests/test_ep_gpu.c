@@ -833,6 +833,48 @@ static void test_sizes(void)
                 exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, quants[q], i % 2 ? SOME_MISSING : UNIFORM, hidden[i], 0);
 }
 
+/* low_latency has kernels for some hidden sizes: y of an exchange by them or, any, by those for all sizes. */
+static uint16_t *y_of_size(int hidden, int quant, int ue8m0, int any, size_t *bytes)
+{
+    scene *s = scene_new(1, MOEK_EP_REDUCED, 3, quant, any ? "kernels for any size" : "kernels of a size");
+    const int listed = quant != MOEK_FP16 && hidden == moek_hidden_round_up(hidden);
+    uint16_t *y = NULL;
+    int r, ok;
+    s->config.hidden = hidden; s->config.ue8m0 = ue8m0;
+    rng_seed(13);
+    ok = staged(s, SOME_MISSING);
+    for (r = 0; r < s->group.ranks && ok; r++) {
+        CHECK(s->gpu[r].ep.baked == (listed ? hidden : 0) && !s->host[r].ep.baked, "%s: hidden %d: %d is baked",
+              s->what, hidden, s->gpu[r].ep.baked);
+        if (any) s->gpu[r].ep.baked = 0;
+    }
+    if (ok && exchanged(s)) y = y_of(s, s->gpu);
+    *bytes = 2 * (size_t)s->total * (size_t)hidden;
+    forget(s);
+    return y;
+}
+static void test_baked(void)
+{
+    static const int hidden[] = {
+#define SIZE(h) h,
+        MOEK_EACH_HIDDEN(SIZE) 2064
+#undef SIZE
+    };
+    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8B128, MOEK_FP16, MOEK_FP8C };
+    int i, q;
+    for (i = 0; i < (int)(sizeof hidden / sizeof *hidden); i++)
+        for (q = 0; q < 5; q++) {
+            size_t n, m;
+            uint16_t *y, *want;
+            if (!MEM_CUDA && (i + q) % 3) continue;
+            want = y_of_size(hidden[i], quants[q], q == 2, 1, &n);
+            y = y_of_size(hidden[i], quants[q], q == 2, 0, &m);
+            CHECK(want && y && n == m && !memcmp(want, y, n), "hidden %d, %s: kernels of that size give other bits",
+                  hidden[i], moek_quant_name(quants[q]));
+            free(want); free(y);
+        }
+}
+
 #if MEM_CUDA
 typedef struct call { side *k; int runs; } call;
 static void *run_side(void *p)
@@ -1632,7 +1674,11 @@ static void test_refused(void)
     c.max_tokens = 64;
     g.ranks = 1; g.layer = &c;
     moek_ep_explain(&g, text, sizeof text);
-    CHECK(strstr(text, "in GPU memory") != NULL, "auto: %s", text);
+    CHECK(strstr(text, "in GPU memory") && strstr(text, ", hidden 7168 baked"), "auto: %s", text);
+    c.hidden = 7184;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "low_latency: taken") && !strstr(text, "baked"), "hidden 7184: %s", text);
+    c.hidden = 7168;
     g.ranks = 8; c.max_tokens = 4096;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "alltoall: taken") && strstr(text, "allgather: not asked"), "auto: %s", text);
@@ -1725,6 +1771,7 @@ int main(int argc, char **argv)
     RUN(test_exchange);
     RUN(test_maps);
     RUN(test_sizes);
+    RUN(test_baked);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
     RUN(test_exchange);
