@@ -57,10 +57,9 @@
  * has returned (E_TIMEOUT: when the other ranks have ended, too).  On no path does anything allocate while runs go on.
  * What ncclMemAlloc gave serves window and sends (with NCCL_CUMEM_ENABLE=0: ipc and sends), what cudaMalloc gave ipc
  * and sends.  AUTO passes over paths that it does not serve, or is too small for.  window: the memory is aligned to
- * 4096 bytes, and on all ranks at the same place of an allocation of the same size; ipc: it is the start of its
- * allocation (which is not looked at: between processes another place ends in E_TIMEOUT); sends: aligned to 256 bytes.
- * Opening allocates little else: 512 bytes a rank and 1 KiB on the device, 128 bytes of pinned memory for config.report
- * if that is NULL.                                                                                                   */
+ * 4096 bytes, and on all ranks at the same place of an allocation of the same size; ipc and sends: to 256, anywhere in
+ * an allocation.  Opening allocates little else: 512 bytes a rank and 1 KiB on the device, 128 bytes of pinned memory
+ * for config.report if that is NULL.                                                                                 */
 #ifndef MOEK_EP_NCCL_H
 #define MOEK_EP_NCCL_H
 #include "moek_ep.h"

@@ -1582,6 +1582,7 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
 {
     scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
     side *k = &s->gpu[rank];
+    const size_t at = 256 * (size_t)(rank + 1);        /* of the window, in what cudaMalloc gives */
     seat me;
     double start;
     int r, i, first = 0;
@@ -1603,7 +1604,7 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
     k->group.rank = rank; k->group.transport = MOEK_EP_GPU; k->group.layer = &s->config;
     k->window_size = moek_ep_window_size(&k->group);
     on(k);
-    k->window = (unsigned char *)mem_alloc(1, k->window_size);
+    k->window = (unsigned char *)mem_alloc(1, k->window_size + at) + at;
     mem_must(cudaMemset(k->window, 0, k->window_size));
     mem_must(cudaHostAlloc(&k->report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(k->report, 0, MOEK_EP_REPORT);

@@ -13,6 +13,8 @@
  * With MOEK_SPLIT the implementation is linked from elsewhere. */
 #ifdef MOEK_EMU
 #include "emu_cuda.h"
+static int older;                                      /* this process says that its moek is so much older */
+#define MOEK_EP_NCCL_VERSION_ (MOEK_VERSION - older)
 #endif
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
@@ -54,6 +56,7 @@ typedef struct rank {
     void *given[16], *memory;                          /* memory: brought to the next groups, or NULL */
     size_t memory_size;
     int memory_by;                                     /* the path it was allocated for */
+    size_t memory_at;                                  /* where in what was allocated */
     moek_ep ep;
     moek_ep_nccl wire;
     moek_plan plan;
@@ -239,19 +242,22 @@ static void replay(rank *k, const scene *s)
     mem_must(cudaGraphDestroy(graph));
 }
 
-/* Memory that the caller brings: rubbish. */
-static void bring(rank *k, int path, size_t bytes)
+/* Memory that the caller brings: rubbish, `at` bytes into what was allocated. */
+static void bring_at(rank *k, int path, size_t bytes, size_t at)
 {
-    if (path == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemAlloc(&k->memory, bytes));
-    else mem_must(cudaMalloc(&k->memory, bytes));
-    mem_must(cudaMemset(k->memory, LAYER_POISON, bytes));
+    if (path == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemAlloc(&k->memory, at + bytes));
+    else mem_must(cudaMalloc(&k->memory, at + bytes));
+    mem_must(cudaMemset(k->memory, LAYER_POISON, at + bytes));
     mem_must(cudaDeviceSynchronize());
-    k->memory_size = bytes; k->memory_by = path;
+    k->memory = (char *)k->memory + at;
+    k->memory_size = bytes; k->memory_by = path; k->memory_at = at;
 }
+static void bring(rank *k, int path, size_t bytes) { bring_at(k, path, bytes, 0); }
 static void take_away(rank *k)
 {
-    if (k->memory && k->memory_by == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemFree(k->memory));
-    else if (k->memory) mem_must(cudaFree(k->memory));
+    void *const start = k->memory ? (char *)k->memory - k->memory_at : NULL;
+    if (start && k->memory_by == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemFree(start));
+    else if (start) mem_must(cudaFree(start));
     k->memory = NULL; k->memory_size = 0;
 }
 static int opens(rank *k, const scene *s, int path)
@@ -276,11 +282,13 @@ static void on_path(rank *k, scene *s, int path)
 {
     const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
     uint16_t *y = s->y[path - 1];
+    const size_t elsewhere = ((size_t)2 << 20) * (size_t)k->number + 256 * (size_t)(s->total % 7);
     const int before = held();
     moek_ep_config g = s->group;
     int r;
     g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
-    if (s->brings) bring(k, path, moek_ep_nccl_memory_size(&g, path));
+    if (s->brings)                                     /* ipc, sends: wherever it is, on each rank elsewhere */
+        bring_at(k, path, moek_ep_nccl_memory_size(&g, path), path == MOEK_EP_NCCL_WINDOW ? 0 : elsewhere);
     hosts(k, path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]);
     if (!opens(k, s, path)) return;
     SAY(k->ep.config.move_gathers == (k->all->next && path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]),
@@ -455,7 +463,7 @@ static void silence(rank *k, int path)
 static void all_well(void)
 {
     memset(&emu_nccl, 0, sizeof emu_nccl);
-    emu_gpu.no_memory = emu_gpu.no_ipc = emu_gpu.no_peer = 0;
+    emu_gpu.no_memory = emu_gpu.no_ipc = emu_gpu.no_peer = emu_gpu.no_range = 0;
     unsetenv("NCCL_HOSTID");
 }
 /* Opens by `path`, AUTO, and runs: `taken`, and all texts hold `words`. */
@@ -514,6 +522,9 @@ static void test_paths(rank *k)
     emu_nccl.version = 22806;
     emu_gpu.no_peer = odd;
     takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 1: device 1 can not reach device 0");
+    emu_nccl.version = 22806;
+    emu_gpu.no_range = odd;
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 0: the window of rank 1: operation not supported");
     if (odd) setenv("NCCL_HOSTID", "elsewhere", 1);
     takes(k, MOEK_EP_NCCL_SENDS, "ipc: ranks are on several hosts");
     emu_nccl.in_progress = 99;
@@ -533,6 +544,10 @@ static void test_paths(rank *k)
     if (odd) emu_gpu.no_memory = 2;                    /* what it says is had; windows are not */
     refused(k, g, 0, MOEK_E_CUDA, "sends: rank 1: ");
     all_well();
+    older = odd;
+    snprintf(words, sizeof words, "rank 1 has moek %d.4, rank 0 has %d.4", MOEK_VERSION - 1, (int)MOEK_VERSION);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    older = 0;
 }
 
 /* The communicator has gone; another one. */

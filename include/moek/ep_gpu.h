@@ -83,8 +83,19 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
     return MOEK_OK;
 }
 
+/* Where the memory begins that cudaMalloc gave, or cudaIpc mapped, and that holds p.  NULL: not to be found out. */
+static char *moek_ep_start_of_(void *p)
+{
+    typedef int (*range)(unsigned long long *start, size_t *size, unsigned long long p);    /* as cuda.h has it */
+    const range get = (range)moek_driver_function_("cuMemGetAddressRange");
+    unsigned long long start = 0;
+    size_t size = 0;
+    return get && !get(&start, &size, (unsigned long long)(uintptr_t)p) ? (char *)(uintptr_t)start : NULL;
+}
+
 typedef struct moek_ep_ipc_ {
-    cudaIpcMemHandle_t handle;
+    cudaIpcMemHandle_t handle;                         /* of the whole allocation */
+    uint64_t at;                                       /* the window, from its start */
     void *window;
     uint64_t process[2];                               /* no two processes have the same */
     int64_t status;
@@ -93,12 +104,15 @@ typedef struct moek_ep_ipc_ {
 static moek_ep_ipc_ moek_ep_ipc_of_(void *window)
 {
     const void *random = (const void *)getauxval(AT_RANDOM);          /* 16 bytes, anew in each exec */
+    const char *const start = window ? moek_ep_start_of_(window) : NULL;
     moek_ep_ipc_ m;
     memset(&m, 0, sizeof m);
     m.window = window;
     if (random) memcpy(m.process, random, sizeof m.process);
     m.process[0] += (uint64_t)getpid();
     m.status = cudaIpcGetMemHandle(&m.handle, window);
+    if (m.status == cudaSuccess && !start) m.status = cudaErrorNotSupported;
+    m.at = start ? (uint64_t)((char *)window - start) : 0;
     return m;
 }
 
@@ -110,7 +124,10 @@ static moek_status moek_ep_ipc_map_(const moek_ep_ipc_ *mine, const moek_ep_ipc_
     if (error == cudaSuccess && !memcmp(mine->process, theirs->process, sizeof mine->process)) return MOEK_OK;
     *base = NULL;
     if (error == cudaSuccess) error = cudaIpcOpenMemHandle(base, theirs->handle, cudaIpcMemLazyEnablePeerAccess);
-    if (error == cudaSuccess) return MOEK_OK;
+    if (error == cudaSuccess) {
+        *base = (char *)*base + theirs->at;
+        return MOEK_OK;
+    }
     (void)cudaGetLastError();
     MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d: %s", p, cudaGetErrorString(error));
 }
@@ -145,7 +162,8 @@ void moek_ep_ipc_close(int ranks, void *window, void **base)
 {
     int p;
     for (p = 0; p < ranks; p++) {
-        if (base[p] && base[p] != window && cudaIpcCloseMemHandle(base[p]) != cudaSuccess)
+        void *const start = base[p] && base[p] != window ? moek_ep_start_of_(base[p]) : NULL;
+        if (base[p] && base[p] != window && cudaIpcCloseMemHandle(start ? start : base[p]) != cudaSuccess)
             (void)cudaGetLastError();                  /* of this process: it was not mapped */
         base[p] = NULL;
     }

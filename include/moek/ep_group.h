@@ -248,10 +248,11 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+enum { MOEK_EP_WIRE_VERSION_ = 4 };                    /* of what ranks say to each other */
 /* What must be the same on all ranks: X(name, value). */
 #define MOEK_EACH_EP_HELLO_(X) \
-    X("the version of moek_ep.h", 4) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
-    X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
+    X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("hidden", ep->hidden) \
+    X("topk + shared_slots", ep->slots) X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
     X("dtype, and 256 with ue8m0", ep->dtype | ep->ue8m0 << 8) \
     X("kind, and 256 with move_gathers", c->kind | (c->move && c->move_gathers) << 8) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
