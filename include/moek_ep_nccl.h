@@ -83,7 +83,8 @@ typedef struct moek_ep_nccl {
     void *registered;                 /* window: the ncclWindow_t                                                     */
     void *scratch, *report, *stream;
     void *base[MOEK_EP_MAX_RANKS];
-    char text[2048];                  /* a line a path: taken, or why not; or why it does not open                    */
+    char text[2048];                  /* a line a path: taken, or why not; or why it does not open; or what did not
+                                         fit (moek_ep_nccl_wait)                                                      */
 } moek_ep_nccl;
 
 /* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or those of
@@ -109,8 +110,8 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_co
     moek_ep_nccl_memory_size_((group), (path), sizeof(moek_ep_config), MOEK_VERSION)
 size_t      moek_ep_nccl_memory_size_(const moek_ep_config *group, int path, size_t config_size, int version);
 
-/* Waits for all that was enqueued on the stream, at most `ms`; then what moek_ep_poll says, or E_TIMEOUT (the group was
- * ended by this rank), or E_CUDA.                                                                                    */
+/* Waits for all that was enqueued on the stream, at most `ms`; then what moek_ep_poll says (E_CAPACITY: with a sentence
+ * in wire->text), or E_TIMEOUT (the group was ended by this rank), or E_CUDA.                                        */
 moek_status moek_ep_nccl_wait(moek_ep_nccl *wire, moek_ep *ep, moek_stream stream, int ms);
 
 /* Ends the group as moek_ep_abort does; on `sends` aborts the communicator, too. */

@@ -92,10 +92,11 @@ static void meet(const rank *k) { if (k->all->barrier) pthread_barrier_wait(k->a
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------ */
 
-/* The most rows that a rank has for another one. */
-static int fullest(const scene *s, int ranks)
+/* The most rows that a rank has for another one; all: that all together have for one. */
+static int fullest(const scene *s, int ranks, int *all)
 {
-    int rows[RANKS], most = 0, r, p, t, k, n, token = 0;
+    int rows[RANKS], sum[RANKS] = { 0 }, most = 0, r, p, t, k, n, token = 0;
+    *all = 0;
     for (r = 0; r < ranks; r++) {
         memset(rows, 0, sizeof rows);
         for (t = 0; t < s->tokens[r]; t++, token++) {
@@ -105,7 +106,11 @@ static int fullest(const scene *s, int ranks)
                 for (p = 0; e >= (n = EXPERTS / ranks + (p < EXPERTS % ranks)); p++) e -= n;
                 to |= 1u << p;
             }
-            for (p = 0; p < ranks; p++) if (to >> p & 1 && ++rows[p] > most) most = rows[p];
+            for (p = 0; p < ranks; p++) {
+                if (!(to >> p & 1)) continue;
+                if (++rows[p] > most) most = rows[p];
+                if (++sum[p] > *all) *all = sum[p];
+            }
         }
     }
     return most;
@@ -113,7 +118,7 @@ static int fullest(const scene *s, int ranks)
 static void add_scene(world *w, int kind, int combine, int quant, int alone)
 {
     scene *s = &w->scene[w->scenes++];
-    int r;
+    int r, all;
     snprintf(s->what, sizeof s->what, "%s, combine %d, %s, %d ranks%s", moek_ep_kind_name(kind), combine,
              moek_quant_name(quant), w->ranks, alone ? ", one without tokens" : "");
     s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
@@ -130,7 +135,8 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
     memcpy(s->whole.what, s->what, sizeof s->what);
     if (!layer_plan(&s->whole) || !(s->one = layer_y(&s->whole, moek_run))) exit(1);
     s->config.max_tokens = MOST;
-    if (kind == MOEK_EP_ALLTOALL && alone) s->group.max_rows = w->ranks * fullest(s, w->ranks);  /* just fits: sends */
+    if (kind == MOEK_EP_ALLTOALL && alone)             /* just fits: sends */
+        s->group.max_rows = w->ranks * fullest(s, w->ranks, &all);
     for (r = 0; r < PATHS; r++) s->y[r] = (uint16_t *)calloc((size_t)s->total, 2 * HIDDEN);
 }
 static void make_scenes(world *w)
@@ -617,8 +623,48 @@ static void ends(rank *k, int aborts)
     SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
     next_comm(k);
 }
+/* alltoall with room for a row less than it takes: all ranks hear of it, and how much it takes; then only the first
+ * token of each rank goes anywhere, and that fits. */
+static void too_many(rank *k, int path)
+{
+    scene s = k->all->scene[5];
+    const int moves = path == MOEK_EP_NCCL_SENDS, before = held();
+    const size_t n = 2 * HIDDEN * (size_t)s.tokens[k->number];
+    uint16_t *const y = (uint16_t *)malloc(n);
+    int32_t ids[TOPK * MOST];
+    int all, needs = k->all->ranks * fullest(&s, k->all->ranks, &all), i, first = 0, untouched = 1;
+    char words[64];
+    moek_status status;
+    if (!moves) needs = all;
+    s.group.max_rows = needs - (moves ? k->all->ranks : 1);
+    for (i = 0; i < k->number; i++) first += s.tokens[i];
+    if (!opens(k, &s, path) || !plan_rank(k, &s)) exit(1);
+    mem_must(cudaMemset(k->args.y, LAYER_POISON, n));
+    run(k, &s, 1);
+    status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
+    snprintf(words, sizeof words, "need max_rows = %d, the group has %d", needs, s.group.max_rows);
+    SAY(status == MOEK_E_CAPACITY && strstr(k->wire.text, words), "rank %d: %s: \"%s\" has no \"%s\"", k->number,
+        moek_status_name(status), k->wire.text, words);
+    mem_get(1, y, k->args.y, n);
+    for (i = 0; i < (int)n; i++) untouched &= ((unsigned char *)y)[i] == LAYER_POISON;
+    SAY(untouched, "rank %d: y was written", k->number);
+    mem_get(1, ids, k->args.topk_ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    for (i = TOPK; i < TOPK * s.tokens[k->number]; i++) ids[i] = -1;
+    mem_put(1, k->args.topk_ids, ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    run(k, &s, 1);
+    waited(k, &s, "behind what did not fit");
+    mem_get(1, y, k->args.y, n);
+    SAY(!memcmp(y, s.one + HIDDEN * first, 2 * HIDDEN), "rank %d: other bits behind what did not fit", k->number);
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
+    free(y);
+    let_go(k);
+    SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
+    meet(k);
+}
 static void test_emulated(rank *k)
 {
+    too_many(k, MOEK_EP_NCCL_IPC);
+    too_many(k, MOEK_EP_NCCL_SENDS);
     test_paths(k);
     test_leaves(k);
     ends(k, 0);

@@ -538,11 +538,19 @@ void moek_ep_nccl_abort(moek_ep_nccl *w, moek_ep *ep)
 
 moek_status moek_ep_nccl_wait(moek_ep_nccl *w, moek_ep *ep, moek_stream stream, int ms)
 {
+    moek_text_ t;
+    moek_ep_error e;
     moek_status status;
     if (!w || !ep || !w->path) return MOEK_E_ARGUMENT;
     if (!ms) ms = w->timeout_ms;
     status = moek_ep_nccl_idle_(w, (cudaStream_t)stream, ms, w->path == MOEK_EP_NCCL_SENDS);
-    if (status == MOEK_OK) return moek_ep_poll(ep, NULL);
+    if (status == MOEK_OK) {
+        if ((status = moek_ep_poll(ep, &e)) != MOEK_E_CAPACITY) return status;
+        t = moek_text_in_(w->text, sizeof w->text);
+        moek_say_(&t, "operation %u on handle %d: the rows of rank %d need max_rows = %d, the group has %d",
+                  e.operation, e.handle, e.peer, e.rows, ep->config.max_rows);
+        return status;
+    }
     moek_ep_nccl_abort(w, ep);
     (void)moek_ep_nccl_idle_(w, (cudaStream_t)stream, w->timeout_ms, 0);         /* what waits there leaves now */
     return status;
