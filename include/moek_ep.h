@@ -209,6 +209,7 @@ typedef struct moek_ep {
     int sharing;                      /* ranks on the same device as this one, itself included                        */
     uint64_t mark;                    /* the device, as ranks know it of each other                                   */
     uint32_t owners;                  /* a number for the ranks of all experts                                        */
+    int baked;                        /* low_latency on a GPU: hidden, if there are kernels of that size; else 0      */
 } moek_ep;
 
 /* What ended a group; or (on GPUs) which operation did not fit. */
@@ -237,7 +238,7 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
                           size_t config_size, int version);
 
 /* MOEK_EP_GPU, with ranks in several processes of a host (cudaIpc): fills base[0 .. ranks - 1] for moek_ep_open, on
- * every rank.  window: this rank's own, the start of what cudaMalloc gave.  gather(context, mine, all, bytes) brings
+ * every rank.  window: this rank's own, anywhere in what cudaMalloc gave.  gather(context, mine, all, bytes) brings
  * `bytes` of each rank to all ranks, those of rank p to all + p * bytes, and returns 0 if that went well: by
  * MPI_Allgather, ncclAllGather or files.  It is called twice; all ranks get OK or none.  OK, E_ARGUMENT, E_BACKEND,
  * E_CUDA, with a sentence in why.  Close when all ranks are done, before anybody frees a window.                     */

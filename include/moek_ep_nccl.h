@@ -57,10 +57,9 @@
  * has returned (E_TIMEOUT: when the other ranks have ended, too).  On no path does anything allocate while runs go on.
  * What ncclMemAlloc gave serves window and sends (with NCCL_CUMEM_ENABLE=0: ipc and sends), what cudaMalloc gave ipc
  * and sends.  AUTO passes over paths that it does not serve, or is too small for.  window: the memory is aligned to
- * 4096 bytes, and on all ranks at the same place of an allocation of the same size; ipc: it is the start of its
- * allocation (which is not looked at: between processes another place ends in E_TIMEOUT); sends: aligned to 256 bytes.
- * Opening allocates little else: 512 bytes a rank and 1 KiB on the device, 128 bytes of pinned memory for config.report
- * if that is NULL.                                                                                                   */
+ * 4096 bytes, and on all ranks at the same place of an allocation of the same size; ipc and sends: to 256, anywhere in
+ * an allocation.  Opening allocates little else: 512 bytes a rank and 1 KiB on the device, 128 bytes of pinned memory
+ * for config.report if that is NULL.                                                                                 */
 #ifndef MOEK_EP_NCCL_H
 #define MOEK_EP_NCCL_H
 #include "moek_ep.h"
@@ -84,7 +83,8 @@ typedef struct moek_ep_nccl {
     void *registered;                 /* window: the ncclWindow_t                                                     */
     void *scratch, *report, *stream;
     void *base[MOEK_EP_MAX_RANKS];
-    char text[2048];                  /* a line a path: taken, or why not; or why it does not open                    */
+    char text[2048];                  /* a line a path: taken, or why not; or why it does not open; or what did not
+                                         fit (moek_ep_nccl_wait)                                                      */
 } moek_ep_nccl;
 
 /* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or those of
@@ -110,8 +110,8 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *wire, moek_ep *ep, const moek_ep_co
     moek_ep_nccl_memory_size_((group), (path), sizeof(moek_ep_config), MOEK_VERSION)
 size_t      moek_ep_nccl_memory_size_(const moek_ep_config *group, int path, size_t config_size, int version);
 
-/* Waits for all that was enqueued on the stream, at most `ms`; then what moek_ep_poll says, or E_TIMEOUT (the group was
- * ended by this rank), or E_CUDA.                                                                                    */
+/* Waits for all that was enqueued on the stream, at most `ms`; then what moek_ep_poll says (E_CAPACITY: with a sentence
+ * in wire->text), or E_TIMEOUT (the group was ended by this rank), or E_CUDA.                                        */
 moek_status moek_ep_nccl_wait(moek_ep_nccl *wire, moek_ep *ep, moek_stream stream, int ms);
 
 /* Ends the group as moek_ep_abort does; on `sends` aborts the communicator, too. */

@@ -26,13 +26,14 @@ static const size_t EMU_MEMORY = (size_t)1 << 30;
 static __attribute__((unused)) struct emu_gpu {        /* of this process */
     int no_memory;                                     /* the n-th cudaMalloc from now on fails, and all behind it */
     int no_ipc, no_peer;                               /* handles can not be opened; peers not be reached */
+    int no_range;                                      /* the driver does not say where an allocation begins */
     int freed_mapped;                                  /* blocks of cudaMalloc that were freed too early */
 } emu_gpu;
 
 enum cudaError_t {
     cudaSuccess, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidDevice = 101,
     cudaErrorInvalidResourceHandle = 400, cudaErrorNotReady = 600, cudaErrorPeerAccessUnsupported = 217,
-    cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorMapBufferObjectFailed = 205
+    cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorMapBufferObjectFailed = 205, cudaErrorNotSupported = 801
 };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice,
@@ -59,6 +60,7 @@ EMU_FN const char *cudaGetErrorString(cudaError_t e)
     case cudaErrorPeerAccessUnsupported: return "peer access is not supported between these two devices";
     case cudaErrorPeerAccessAlreadyEnabled: return "peer access is already enabled";
     case cudaErrorMapBufferObjectFailed: return "mapping of buffer object failed";
+    case cudaErrorNotSupported: return "operation not supported";
     default: return "another error";
     }
 }
@@ -469,5 +471,23 @@ EMU_FN cudaError_t cudaIpcCloseMemHandle(void *p)
 {
     cudaDeviceSynchronize();
     return emu_say(emu_unmap(p) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+/* cuMemGetAddressRange, of this process's blocks and of those that it has mapped. */
+EMU_FN int emu_range(unsigned long long *start, size_t *size, unsigned long long p)
+{
+    emu_memory &m = emu_all_memory();
+    std::lock_guard<std::mutex> hold(m.lock);
+    char *own = NULL;
+    const emu_block *const b = emu_find((char *)p, 1, &own);
+    std::map<char *, emu_foreign>::iterator f = m.foreign.upper_bound((char *)p);
+    if (!b && (f == m.foreign.begin() || (char *)p >= (--f)->first + f->second.place.bytes)) return 1;
+    *start = (unsigned long long)(b ? own : f->first);
+    *size = b ? b->bytes : f->second.place.bytes;
+    return 0;
+}
+EMU_FN void *moek_driver_function_(const char *name)
+{
+    return strcmp(name, "cuMemGetAddressRange") || emu_gpu.no_range ? NULL : (void *)emu_range;
 }
 #endif

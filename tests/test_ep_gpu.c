@@ -157,6 +157,7 @@ static struct crossing {
     int count[RANKS], ranks, here;
     int threads;                                       /* each rank is in one of its own, and waits for the others */
     int lost;                                          /* bit r: nothing of rank r arrives */
+    int gathers, every;                                /* pieces for every rank: may there be any; so many came */
     pthread_barrier_t barrier;
 } crossing;
 
@@ -176,6 +177,9 @@ static void bring(int r)
     for (i = 0; i < crossing.count[r]; i++) {
         const moek_ep_piece *const to = &crossing.piece[r][i], *from;
         if (to->rank == MOEK_EP_EVERY) {
+            CHECK(crossing.gathers && (!i || to[-1].rank == MOEK_EP_EVERY), "rank %d: piece %d is for every rank", r,
+                  i);
+            __atomic_add_fetch(&crossing.every, 1, __ATOMIC_RELAXED);
             CHECK(to->from == (char *)to->to + (size_t)r * to->bytes, "rank %d: not in place", r);
             for (p = 0; p < crossing.ranks; p++) {
                 from = &crossing.piece[p][i];
@@ -231,6 +235,7 @@ static scene *scene_new(int peers, int combine, int ranks, int quant, const char
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     for (r = 0; r < RANKS; r++) s->tokens[r] = MOST;
     crossing.ranks = ranks;
+    crossing.gathers = s->group.move_gathers && kind == MOEK_EP_ALLGATHER && ranks > 1;
     snprintf(s->what, sizeof s->what, "%s%s, %s, combine %d, %d ranks, %s, %s", moek_ep_kind_name(kind),
              moved ? ", moved" : "", peers > 1 ? "peers" : "loopback", combine, ranks, moek_quant_name(quant), what);
     return s;
@@ -706,9 +711,13 @@ static int finalized(scene *s) { return both(s, moek_finalize_send) && both(s, m
 /* The exchange alone, to the bit; y: f32 sums in the same order, but with one rounding less (fma). */
 static int exchanged(scene *s)
 {
+    const int scales = s->config.quant == MOEK_FP8B128 || s->config.quant == MOEK_FP8C;
     int r;
+    crossing.every = 0;
     if (!prepared(s)) return 0;
     sync_all(s);
+    CHECK(crossing.every == (crossing.gathers ? s->group.ranks * (1 + scales) : 0), "%s: %d pieces for every rank",
+          s->what, crossing.every);
     for (r = 0; r < s->group.ranks; r++)
         if (kind == MOEK_EP_LOW_LATENCY) compare_arrived(s, r);
         else compare_standard(s, r);
@@ -831,6 +840,48 @@ static void test_sizes(void)
         for (q = 0; q < 4; q++)
             if (MEM_CUDA || (i + q) % 3 == 0)
                 exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, quants[q], i % 2 ? SOME_MISSING : UNIFORM, hidden[i], 0);
+}
+
+/* low_latency has kernels for some hidden sizes: y of an exchange by them or, any, by those for all sizes. */
+static uint16_t *y_of_size(int hidden, int quant, int ue8m0, int any, size_t *bytes)
+{
+    scene *s = scene_new(1, MOEK_EP_REDUCED, 3, quant, any ? "kernels for any size" : "kernels of a size");
+    const int listed = quant != MOEK_FP16 && hidden == moek_hidden_round_up(hidden);
+    uint16_t *y = NULL;
+    int r, ok;
+    s->config.hidden = hidden; s->config.ue8m0 = ue8m0;
+    rng_seed(13);
+    ok = staged(s, SOME_MISSING);
+    for (r = 0; r < s->group.ranks && ok; r++) {
+        CHECK(s->gpu[r].ep.baked == (listed ? hidden : 0) && !s->host[r].ep.baked, "%s: hidden %d: %d is baked",
+              s->what, hidden, s->gpu[r].ep.baked);
+        if (any) s->gpu[r].ep.baked = 0;
+    }
+    if (ok && exchanged(s)) y = y_of(s, s->gpu);
+    *bytes = 2 * (size_t)s->total * (size_t)hidden;
+    forget(s);
+    return y;
+}
+static void test_baked(void)
+{
+    static const int hidden[] = {
+#define SIZE(h) h,
+        MOEK_EACH_HIDDEN(SIZE) 2064
+#undef SIZE
+    };
+    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8B128, MOEK_FP16, MOEK_FP8C };
+    int i, q;
+    for (i = 0; i < (int)(sizeof hidden / sizeof *hidden); i++)
+        for (q = 0; q < 5; q++) {
+            size_t n, m;
+            uint16_t *y, *want;
+            if ((!MEM_CUDA && (i + q) % 3) || (q > 2 && i % 4)) continue;      /* (those are baked in part, or not) */
+            want = y_of_size(hidden[i], quants[q], q == 2, 1, &n);
+            y = y_of_size(hidden[i], quants[q], q == 2, 0, &m);
+            CHECK(want && y && n == m && !memcmp(want, y, n), "hidden %d, %s: kernels of that size give other bits",
+                  hidden[i], moek_quant_name(quants[q]));
+            free(want); free(y);
+        }
 }
 
 #if MEM_CUDA
@@ -1330,17 +1381,40 @@ static void lost(int peers, int ranks)
     CHECK(now_s() - began < 10, "%s: took %.1f s", s->what, now_s() - began);
     forget(s);
 }
-/* Two operations in flight: both sent before either is received, on one workspace each; 9 times. */
-static void two_in_flight(void)
+/* The most rows that a rank has for another one. */
+static int fullest(const scene *s)
 {
-    scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, 2, MOEK_BF16, "two in flight");
+    int most = 0, r, p, t, token = 0;
+    for (r = 0; r < s->group.ranks; r++, token += s->tokens[r - 1])
+        for (p = 0; p < s->group.ranks; p++) {
+            const moek_ep *const ep = &s->host[p].ep;
+            int rows = 0, e, k;
+            for (t = token; t < token + s->tokens[r]; t++) {
+                int goes = 0;
+                for (e = 0; e < ep->local_experts; e++)
+                    for (k = 0; k < TOPK; k++)
+                        goes |= s->whole.args.topk_ids[t * TOPK + k] == moek_ep_expert(ep, p, e);
+                rows += goes;
+            }
+            if (rows > most) most = rows;
+        }
+    return most;
+}
+/* Two operations in flight: both sent before either is received, on one workspace each; 9 times.  rows: max_rows; the
+ * share of it that would do for a pair of ranks (alltoall). */
+static int two_in_flight(int ranks, int rows)
+{
+    scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, ranks, MOEK_BF16, "two in flight");
     side other[RANKS];
     uint16_t *y;
-    int r, i;
+    int r, i, most;
     s->group.handles = 2;
-    if (!staged(s, UNIFORM) || !layered(s)) { forget(s); return; }
+    s->group.max_rows = rows;
+    rng_seed(23);
+    if (!staged(s, UNIFORM) || !layered(s)) { forget(s); return 0; }
+    most = fullest(s);
     y = y_of(s, s->gpu);                               /* of handle 1, with these tokens; handle 0 gets others */
-    for (r = 0; r < 2; r++) {
+    for (r = 0; r < ranks; r++) {
         const moek_args *const a = &s->host[r].args;
         const size_t n = (size_t)s->tokens[r], slots = 4 * (size_t)s->config.topk;
         const void *const x = gift(&s->gpu[r], a->x, 2 * (size_t)s->config.hidden * n);
@@ -1373,11 +1447,12 @@ static void two_in_flight(void)
     y = y_of(s, other);
     CHECK(!memcmp(y, s->y, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: handle 1: other bits", s->what);
     free(y);
-    for (r = 0; r < 2; r++) {
+    for (r = 0; r < ranks; r++) {
         drop(&other[r], (unsigned char *)other[r].args.workspace, other[r].args.workspace_size, s->what);
         drop(&other[r], (unsigned char *)other[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
     }
     forget(s);
+    return most;
 }
 
 static void moved_kind(void)
@@ -1392,7 +1467,10 @@ static void moved_kind(void)
     exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
     map_once(MOEK_EP_REDUCED, 4, MOEK_FP8B128, SOME_MISSING);
     map_once(MOEK_EP_EXACT, 3, MOEK_BF16, UNIFORM);
-    if (kind == MOEK_EP_ALLTOALL) two_in_flight();
+    if (kind == MOEK_EP_ALLTOALL) {                    /* and in shares that just fit */
+        const int most = two_in_flight(4, 0);
+        if (CHECK(most > 1 && most < MOST, "a rank has %d rows for another one", most)) two_in_flight(4, 4 * most);
+    }
     lost(1, 3);
 #if MEM_CUDA
     layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
@@ -1497,9 +1575,9 @@ static void test_bounds(void)
 
 static void test_two_in_flight(void)
 {
-    two_in_flight();
+    two_in_flight(2, 0);
     kind = MOEK_EP_ALLTOALL;
-    two_in_flight();
+    two_in_flight(2, 0);
     kind = MOEK_EP_LOW_LATENCY;
 }
 
@@ -1540,6 +1618,7 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
 {
     scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
     side *k = &s->gpu[rank];
+    const size_t at = 256 * (size_t)(rank + 1);        /* of the window, in what cudaMalloc gives */
     seat me;
     double start;
     int r, i, first = 0;
@@ -1561,7 +1640,7 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
     k->group.rank = rank; k->group.transport = MOEK_EP_GPU; k->group.layer = &s->config;
     k->window_size = moek_ep_window_size(&k->group);
     on(k);
-    k->window = (unsigned char *)mem_alloc(1, k->window_size);
+    k->window = (unsigned char *)mem_alloc(1, k->window_size + at) + at;
     mem_must(cudaMemset(k->window, 0, k->window_size));
     mem_must(cudaHostAlloc(&k->report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(k->report, 0, MOEK_EP_REPORT);
@@ -1632,7 +1711,11 @@ static void test_refused(void)
     c.max_tokens = 64;
     g.ranks = 1; g.layer = &c;
     moek_ep_explain(&g, text, sizeof text);
-    CHECK(strstr(text, "in GPU memory") != NULL, "auto: %s", text);
+    CHECK(strstr(text, "in GPU memory") && strstr(text, ", hidden 7168 baked"), "auto: %s", text);
+    c.hidden = 7184;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "low_latency: taken") && !strstr(text, "baked"), "hidden 7184: %s", text);
+    c.hidden = 7168;
     g.ranks = 8; c.max_tokens = 4096;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "alltoall: taken") && strstr(text, "allgather: not asked"), "auto: %s", text);
@@ -1725,6 +1808,7 @@ int main(int argc, char **argv)
     RUN(test_exchange);
     RUN(test_maps);
     RUN(test_sizes);
+    RUN(test_baked);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
     RUN(test_exchange);

@@ -13,6 +13,8 @@
  * With MOEK_SPLIT the implementation is linked from elsewhere. */
 #ifdef MOEK_EMU
 #include "emu_cuda.h"
+static int older;                                      /* this process says that its moek is so much older */
+#define MOEK_EP_NCCL_VERSION_ (MOEK_VERSION - older)
 #endif
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
@@ -54,6 +56,7 @@ typedef struct rank {
     void *given[16], *memory;                          /* memory: brought to the next groups, or NULL */
     size_t memory_size;
     int memory_by;                                     /* the path it was allocated for */
+    size_t memory_at;                                  /* where in what was allocated */
     moek_ep ep;
     moek_ep_nccl wire;
     moek_plan plan;
@@ -89,10 +92,11 @@ static void meet(const rank *k) { if (k->all->barrier) pthread_barrier_wait(k->a
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------ */
 
-/* The most rows that a rank has for another one. */
-static int fullest(const scene *s, int ranks)
+/* The most rows that a rank has for another one; all: that all together have for one. */
+static int fullest(const scene *s, int ranks, int *all)
 {
-    int rows[RANKS], most = 0, r, p, t, k, n, token = 0;
+    int rows[RANKS], sum[RANKS] = { 0 }, most = 0, r, p, t, k, n, token = 0;
+    *all = 0;
     for (r = 0; r < ranks; r++) {
         memset(rows, 0, sizeof rows);
         for (t = 0; t < s->tokens[r]; t++, token++) {
@@ -102,7 +106,11 @@ static int fullest(const scene *s, int ranks)
                 for (p = 0; e >= (n = EXPERTS / ranks + (p < EXPERTS % ranks)); p++) e -= n;
                 to |= 1u << p;
             }
-            for (p = 0; p < ranks; p++) if (to >> p & 1 && ++rows[p] > most) most = rows[p];
+            for (p = 0; p < ranks; p++) {
+                if (!(to >> p & 1)) continue;
+                if (++rows[p] > most) most = rows[p];
+                if (++sum[p] > *all) *all = sum[p];
+            }
         }
     }
     return most;
@@ -110,7 +118,7 @@ static int fullest(const scene *s, int ranks)
 static void add_scene(world *w, int kind, int combine, int quant, int alone)
 {
     scene *s = &w->scene[w->scenes++];
-    int r;
+    int r, all;
     snprintf(s->what, sizeof s->what, "%s, combine %d, %s, %d ranks%s", moek_ep_kind_name(kind), combine,
              moek_quant_name(quant), w->ranks, alone ? ", one without tokens" : "");
     s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
@@ -127,7 +135,8 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
     memcpy(s->whole.what, s->what, sizeof s->what);
     if (!layer_plan(&s->whole) || !(s->one = layer_y(&s->whole, moek_run))) exit(1);
     s->config.max_tokens = MOST;
-    if (kind == MOEK_EP_ALLTOALL && alone) s->group.max_rows = w->ranks * fullest(s, w->ranks);  /* just fits: sends */
+    if (kind == MOEK_EP_ALLTOALL && alone)             /* just fits: sends */
+        s->group.max_rows = w->ranks * fullest(s, w->ranks, &all);
     for (r = 0; r < PATHS; r++) s->y[r] = (uint16_t *)calloc((size_t)s->total, 2 * HIDDEN);
 }
 static void make_scenes(world *w)
@@ -239,19 +248,22 @@ static void replay(rank *k, const scene *s)
     mem_must(cudaGraphDestroy(graph));
 }
 
-/* Memory that the caller brings: rubbish. */
-static void bring(rank *k, int path, size_t bytes)
+/* Memory that the caller brings: rubbish, `at` bytes into what was allocated. */
+static void bring_at(rank *k, int path, size_t bytes, size_t at)
 {
-    if (path == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemAlloc(&k->memory, bytes));
-    else mem_must(cudaMalloc(&k->memory, bytes));
-    mem_must(cudaMemset(k->memory, LAYER_POISON, bytes));
+    if (path == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemAlloc(&k->memory, at + bytes));
+    else mem_must(cudaMalloc(&k->memory, at + bytes));
+    mem_must(cudaMemset(k->memory, LAYER_POISON, at + bytes));
     mem_must(cudaDeviceSynchronize());
-    k->memory_size = bytes; k->memory_by = path;
+    k->memory = (char *)k->memory + at;
+    k->memory_size = bytes; k->memory_by = path; k->memory_at = at;
 }
+static void bring(rank *k, int path, size_t bytes) { bring_at(k, path, bytes, 0); }
 static void take_away(rank *k)
 {
-    if (k->memory && k->memory_by == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemFree(k->memory));
-    else if (k->memory) mem_must(cudaFree(k->memory));
+    void *const start = k->memory ? (char *)k->memory - k->memory_at : NULL;
+    if (start && k->memory_by == MOEK_EP_NCCL_WINDOW) must_nccl(ncclMemFree(start));
+    else if (start) mem_must(cudaFree(start));
     k->memory = NULL; k->memory_size = 0;
 }
 static int opens(rank *k, const scene *s, int path)
@@ -276,11 +288,13 @@ static void on_path(rank *k, scene *s, int path)
 {
     const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
     uint16_t *y = s->y[path - 1];
+    const size_t elsewhere = ((size_t)2 << 20) * (size_t)k->number + 256 * (size_t)(s->total % 7);
     const int before = held();
     moek_ep_config g = s->group;
     int r;
     g.layer = &s->config; g.rank = k->number; g.ranks = k->all->ranks;
-    if (s->brings) bring(k, path, moek_ep_nccl_memory_size(&g, path));
+    if (s->brings)                                     /* ipc, sends: wherever it is, on each rank elsewhere */
+        bring_at(k, path, moek_ep_nccl_memory_size(&g, path), path == MOEK_EP_NCCL_WINDOW ? 0 : elsewhere);
     hosts(k, path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]);
     if (!opens(k, s, path)) return;
     SAY(k->ep.config.move_gathers == (k->all->next && path == MOEK_EP_NCCL_SENDS && s != &k->all->scene[0]),
@@ -455,7 +469,7 @@ static void silence(rank *k, int path)
 static void all_well(void)
 {
     memset(&emu_nccl, 0, sizeof emu_nccl);
-    emu_gpu.no_memory = emu_gpu.no_ipc = emu_gpu.no_peer = 0;
+    emu_gpu.no_memory = emu_gpu.no_ipc = emu_gpu.no_peer = emu_gpu.no_range = 0;
     unsetenv("NCCL_HOSTID");
 }
 /* Opens by `path`, AUTO, and runs: `taken`, and all texts hold `words`. */
@@ -514,6 +528,9 @@ static void test_paths(rank *k)
     emu_nccl.version = 22806;
     emu_gpu.no_peer = odd;
     takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 1: device 1 can not reach device 0");
+    emu_nccl.version = 22806;
+    emu_gpu.no_range = odd;
+    takes(k, MOEK_EP_NCCL_SENDS, "ipc: rank 0: the window of rank 1: operation not supported");
     if (odd) setenv("NCCL_HOSTID", "elsewhere", 1);
     takes(k, MOEK_EP_NCCL_SENDS, "ipc: ranks are on several hosts");
     emu_nccl.in_progress = 99;
@@ -533,6 +550,10 @@ static void test_paths(rank *k)
     if (odd) emu_gpu.no_memory = 2;                    /* what it says is had; windows are not */
     refused(k, g, 0, MOEK_E_CUDA, "sends: rank 1: ");
     all_well();
+    older = odd;
+    snprintf(words, sizeof words, "rank 1 has moek %d.4, rank 0 has %d.4", MOEK_VERSION - 1, (int)MOEK_VERSION);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    older = 0;
 }
 
 /* The communicator has gone; another one. */
@@ -602,8 +623,48 @@ static void ends(rank *k, int aborts)
     SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
     next_comm(k);
 }
+/* alltoall with room for a row less than it takes: all ranks hear of it, and how much it takes; then only the first
+ * token of each rank goes anywhere, and that fits. */
+static void too_many(rank *k, int path)
+{
+    scene s = k->all->scene[5];
+    const int moves = path == MOEK_EP_NCCL_SENDS, before = held();
+    const size_t n = 2 * HIDDEN * (size_t)s.tokens[k->number];
+    uint16_t *const y = (uint16_t *)malloc(n);
+    int32_t ids[TOPK * MOST];
+    int all, needs = k->all->ranks * fullest(&s, k->all->ranks, &all), i, first = 0, untouched = 1;
+    char words[64];
+    moek_status status;
+    if (!moves) needs = all;
+    s.group.max_rows = needs - (moves ? k->all->ranks : 1);
+    for (i = 0; i < k->number; i++) first += s.tokens[i];
+    if (!opens(k, &s, path) || !plan_rank(k, &s)) exit(1);
+    mem_must(cudaMemset(k->args.y, LAYER_POISON, n));
+    run(k, &s, 1);
+    status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
+    snprintf(words, sizeof words, "need max_rows = %d, the group has %d", needs, s.group.max_rows);
+    SAY(status == MOEK_E_CAPACITY && strstr(k->wire.text, words), "rank %d: %s: \"%s\" has no \"%s\"", k->number,
+        moek_status_name(status), k->wire.text, words);
+    mem_get(1, y, k->args.y, n);
+    for (i = 0; i < (int)n; i++) untouched &= ((unsigned char *)y)[i] == LAYER_POISON;
+    SAY(untouched, "rank %d: y was written", k->number);
+    mem_get(1, ids, k->args.topk_ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    for (i = TOPK; i < TOPK * s.tokens[k->number]; i++) ids[i] = -1;
+    mem_put(1, k->args.topk_ids, ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    run(k, &s, 1);
+    waited(k, &s, "behind what did not fit");
+    mem_get(1, y, k->args.y, n);
+    SAY(!memcmp(y, s.one + HIDDEN * first, 2 * HIDDEN), "rank %d: other bits behind what did not fit", k->number);
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
+    free(y);
+    let_go(k);
+    SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
+    meet(k);
+}
 static void test_emulated(rank *k)
 {
+    too_many(k, MOEK_EP_NCCL_IPC);
+    too_many(k, MOEK_EP_NCCL_SENDS);
     test_paths(k);
     test_leaves(k);
     ends(k, 0);

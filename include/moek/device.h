@@ -18,6 +18,19 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
     (kernel<<<(grid), (threads), (shared), (stream)>>>(args), \
      cudaPeekAtLastError() == cudaSuccess ? MOEK_OK : MOEK_E_CUDA)
 
+/* A function of the driver, by way of the runtime: nothing to link.  NULL if the driver has none. */
+static MOEK_UNUSED void *moek_driver_function_(const char *name)
+{
+    void *f = NULL;
+    cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t status = cudaGetDriverEntryPoint(name, &f, cudaEnableDefault, &found);
+#endif
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : NULL;
+}
+
 /* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch),
  * and then calls moek_grid_wait_ before it reads what that kernel wrote, or writes what that reads. */
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \

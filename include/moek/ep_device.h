@@ -129,6 +129,18 @@ MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 enum { MOEK_EP_THREADS_ = 256, MOEK_EP_EACH_ = 3 };
 enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
 
+/* Of a row: columns; 16 bytes of x on the wire; scales.  Kernels of one hidden size have them as constants: rows of T
+ * without scales or, codes, of e4m3 with one for 128 columns. */
+typedef struct moek_ep_sizes_ { int hidden, words, groups; } moek_ep_sizes_;
+MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_(int hidden, int codes)
+{
+    moek_ep_sizes_ s;
+    s.hidden = hidden;
+    s.words = codes ? hidden / 16 : hidden / 8;
+    s.groups = codes ? (hidden + 127) / 128 : 0;
+    return s;
+}
+
 typedef struct moek_ep_gpu_ {
     moek_ep_layout layout;
     int rank, ranks, handle, handles, slots, physical_experts, max_tokens, tag, combine;
@@ -367,8 +379,8 @@ MOEK_DEVICE void moek_ep_gpu_mark_row_(const moek_ep_gpu_ *g, int rank, size_t r
 typedef struct moek_ep_send_ {
     moek_ep_gpu_ g;
     int tokens, each;                 /* each: alltoall, allgather: a warp has so many tokens in a row                */
-    int row_words, groups;            /* of a row: 16 bytes of x on the wire, scales                                  */
-    int hidden, dtype, ue8m0;
+    moek_ep_sizes_ size;
+    int dtype, ue8m0;
     const int32_t *ids;
     const float *weights;             /* NULL: ones                                                                   */
     const char *x;                    /* rows of the wire, or those to be quantized                                   */
@@ -420,26 +432,27 @@ MOEK_DEVICE uint32_t moek_ep_pack_scales_(const uint32_t *scale, int n)
 /* A stretch of a row, by `team` threads, this one number me of them: MOEK_EP_DEPTH_ times 16 bytes a thread.  As it is:
  * words w0 + me, w0 + me + team, ... */
 enum { MOEK_EP_DEPTH_ = 4 };
-MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, int token, int w0, moek_words_ *v, int me, int team)
+MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
+                                          moek_words_ *v, int me, int team)
 {
-    const char *const from = a->x + (size_t)token * a->row_words * 16;
+    const char *const from = a->x + (size_t)token * size.words * 16;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
         const int w = w0 + d * team + me;
-        v[d] = w < a->row_words ? moek_load_words_(from + 16 * (size_t)w) : moek_zero_words_();
+        v[d] = w < size.words ? moek_load_words_(from + 16 * (size_t)w) : moek_zero_words_();
     }
 }
 /* To row[p] + plus of rank p. */
-MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, int plus,
-                                         moek_words_ *v, int me, int team)
+MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
+                                         const int *row, int plus, moek_words_ *v, int me, int team)
 {
     const moek_ep_layout *const l = &a->g.layout;
-    const int words = moek_ep_scale_words_(a->groups, a->ue8m0);
-    const uint32_t *const scale = a->scale + (size_t)token * a->groups;
+    const int words = moek_ep_scale_words_(size.groups, a->ue8m0);
+    const uint32_t *const scale = a->scale + (size_t)token * size.groups;
     int w0, d, i, j;
-    for (w0 = 0; w0 < a->row_words; w0 += MOEK_EP_DEPTH_ * team) {
-        if (w0) moek_ep_gpu_fetch_words_(a, token, w0, v, me, team);
+    for (w0 = 0; w0 < size.words; w0 += MOEK_EP_DEPTH_ * team) {
+        if (w0) moek_ep_gpu_fetch_words_(a, size, token, w0, v, me, team);
         for (i = 0; i < a->g.ranks; i++) {
             const int p = moek_ep_gpu_turn_(&a->g, i);
             char *x;
@@ -448,39 +461,40 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, int token, uint
             #pragma unroll
             for (d = 0; d < MOEK_EP_DEPTH_; d++) {
                 const int w = w0 + d * team + me;
-                if (w < a->row_words) moek_store_words_(x + 16 * (size_t)w, v[d]);
+                if (w < size.words) moek_store_words_(x + 16 * (size_t)w, v[d]);
             }
         }
     }
     for (j = me; j < words; j += team) {
-        const uint32_t w = a->ue8m0 ? moek_ep_pack_scales_(scale + 4 * j, a->groups - 4 * j) : scale[j];
+        const uint32_t w = a->ue8m0 ? moek_ep_pack_scales_(scale + 4 * j, size.groups - 4 * j) : scale[j];
         for (i = 0; i < a->g.ranks; i++)
             if (to >> i & 1) ((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus))[j] = w;
     }
 }
 
 /* Quantized on the way: a thread has 16 columns, 8 threads the 128 of a scale. */
-MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, int token, int w0, moek_words_ *v, int me, int team)
+MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
+                                            moek_words_ *v, int me, int team)
 {
-    const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * a->hidden;
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * size.hidden;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
         const int w = w0 + d / 2 * team + me;
-        v[d] = w < a->row_words ? moek_load_words_(from + 16 * (size_t)w + 8 * (d % 2)) : moek_zero_words_();
+        v[d] = w < size.words ? moek_load_words_(from + 16 * (size_t)w + 8 * (d % 2)) : moek_zero_words_();
     }
 }
 /* By a warp: s: a lane's scale of the 16 columns of its word; those of the warp are number `turn` of the row's.  They
  * stay with *keep, a word a lane, until each lane has one: then one store takes up to 128 bytes (few: at once). */
-MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, uint64_t to, const int *row, int plus, float s,
-                                          int turn, uint32_t *keep, int few)
+MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, moek_ep_sizes_ size, uint64_t to, const int *row,
+                                          int plus, float s, int turn, uint32_t *keep, int few)
 {
     const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;   /* a turn's: 1 << by */
-    const int words = moek_ep_scale_words_(a->groups, a->ue8m0), at = ((turn & ~mask) << by) + lane;
+    const int words = moek_ep_scale_words_(size.groups, a->ue8m0), at = ((turn & ~mask) << by) + lane;
     uint32_t w = __shfl_sync(0xffffffff, moek_bits_(s), lane % 4 * 8);
     int i;
     if (a->ue8m0)
-        w = __reduce_or_sync(0xffffffff, 4 * turn + lane % 4 < a->groups ? w >> 23 << lane % 4 * 8 : 0);
+        w = __reduce_or_sync(0xffffffff, 4 * turn + lane % 4 < size.groups ? w >> 23 << lane % 4 * 8 : 0);
     if (lane >> by == (turn & mask)) *keep = w;
     if (((turn & mask) != mask && (turn + 1) << by < words) || turn << by >= words) return;
     if (at >= words || lane > (mask << by | ((1 << by) - 1))) return;
@@ -488,18 +502,18 @@ MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, uint64_t to, c
     for (i = 0; i < a->g.ranks; i++)
         if (to >> i & 1) ((uint32_t *)moek_ep_gpu_field_(&a->g, i, a->g.layout.scale, row[i] + plus))[at] = *keep;
 }
-MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint64_t to, const int *row, int plus,
-                                         moek_words_ *v, int me, int team, int dtype)
+MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
+                                         const int *row, int plus, moek_words_ *v, int me, int team, int dtype)
 {
     enum { DEPTH = MOEK_EP_DEPTH_ / 2, LANES = 8 };
     const moek_ep_layout *const l = &a->g.layout;
     const int few = team != 32;
     uint32_t keep = 0;
     int w0, d, i;
-    for (w0 = 0; w0 < a->row_words; w0 += DEPTH * team) {
+    for (w0 = 0; w0 < size.words; w0 += DEPTH * team) {
         moek_words_ q[DEPTH];
         float s[DEPTH];
-        if (w0) moek_ep_gpu_fetch_columns_(a, token, w0, v, me, team);
+        if (w0) moek_ep_gpu_fetch_columns_(a, size, token, w0, v, me, team);
         #pragma unroll
         for (d = 0; d < DEPTH; d++) {
             uint2 two[2];
@@ -512,27 +526,28 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, int token, uint
             #pragma unroll
             for (d = 0; d < DEPTH; d++) {
                 const int w = w0 + d * team + me;
-                if (w < a->row_words)
+                if (w < size.words)
                     moek_store_words_(moek_ep_gpu_field_(&a->g, p, l->x, row[p] + plus) + 16 * (size_t)w, q[d]);
             }
         }
         #pragma unroll
         for (d = 0; d < DEPTH; d++)
-            moek_ep_gpu_send_scales_(a, to, row, plus, s[d], (w0 + d * team + me) / 32, &keep, few);
+            moek_ep_gpu_send_scales_(a, size, to, row, plus, s[d], (w0 + d * team + me) / 32, &keep, few);
     }
 }
 
 /* quantize: 0, or MOEK_DTYPE_* of x; a constant, like team. */
-MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, int token, int quantize, moek_words_ *v, int me, int team)
+MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int quantize,
+                                    moek_words_ *v, int me, int team)
 {
-    if (quantize) moek_ep_gpu_fetch_columns_(a, token, 0, v, me, team);
-    else moek_ep_gpu_fetch_words_(a, token, 0, v, me, team);
+    if (quantize) moek_ep_gpu_fetch_columns_(a, size, token, 0, v, me, team);
+    else moek_ep_gpu_fetch_words_(a, size, token, 0, v, me, team);
 }
-MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_send_ *a, int token, int quantize, uint64_t to, const int *row,
-                                       int plus, moek_words_ *v, int me, int team)
+MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int quantize,
+                                       uint64_t to, const int *row, int plus, moek_words_ *v, int me, int team)
 {
-    if (quantize) moek_ep_gpu_send_codes_(a, token, to, row, plus, v, me, team, quantize);
-    else moek_ep_gpu_send_words_(a, token, to, row, plus, v, me, team);
+    if (quantize) moek_ep_gpu_send_codes_(a, size, token, to, row, plus, v, me, team, quantize);
+    else moek_ep_gpu_send_words_(a, size, token, to, row, plus, v, me, team);
 }
 
 /* ---- low_latency */
@@ -574,7 +589,7 @@ MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int
 }
 
 /* A block a token, which marks its row; and one that tells of them all. */
-MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
+MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, moek_ep_sizes_ size, int quantize)
 {
     enum { WARPS = MOEK_EP_THREADS_ / 32 };
     __shared__ int all[MOEK_EP_MAX_RANKS], row[MOEK_EP_MAX_RANKS];
@@ -599,10 +614,10 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, int quantize)
     operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
     for (t = (int)blockIdx.x - 1; t < a->tokens; t += blocks) {
         moek_ep_slots_ s;
-        moek_ep_gpu_fetch_(a, t, quantize, v, me, MOEK_EP_THREADS_);
+        moek_ep_gpu_fetch_(a, size, t, quantize, v, me, MOEK_EP_THREADS_);
         s = moek_ep_gpu_slots_(a, t);
         if (t == (int)blockIdx.x - 1 && __syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_DISPATCH, ask))) return;
-        moek_ep_gpu_send_row_(a, t, quantize, s.to, row, t, v, me, MOEK_EP_THREADS_);
+        moek_ep_gpu_send_row_(a, size, t, quantize, s.to, row, t, v, me, MOEK_EP_THREADS_);
         for (p = warp; p < g->ranks; p += WARPS)
             moek_ep_gpu_put_slots_(a, p, (size_t)row[p] + t, s);
         for (k = warp; k < g->slots; k += WARPS) {
@@ -774,7 +789,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     __syncwarp();
     for (; t < end; t++) {
         moek_ep_slots_ s;
-        moek_ep_gpu_fetch_(a, t, quantize, v, lane, 32);
+        moek_ep_gpu_fetch_(a, a->size, t, quantize, v, lane, 32);
         s = moek_ep_gpu_slots_(a, t);
         if (g->gather) s.to = ~(uint64_t)0 >> (64 - g->ranks);
         for (p = 0; p < g->ranks; p++) {
@@ -782,7 +797,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
             moek_ep_gpu_put_slots_(a, p, row[warp][p], s);
             if (lane == 0) *(int32_t *)moek_ep_gpu_field_(g, p, g->layout.token, row[warp][p]) = t;
         }
-        moek_ep_gpu_send_row_(a, t, quantize, s.to & same, row[warp], 0, v, lane, 32);
+        moek_ep_gpu_send_row_(a, a->size, t, quantize, s.to & same, row[warp], 0, v, lane, 32);
         if (a->back && s.place >= 0) a->back[(size_t)t * g->slots + lane] = row[warp][s.place >> 16];
         __syncwarp();
         for (p = lane; p < g->ranks; p += 32) row[warp][p] += (int)(s.to >> p & 1);
@@ -791,14 +806,6 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     moek_ep_gpu_publish_(g, MOEK_EP_DISPATCH, before, moek_ep_gpu_news_(g, MOEK_EP_DISPATCH, before), gridDim.x, all);
 }
 
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
-moek_ep_send_few_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_few_(&a, 0); }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
-moek_ep_send_few_codes_k_(const moek_ep_send_ a)
-{
-    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_few_(&a, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_send_few_(&a, MOEK_DTYPE_BF16);
-}
 static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1)
 moek_ep_send_many_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_many_(&a, 0); }
 static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1)
@@ -812,7 +819,8 @@ moek_ep_send_many_codes_k_(const moek_ep_send_ a)
 
 typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;
-    int experts, rows_per_expert, row_words, groups, ue8m0;
+    int experts, rows_per_expert, ue8m0;
+    moek_ep_sizes_ size;
     int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
     int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids, *token;  /* written, as moek_ep_work_ says            */
     float *weights;
@@ -822,7 +830,8 @@ typedef struct moek_ep_receive_ {
 } moek_ep_receive_;
 
 /* Word j of a row's scales, as it travels: those of its groups, to `scale`. */
-MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, uint32_t *scale, int j, uint32_t w)
+MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, moek_ep_sizes_ size, uint32_t *scale, int j,
+                                     uint32_t w)
 {
     int i;
     if (!a->ue8m0) {
@@ -830,22 +839,22 @@ MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, uint32_t *scale,
         return;
     }
     #pragma unroll
-    for (i = 0; i < 4; i++) if (4 * j + i < a->groups) scale[4 * j + i] = (w >> 8 * i & 0xff) << 23;
+    for (i = 0; i < 4; i++) if (4 * j + i < size.groups) scale[4 * j + i] = (w >> 8 * i & 0xff) << 23;
 }
 
 /* Words me, me + THREADS, ... of a stretch of a received row. */
 enum { MOEK_EP_TAKEN_ = 4 };
-MOEK_DEVICE void moek_ep_gpu_look_(const moek_ep_receive_ *a, const char *x, int w0, moek_words_ *v)
+MOEK_DEVICE void moek_ep_gpu_look_(moek_ep_sizes_ size, const char *x, int w0, moek_words_ *v)
 {
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_TAKEN_; d++) {
         const int w = w0 + d * MOEK_EP_THREADS_ + threadIdx.x;
-        v[d] = w < a->row_words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
+        v[d] = w < size.words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
     }
 }
 /* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before. */
-MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size_t row)
+MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_ size, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const moek_ep_layout *const l = &g->layout;
@@ -855,24 +864,24 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size
     const int id = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row))[lane] : -1;
     int at = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row))[lane] : 0;
     const float weight = is ? ((const float *)moek_ep_gpu_field_(g, g->rank, l->weights, row))[lane] : 0;
-    const int words = moek_ep_scale_words_(a->groups, a->ue8m0);
+    const int words = moek_ep_scale_words_(size.groups, a->ue8m0);
     uint32_t slots, left;
     moek_words_ v[MOEK_EP_TAKEN_];
     int w0, d, j, s;
-    moek_ep_gpu_look_(a, x, 0, v);                     /* also where it has no expert here: no time to ask first */
+    moek_ep_gpu_look_(size, x, 0, v);                     /* also where it has no expert here: no time to ask first */
     for (s = 0; s < from && id >= 0; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[id];
     at = id < 0 ? MOEK_EP_ABSENT_ : at < a->rows_per_expert ? id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
     if (is && me < 32) a->weights[row * g->slots + lane] = weight;
     if (is && me < 32) a->slot_row[row * g->slots + lane] = at;
     slots = __ballot_sync(0xffffffff, at >= 0);
-    for (w0 = 0; w0 < a->row_words && slots; w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
-        if (w0) moek_ep_gpu_look_(a, x, w0, v);
+    for (w0 = 0; w0 < size.words && slots; w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
+        if (w0) moek_ep_gpu_look_(size, x, w0, v);
         for (left = slots; left; left &= left - 1) {
-            char *const to = a->x + (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1) * a->row_words * 16;
+            char *const to = a->x + (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1) * size.words * 16;
             #pragma unroll
             for (d = 0; d < MOEK_EP_TAKEN_; d++) {
                 const int w = w0 + d * MOEK_EP_THREADS_ + me;
-                if (w < a->row_words) moek_store_words_(to + 16 * (size_t)w, v[d]);
+                if (w < size.words) moek_store_words_(to + 16 * (size_t)w, v[d]);
             }
         }
     }
@@ -882,19 +891,19 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, int from, size
         if (j < words) value = scale[j];
         for (left = slots; left; left &= left - 1) {
             const int to = __shfl_sync(0xffffffff, at, __ffs(left) - 1);
-            if (j < words) moek_ep_gpu_unpack_(a, a->scale + (size_t)to * a->groups, j, value);
+            if (j < words) moek_ep_gpu_unpack_(a, size, a->scale + (size_t)to * size.groups, j, value);
         }
     }
 }
 
 /* Blocks without a row also wait for the kernel ahead: the one behind relies on it. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_) moek_ep_receive_k_(const moek_ep_receive_ a)
+MOEK_DEVICE void moek_ep_gpu_receive_few_(const moek_ep_receive_ *a, moek_ep_sizes_ size)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
-    const moek_ep_gpu_ *const g = &a.g;
+    const moek_ep_gpu_ *const g = &a->g;
     const uint64_t operation = moek_ep_gpu_operation_(g, MOEK_EP_DISPATCH);
     int ended = moek_ep_gpu_arrive_(g, MOEK_EP_DISPATCH, counts), e, n, p, most = 0;
-    if (a.go) moek_grid_go_();
+    if (a->go) moek_grid_go_();
     for (p = 0; p < g->ranks && !ended; p++) most = max(most, counts[p]);
     for (n = blockIdx.x; n < most * g->ranks && !ended; n += gridDim.x) {
         const int from = moek_ep_gpu_turn_(g, n % g->ranks), t = n / g->ranks;
@@ -904,14 +913,14 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_) moek_e
             ended = moek_ep_gpu_wait_(g, moek_ep_gpu_mark_(g, g->rank, row), operation, 0, MOEK_EP_DISPATCH, from,
                                       NULL);
         ended = __syncthreads_or(ended);
-        if (!ended) moek_ep_gpu_take_row_(&a, from, row);
+        if (!ended) moek_ep_gpu_take_row_(a, size, from, row);
     }
-    for (e = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; e < a.experts; e += gridDim.x * MOEK_EP_THREADS_) {
+    for (e = blockIdx.x * MOEK_EP_THREADS_ + threadIdx.x; e < a->experts; e += gridDim.x * MOEK_EP_THREADS_) {
         int rows = 0;
         for (p = 0; p < g->ranks && !ended; p++) rows += (int)moek_ep_gpu_counts_(g, g->rank, p)[e];
-        a.expert_tokens[e] = min(rows, a.rows_per_expert);
+        a->expert_tokens[e] = min(rows, a->rows_per_expert);
     }
-    if (blockIdx.x == 0 && (int)threadIdx.x < g->ranks) a.counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
+    if (blockIdx.x == 0 && (int)threadIdx.x < g->ranks) a->counts[threadIdx.x] = ended ? 0 : counts[threadIdx.x];
     moek_grid_wait_();
 }
 
@@ -944,7 +953,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     const int32_t *const token = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, 0);
     const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, 0);
     const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.scale, 0);
-    const int words = moek_ep_scale_words_(a.groups, a.ue8m0);
+    const int words = moek_ep_scale_words_(a.size.groups, a.ue8m0);
     const size_t first = blockIdx.x * MOEK_EP_THREADS_ + me;
     int p, offset = 0, total = 0;
     size_t i;
@@ -964,7 +973,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     for (i = a.ue8m0 ? first : (size_t)rows * words; i < (size_t)rows * words; i += gridDim.x * MOEK_EP_THREADS_) {
         const int row = (int)(i / words);
         const int live = moek_ep_gpu_live_(g, row, total, counts, ended);
-        if (live) moek_ep_gpu_unpack_(&a, a.scale + (size_t)row * a.groups, (int)(i % words), scale[i]);
+        if (live) moek_ep_gpu_unpack_(&a, a.size, a.scale + (size_t)row * a.size.groups, (int)(i % words), scale[i]);
     }
     if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
     if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;
@@ -1105,32 +1114,32 @@ MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek
     return token * g->layout.slots + (first ? 0 : g->ranks <= g->slots ? g->rank : __ffs(r.mine) - 1);
 }
 /* By a warp: this lane's words w0, w0 + step, ... before `words`, of 16 bytes of T.  EXACT: the rows as they are. */
-MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int w0, int step,
-                                         int few)
+MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r,
+                                         int w0, int step, int few)
 {
-    const size_t bytes = 2 * (size_t)a->hidden;
+    const size_t bytes = 2 * (size_t)hidden;
     int k, w;
     for (k = 0; k < a->g.slots; k++) {
         const int from = __shfl_sync(0xffffffff, r.at, k);
         if (!(r.mine >> k & 1)) continue;
         #pragma unroll 4
-        for (w = w0; w < a->hidden / 8; w += step) {
+        for (w = w0; w < hidden / 8; w += step) {
             const moek_words_ v = from < 0 ? moek_zero_words_()
-                                : moek_load_words_(a->out + (size_t)from * a->hidden + 8 * (size_t)w);
+                                : moek_load_words_(a->out + (size_t)from * hidden + 8 * (size_t)w);
             moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, v, few);
         }
     }
 }
 /* Their sum. */
-MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, char *put, moek_ep_given_row_ r, int w0, int step,
-                                       int few, int f32, int dtype)
+MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r, int w0,
+                                       int step, int few, int f32, int dtype)
 {
-    const int lane = threadIdx.x % 32, words = a->hidden / 8;
+    const int lane = threadIdx.x % 32, words = hidden / 8;
     uint32_t left = __ballot_sync(0xffffffff, r.at >= 0);
     moek_ep_adds_ adds;
     moek_ep_ring_ ring;
     int w;
-    adds.base = (const char *)a->out; adds.stride = 2 * (size_t)a->hidden;
+    adds.base = (const char *)a->out; adds.stride = 2 * (size_t)hidden;
     adds.at = adds.rows = 0; adds.weight = 0;
     for (; left; left &= left - 1) {
         const int k = __ffs(left) - 1, at = __shfl_sync(0xffffffff, r.at, k);
@@ -1164,16 +1173,16 @@ MOEK_DEVICE int moek_ep_gpu_next_(const moek_ep_gpu_ *g, int n, int stride)
 
 /* Rows of all ranks in turn, and one block that tells of them all.  few: a block has a stretch of a row; else a warp a
  * row, which it marks.  All three are constants. */
-MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int combine, int dtype)
+MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int hidden, int few, int combine, int dtype)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS], offsets[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a->g;
-    const int me = threadIdx.x, lane = me % 32, words = a->hidden / 8;
+    const int me = threadIdx.x, lane = me % 32, words = hidden / 8;
     const int exact = combine == MOEK_EP_EXACT, f32 = combine == MOEK_EP_REDUCED_F32;
     const int stretches = few ? (words + MOEK_EP_THREADS_ - 1) / MOEK_EP_THREADS_ : 1;
     const int teams = few ? 1 : (int)blockDim.x / 32, stride = ((int)gridDim.x - 1) * teams;
     const int first = ((int)blockIdx.x - 1) * teams + (few ? 0 : me / 32), step = few ? words : 32;
-    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2);
+    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2);
     moek_ep_given_row_ r = { 0, 0, 0.0f, 0 };
     int n, p, most = 0;
     uint64_t operation;
@@ -1199,8 +1208,8 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int 
         if (!r.mine) continue;
         row = moek_ep_gpu_goes_to_(a, to, r);
         put = g->base[to] + moek_ep_partial_at_(&g->layout, g->handle, row, bytes);
-        if (exact) moek_ep_gpu_give_slots_(a, put, r, w, step, few);
-        else moek_ep_gpu_give_sum_(a, put, r, w, step, few, f32, dtype);
+        if (exact) moek_ep_gpu_give_slots_(a, hidden, put, r, w, step, few);
+        else moek_ep_gpu_give_sum_(a, hidden, put, r, w, step, few, f32, dtype);
         if (few) continue;
         __syncwarp();
         if (exact ? r.mine >> lane & 1 : lane == 0) moek_ep_gpu_mark_row_(g, to, exact ? row + lane : row, operation);
@@ -1212,13 +1221,12 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int few, int 
 }
 MOEK_DEVICE void moek_ep_gpu_giveback_any_(const moek_ep_giveback_ *a, int few)
 {
-    if (a->g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(a, few, MOEK_EP_EXACT, 0);
-    else if (a->g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_giveback_(a, few, MOEK_EP_REDUCED_F32, a->dtype);
-    else if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(a, few, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_giveback_(a, few, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
+    const int h = a->hidden, f32 = a->g.combine == MOEK_EP_REDUCED_F32;
+    if (a->g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(a, h, few, MOEK_EP_EXACT, 0);
+    else if (f32) moek_ep_gpu_giveback_(a, h, few, MOEK_EP_REDUCED_F32, a->dtype);
+    else if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(a, h, few, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_giveback_(a, h, few, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
 }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
-moek_ep_giveback_few_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 1); }
 static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2)
 moek_ep_giveback_many_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 0); }
 
@@ -1284,9 +1292,10 @@ MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_
     return __any_sync(0xffffffff, ended);
 }
 
-MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int column, float sum[8], int dtype)
+MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int hidden, int token, int column, float sum[8],
+                                    int dtype)
 {
-    const size_t at = (size_t)token * a->hidden + column;
+    const size_t at = (size_t)token * hidden + column;
     float x[8];
     int j;
     if (a->addend) {
@@ -1299,13 +1308,13 @@ MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int co
 
 /* Eight columns of a token.  few: of rows that say themselves when they are there; f32: of floats.  Both are constants.
  * Not 0: the group has ended. */
-MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int column, moek_ep_sum_ s, int few,
-                                     int f32, int dtype)
+MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int token, int column, moek_ep_sum_ s,
+                                     int few, int f32, int dtype)
 {
     enum { LOADS = 4 };
     const moek_ep_gpu_ *const g = &a->g;
     const int words = f32 ? 2 : 1, loads = few ? LOADS : 2, rows = loads / words;    /* words of eight columns */
-    const size_t bytes = (size_t)a->hidden * (f32 ? 4 : 2), first = (size_t)token * g->layout.slots;
+    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), first = (size_t)token * g->layout.slots;
     char *const from = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, first, bytes) +
                        (f32 ? 4 : 2) * (size_t)column;
     moek_ep_patience_ wait = { 0, 0 };
@@ -1317,7 +1326,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int c
         #pragma unroll
         for (d = 0; d < rows; d++) {
             at[d] = from + __shfl_sync(0xffffffff, s.mine, (n0 + d) % 32) * bytes;
-            if (n0 + d >= s.rows || column >= a->hidden) at[d] = NULL;
+            if (n0 + d >= s.rows || column >= hidden) at[d] = NULL;
         }
         while (!ended) {
             uint32_t late = 0;
@@ -1349,7 +1358,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int token, int c
     }
     if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_COMBINE, s.from);
     if (few && !a->straight) moek_grid_wait_();
-    if (column < a->hidden && !ended) moek_ep_gpu_put_y_(a, token, column, sum, dtype);
+    if (column < hidden && !ended) moek_ep_gpu_put_y_(a, hidden, token, column, sum, dtype);
     return ended;
 }
 
@@ -1361,10 +1370,10 @@ MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 }
 
 /* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
-MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int f32, int dtype)
+MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
-    const int stretches = (a->hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
+    const int stretches = (hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
     moek_ep_sum_ s = { 0, 0, 0, 0.0f };
     int n, ended;
     if ((int)blockIdx.x < items) s = moek_ep_gpu_returned_(a, blockIdx.x / stretches, NULL);
@@ -1372,19 +1381,11 @@ MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int f32, in
     for (n = blockIdx.x; n < items && !ended; n += gridDim.x) {
         const int token = n / stretches;
         if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token, NULL);
-        ended = __syncthreads_or(moek_ep_gpu_collect_(a, token, n % stretches * COLUMNS + 8 * me, s, 1, f32,
-                                                     dtype));
+        ended = __syncthreads_or(moek_ep_gpu_collect_(a, hidden, token, n % stretches * COLUMNS + 8 * me, s, 1,
+                                                     f32, dtype));
     }
     moek_grid_wait_();
 }
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
-moek_ep_collect_few_k_(const moek_ep_collect_ a)
-{
-    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, 1, a.dtype);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, 0, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_collect_few_(&a, 0, MOEK_DTYPE_BF16);
-}
-
 /* A warp a token. */
 MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, int dtype)
 {
@@ -1400,7 +1401,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         ended = moek_ep_gpu_back_(a, t, s, operation);
         if (ended) break;
         if (!a->straight) moek_grid_wait_();
-        for (w = lane; f32 && w - lane < words; w += 32) moek_ep_gpu_collect_(a, t, 8 * w, s, 0, 1, dtype);
+        for (w = lane; f32 && w - lane < words; w += 32) moek_ep_gpu_collect_(a, a->hidden, t, 8 * w, s, 0, 1, dtype);
         if (f32) continue;
         adds.stride = 2 * (size_t)a->hidden;
         adds.base = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t * g->layout.slots,
@@ -1410,7 +1411,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         while ((w = ring.w) - lane < words) {
             float sum[8];
             moek_ep_gpu_add_next_(&ring, adds, words, sum, dtype);
-            if (w < words) moek_ep_gpu_put_y_(a, t, 8 * w, sum, dtype);
+            if (w < words) moek_ep_gpu_put_y_(a, a->hidden, t, 8 * w, sum, dtype);
         }
     }
     moek_grid_wait_();
@@ -1421,4 +1422,58 @@ static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2) moek_ep_collect_many_
     else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_many_(&a, 0, MOEK_DTYPE_FP16);
     else moek_ep_gpu_collect_many_(&a, 0, MOEK_DTYPE_BF16);
 }
+
+/* ---- kernels for few tokens -------------------------------------------------------------------------------------- */
+
+/* For any hidden size, and all there is. */
+#define MOEK_EP_FEW_K_ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
+MOEK_EP_FEW_K_ moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_few_(&a, a.size, 0); }
+MOEK_EP_FEW_K_ moek_ep_send_codes_k_(const moek_ep_send_ a)
+{
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_few_(&a, a.size, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_send_few_(&a, a.size, MOEK_DTYPE_BF16);
+}
+MOEK_EP_FEW_K_ moek_ep_receive_k_(const moek_ep_receive_ a) { moek_ep_gpu_receive_few_(&a, a.size); }
+MOEK_EP_FEW_K_ moek_ep_giveback_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 1); }
+MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
+{
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, a.hidden, 1, a.dtype);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16);
+}
+
+/* For one of the hidden sizes that are supported, and bf16: rows of T or fp8b128, REDUCED. */
+#define MOEK_EP_BAKED_(h) \
+    MOEK_EP_FEW_K_ moek_ep_send_words_h##h##_k_(const moek_ep_send_ a) \
+    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_(h, 0), 0); } \
+    MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
+    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_(h, 1), MOEK_DTYPE_BF16); } \
+    MOEK_EP_FEW_K_ moek_ep_receive_words_h##h##_k_(const moek_ep_receive_ a) \
+    { moek_ep_gpu_receive_few_(&a, moek_ep_sizes_of_(h, 0)); } \
+    MOEK_EP_FEW_K_ moek_ep_receive_codes_h##h##_k_(const moek_ep_receive_ a) \
+    { moek_ep_gpu_receive_few_(&a, moek_ep_sizes_of_(h, 1)); } \
+    MOEK_EP_FEW_K_ moek_ep_giveback_h##h##_k_(const moek_ep_giveback_ a) \
+    { moek_ep_gpu_giveback_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); } \
+    MOEK_EP_FEW_K_ moek_ep_collect_h##h##_k_(const moek_ep_collect_ a) \
+    { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16); }
+#define MOEK_EP_KERNELS_(h) \
+    { h, { moek_ep_send_words_h##h##_k_, moek_ep_send_codes_h##h##_k_ }, \
+      { moek_ep_receive_words_h##h##_k_, moek_ep_receive_codes_h##h##_k_ }, \
+      moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
+
+/* [2]: rows of T, or codes.  The last: for any size. */
+typedef struct moek_ep_kernels_ {
+    int hidden;
+    void (*send[2])(moek_ep_send_), (*receive[2])(moek_ep_receive_);
+    void (*giveback)(moek_ep_giveback_), (*collect)(moek_ep_collect_);
+} moek_ep_kernels_;
+MOEK_EACH_HIDDEN(MOEK_EP_BAKED_)
+static const moek_ep_kernels_ moek_ep_few_kernels_[] = {
+    MOEK_EACH_HIDDEN(MOEK_EP_KERNELS_)
+    { 0, { moek_ep_send_words_k_, moek_ep_send_codes_k_ }, { moek_ep_receive_k_, moek_ep_receive_k_ },
+      moek_ep_giveback_k_, moek_ep_collect_k_ }
+};
+#undef MOEK_EP_BAKED_
+#undef MOEK_EP_KERNELS_
+#undef MOEK_EP_FEW_K_
 #endif

@@ -83,8 +83,19 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
     return MOEK_OK;
 }
 
+/* Where the memory begins that cudaMalloc gave, or cudaIpc mapped, and that holds p.  NULL: not to be found out. */
+static char *moek_ep_start_of_(void *p)
+{
+    typedef int (*range)(unsigned long long *start, size_t *size, unsigned long long p);    /* as cuda.h has it */
+    const range get = (range)moek_driver_function_("cuMemGetAddressRange");
+    unsigned long long start = 0;
+    size_t size = 0;
+    return get && !get(&start, &size, (unsigned long long)(uintptr_t)p) ? (char *)(uintptr_t)start : NULL;
+}
+
 typedef struct moek_ep_ipc_ {
-    cudaIpcMemHandle_t handle;
+    cudaIpcMemHandle_t handle;                         /* of the whole allocation */
+    uint64_t at;                                       /* the window, from its start */
     void *window;
     uint64_t process[2];                               /* no two processes have the same */
     int64_t status;
@@ -93,12 +104,15 @@ typedef struct moek_ep_ipc_ {
 static moek_ep_ipc_ moek_ep_ipc_of_(void *window)
 {
     const void *random = (const void *)getauxval(AT_RANDOM);          /* 16 bytes, anew in each exec */
+    const char *const start = window ? moek_ep_start_of_(window) : NULL;
     moek_ep_ipc_ m;
     memset(&m, 0, sizeof m);
     m.window = window;
     if (random) memcpy(m.process, random, sizeof m.process);
     m.process[0] += (uint64_t)getpid();
     m.status = cudaIpcGetMemHandle(&m.handle, window);
+    if (m.status == cudaSuccess && !start) m.status = cudaErrorNotSupported;
+    m.at = start ? (uint64_t)((char *)window - start) : 0;
     return m;
 }
 
@@ -110,7 +124,10 @@ static moek_status moek_ep_ipc_map_(const moek_ep_ipc_ *mine, const moek_ep_ipc_
     if (error == cudaSuccess && !memcmp(mine->process, theirs->process, sizeof mine->process)) return MOEK_OK;
     *base = NULL;
     if (error == cudaSuccess) error = cudaIpcOpenMemHandle(base, theirs->handle, cudaIpcMemLazyEnablePeerAccess);
-    if (error == cudaSuccess) return MOEK_OK;
+    if (error == cudaSuccess) {
+        *base = (char *)*base + theirs->at;
+        return MOEK_OK;
+    }
     (void)cudaGetLastError();
     MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d: %s", p, cudaGetErrorString(error));
 }
@@ -145,7 +162,8 @@ void moek_ep_ipc_close(int ranks, void *window, void **base)
 {
     int p;
     for (p = 0; p < ranks; p++) {
-        if (base[p] && base[p] != window && cudaIpcCloseMemHandle(base[p]) != cudaSuccess)
+        void *const start = base[p] && base[p] != window ? moek_ep_start_of_(base[p]) : NULL;
+        if (base[p] && base[p] != window && cudaIpcCloseMemHandle(start ? start : base[p]) != cudaSuccess)
             (void)cudaGetLastError();                  /* of this process: it was not mapped */
         base[p] = NULL;
     }
@@ -204,15 +222,40 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Kernels are loaded now: not while others wait in theirs. */
-static moek_status moek_ep_load_kernels_(moek_text_ *why)
+/* low_latency: the kernels of the group's hidden size, if there are any and they serve what is asked; else those for
+ * any size. */
+static const moek_ep_kernels_ *moek_ep_few_of_(const moek_ep *ep, int serve)
 {
-    if (MOEK_READY_(moek_ep_send_few_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_send_few_codes_k_, 0) == MOEK_OK &&
+    const moek_ep_kernels_ *k = moek_ep_few_kernels_;
+    while (k->hidden && !(serve && k->hidden == ep->baked)) k++;
+    return k;
+}
+/* codes: the kernel takes or makes them. */
+static const moek_ep_kernels_ *moek_ep_few_for_rows_(const moek_ep *ep, moek_ep_sizes_ size, int codes)
+{
+    const moek_ep_sizes_ baked = moek_ep_sizes_of_(ep->hidden, codes);
+    return moek_ep_few_of_(ep, size.words == baked.words && size.groups == baked.groups);
+}
+static const moek_ep_kernels_ *moek_ep_few_for_sums_(const moek_ep *ep)
+{
+    return moek_ep_few_of_(ep, ep->config.combine == MOEK_EP_REDUCED);
+}
+
+/* Kernels are loaded now: not while others wait in theirs. */
+static int moek_ep_few_loaded_(const moek_ep_kernels_ *k)
+{
+    int codes, ok = MOEK_READY_(k->giveback, 0) == MOEK_OK && MOEK_READY_(k->collect, 0) == MOEK_OK;
+    for (codes = 0; codes < 2; codes++)
+        ok &= MOEK_READY_(k->send[codes], 0) == MOEK_OK && MOEK_READY_(k->receive[codes], 0) == MOEK_OK;
+    return ok;
+}
+static moek_status moek_ep_load_kernels_(const moek_ep *ep, moek_text_ *why)
+{
+    if (moek_ep_few_loaded_(moek_ep_few_of_(ep, 0)) && moek_ep_few_loaded_(moek_ep_few_of_(ep, 1)) &&
         MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_shares_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_send_many_words_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_giveback_few_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_collect_few_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_giveback_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK &&
         MOEK_READY_(moek_ep_collect_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK)
         return MOEK_OK;
@@ -325,6 +368,13 @@ static int moek_ep_few_rows_(const moek_ep *ep, int tokens)
     return rows < most ? rows : most;
 }
 
+static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_plan *plan, const moek_ep_message_ *m)
+{
+    moek_ep_sizes_ s;
+    s.hidden = plan->config.hidden; s.words = (int)(m->x_bytes / 16); s.groups = (int)m->groups;
+    return s;
+}
+
 static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
@@ -345,8 +395,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.tokens = tokens;
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
-    a.row_words = (int)(m.x_bytes / 16); a.groups = (int)m.groups;
-    a.hidden = plan->config.hidden; a.dtype = plan->config.dtype; a.ue8m0 = m.ue8m0;
+    a.size = moek_ep_sizes_sent_(plan, &m);
+    a.dtype = plan->config.dtype; a.ue8m0 = m.ue8m0;
     a.ids = step->ids;
     a.weights = weighted ? NULL : step->topk_weights;
     a.x = fused ? (const char *)step->args.x : m.x;
@@ -355,9 +405,9 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.before = ep->config.kind == MOEK_EP_ALLTOALL ? w.before : NULL;
     if (moek_ep_shares_(ep)) { a.rows = w.rows; a.back = w.back; }
     if (few) {
+        const moek_ep_kernels_ *const k = moek_ep_few_for_rows_(ep, a.size, fused);
         blocks = (tokens < most ? tokens : most) + 1;
-        status = fused ? MOEK_CHAIN_(moek_ep_send_few_codes_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
-                       : MOEK_CHAIN_(moek_ep_send_few_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(k->send[fused], blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         blocks = tokens < most ? (tokens ? tokens : 1) : most;
         if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
@@ -390,13 +440,15 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.go = moek_ep_alone_(ep);
     a.shares = moek_ep_shares_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
-    a.row_words = (int)(m.x_bytes / 16); a.groups = (int)m.groups; a.ue8m0 = m.ue8m0;
+    a.size = moek_ep_sizes_sent_(plan, &m); a.ue8m0 = m.ue8m0;
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.ids = w.ids; a.token = w.token; a.weights = w.weights;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)(few ? w.arrived.scale : w.scale);
     if (few) {
-        status = MOEK_CHAIN_(moek_ep_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
+        const int codes = m.groups > 0;
+        const moek_ep_kernels_ *const k = moek_ep_few_for_rows_(ep, a.size, codes);
+        status = MOEK_CHAIN_(k->receive[codes], most, MOEK_EP_THREADS_, 0, stream, early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
     } else {
         status = MOEK_CHAIN_(moek_ep_receive_rows_k_, rows < most ? rows : most, MOEK_EP_THREADS_, 0, stream, early, a);
@@ -428,7 +480,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.out = (const uint16_t *)step->out;
     if (few) {
         const int blocks = moek_ep_few_rows_(ep, step->tokens * moek_ep_stretches_(ep)) + 1;
-        status = MOEK_CHAIN_(moek_ep_giveback_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->giveback, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         const int blocks = moek_ep_blocks_(ep, 1) + 1;
         status = MOEK_CHAIN_(moek_ep_giveback_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
@@ -461,7 +513,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (moek_ep_low_latency_(ep)) {
         const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
         const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), blocks = items < 1 ? 1 : items < most ? (int)items : most;
-        status = MOEK_CHAIN_(moek_ep_collect_few_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->collect, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         const int blocks = moek_ep_blocks_(ep, 1);
         status = MOEK_CHAIN_(moek_ep_collect_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);

@@ -160,6 +160,8 @@ static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, mo
     if (!kind) return MOEK_E_BACKEND;
     moek_clear_(why);
     ep->config.kind = kind;
+    if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_LOW_LATENCY && ep->dtype == MOEK_DTYPE_BF16 &&
+        ep->hidden == moek_hidden_round_up(ep->hidden)) ep->baked = ep->hidden;
     moek_ep_lay_out_(ep);
     return MOEK_OK;
 }
@@ -246,10 +248,11 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+enum { MOEK_EP_WIRE_VERSION_ = 4 };                    /* of what ranks say to each other */
 /* What must be the same on all ranks: X(name, value). */
 #define MOEK_EACH_EP_HELLO_(X) \
-    X("the version of moek_ep.h", 4) X("ranks", c->ranks) X("hidden", ep->hidden) X("topk + shared_slots", ep->slots) \
-    X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
+    X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("hidden", ep->hidden) \
+    X("topk + shared_slots", ep->slots) X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
     X("dtype, and 256 with ue8m0", ep->dtype | ep->ue8m0 << 8) \
     X("kind, and 256 with move_gathers", c->kind | (c->move && c->move_gathers) << 8) \
     X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
@@ -341,7 +344,7 @@ static moek_status moek_ep_check_windows_(moek_ep *ep, void *const *base, moek_t
 #if MOEK_HAVE_CUDA_
     if (ep->config.transport == MOEK_EP_GPU) {
         moek_status status = moek_ep_reach_windows_(ep, base, why);
-        if (status == MOEK_OK) status = moek_ep_load_kernels_(why);
+        if (status == MOEK_OK) status = moek_ep_load_kernels_(ep, why);
         if (status != MOEK_OK) return status;
         if (!moek_ep_is_pinned_(ep->config.report) || *(const volatile uint64_t *)ep->config.report)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "report is no pinned memory or was not zeroed; on GPUs it is MOEK_EP_REPORT "
@@ -425,6 +428,7 @@ static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
               moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
     if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);
     if (moek_ep_shares_(ep)) moek_say_(t, ", %d of each rank", moek_ep_share_(ep));
+    if (ep->baked) moek_say_(t, ", hidden %d baked", ep->baked);
     moek_say_(t, "\nwindow    %s%.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
               c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles,
               c->handles > 1 ? "s" : "", c->timeout_ms);

@@ -1,7 +1,10 @@
 /* moek/ep_nccl.h -- how a group over NCCL opens, waits and closes (moek_ep_nccl.h).
  *
  * All that ranks say to each other here goes through one all-gather of at most MOEK_EP_NCCL_SAY_ bytes a rank, which is
- * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back. */
+ * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back.
+ *
+ * What is said first is a vote: of as many bytes in all versions, and the speaker's version is ahead of all else.  So
+ * ranks of different versions hear of that before they wait for messages of different sizes. */
 #ifndef MOEK_EP_NCCL_PARTS_H
 #define MOEK_EP_NCCL_PARTS_H
 #if !MOEK_HAVE_CUDART_
@@ -18,6 +21,9 @@
 #pragma GCC diagnostic pop
 #endif
 
+#ifndef MOEK_EP_NCCL_VERSION_                           /* a test says that it is another one */
+#define MOEK_EP_NCCL_VERSION_ MOEK_VERSION
+#endif
 enum { MOEK_EP_NCCL_SAY_ = 512, MOEK_EP_NCCL_FIRST_ = 22807, MOEK_EP_NCCL_GETTER_ = 22902 };
 
 const char *moek_ep_nccl_path_name(int path)
@@ -90,7 +96,12 @@ static moek_status moek_ep_nccl_hear_(moek_ep_nccl *w, const void *mine, void *a
              "another one", w->timeout_ms);
 }
 
-typedef struct moek_ep_nccl_vote_ { int64_t status; char why[MOEK_EP_NCCL_SAY_ - 8]; } moek_ep_nccl_vote_;
+typedef struct moek_ep_nccl_vote_ {
+    int32_t version, wire;                             /* MOEK_VERSION; MOEK_EP_WIRE_VERSION_ */
+    int64_t status;
+    char why[MOEK_EP_NCCL_SAY_ - 16];
+} moek_ep_nccl_vote_;
+typedef char moek_ep_nccl_vote_fits_[sizeof(moek_ep_nccl_vote_) == MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
 /* How it went on all ranks: the first that failed, in `why`. */
 static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, const char *own, moek_text_ *why)
@@ -98,9 +109,14 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
     moek_ep_nccl_vote_ mine, all[MOEK_EP_MAX_RANKS];
     int p;
     memset(&mine, 0, sizeof mine);
+    mine.version = MOEK_EP_NCCL_VERSION_; mine.wire = MOEK_EP_WIRE_VERSION_;
     mine.status = status;
     if (status != MOEK_OK) memcpy(mine.why, own, strlen(own) < sizeof mine.why ? strlen(own) : sizeof mine.why - 1);
     if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
+    for (p = 0; p < w->ranks; p++)
+        if (all[p].version != all[0].version || all[p].wire != all[0].wire)
+            MOEK_NO_(why, MOEK_E_MISMATCH, "rank %d has moek %d.%d, rank 0 has %d.%d", p, (int)all[p].version,
+                     (int)all[p].wire, (int)all[0].version, (int)all[0].wire);
     for (p = 0; p < w->ranks; p++)
         if (all[p].status != MOEK_OK) MOEK_NO_(why, (moek_status)all[p].status, "rank %d: %s", p, all[p].why);
     return MOEK_OK;
@@ -522,11 +538,19 @@ void moek_ep_nccl_abort(moek_ep_nccl *w, moek_ep *ep)
 
 moek_status moek_ep_nccl_wait(moek_ep_nccl *w, moek_ep *ep, moek_stream stream, int ms)
 {
+    moek_text_ t;
+    moek_ep_error e;
     moek_status status;
     if (!w || !ep || !w->path) return MOEK_E_ARGUMENT;
     if (!ms) ms = w->timeout_ms;
     status = moek_ep_nccl_idle_(w, (cudaStream_t)stream, ms, w->path == MOEK_EP_NCCL_SENDS);
-    if (status == MOEK_OK) return moek_ep_poll(ep, NULL);
+    if (status == MOEK_OK) {
+        if ((status = moek_ep_poll(ep, &e)) != MOEK_E_CAPACITY) return status;
+        t = moek_text_in_(w->text, sizeof w->text);
+        moek_say_(&t, "operation %u on handle %d: the rows of rank %d need max_rows = %d, the group has %d",
+                  e.operation, e.handle, e.peer, e.rows, ep->config.max_rows);
+        return status;
+    }
     moek_ep_nccl_abort(w, ep);
     (void)moek_ep_nccl_idle_(w, (cudaStream_t)stream, w->timeout_ms, 0);         /* what waits there leaves now */
     return status;

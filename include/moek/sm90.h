@@ -13,18 +13,9 @@ typedef CUresult (*moek_encode_tiled_)(CUtensorMap *, CUtensorMapDataType, cuuin
                                        CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                        CUtensorMapFloatOOBfill);
 
-/* The driver's function, by way of the runtime: nothing to link.  NULL if the driver has none. */
 static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
 {
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= 12050
-    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
-                                                                &found);
-#else
-    const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
-#endif
-    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? (moek_encode_tiled_)f : NULL;
+    return (moek_encode_tiled_)moek_driver_function_("cuTensorMapEncodeTiled");
 }
 
 /* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
