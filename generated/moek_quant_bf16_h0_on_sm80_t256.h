@@ -91,7 +91,8 @@ MOEK_DEVICE void moek_quant_bf16_h0_on_sm80_t256_walk(const moek_quant_bf16_h0_o
     int e;
     const int rows = copies > 1 ? p->expert_rows : a->rows;
     for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
-        const int begin = e * p->expert_rows, limit = a->row_limit ? min(*a->row_limit, a->rows) : a->rows;
+        const int begin = e * p->expert_rows, given = a->row_limit ? *a->row_limit : a->rows;
+        const int limit = copies > 1 ? min(given, a->rows) : given;
         int r = begin + r0, column = column0, end = rows;
         if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
         for (;;) {
@@ -118,13 +119,26 @@ moek_quant_bf16_h0_on_sm80_t256_k(const moek_quant_bf16_h0_on_sm80_t256_params p
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+    if (p.a.cols % 8) moek_quant_bf16_h0_on_sm80_t256_walk(&p, 1, 0, p.a.dtype);
+    else
+    if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_bf16_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_FP16);
+    else moek_quant_bf16_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_BF16);
+    moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
+}
+
+static __global__ void __launch_bounds__(256)
+moek_quant_bf16_h0_on_sm80_t256_copies_k(const moek_quant_bf16_h0_on_sm80_t256_params p)
+{
+    enum { THREADS = 256 };
+    int i;
+    moek_grid_go_();
+    if (p.a.early != 2) moek_grid_wait_();
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
     if (p.a.cols % 8) moek_quant_bf16_h0_on_sm80_t256_walk(&p, p.copies, 0, p.a.dtype);
     else
-    if (p.copies > 1) {
-        if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_bf16_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_FP16);
-        else moek_quant_bf16_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_BF16);
-    } else if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_bf16_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_FP16);
-    else moek_quant_bf16_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_BF16);
+    if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_bf16_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_FP16);
+    else moek_quant_bf16_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_BF16);
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
@@ -134,6 +148,7 @@ MOEK_LAUNCHER moek_quant_bf16_h0_on_sm80_t256(const void *args, moek_stream stre
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_bf16_h0_on_sm80_t256_params p;
     long long blocks, most;
+    dim3 grid(1);
     if (!a) return MOEK_READY_(moek_quant_bf16_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
@@ -145,8 +160,11 @@ MOEK_LAUNCHER moek_quant_bf16_h0_on_sm80_t256(const void *args, moek_stream stre
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
     if (blocks > most) blocks = most;
+    grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
-    return MOEK_CHAIN_(moek_quant_bf16_h0_on_sm80_t256_k, dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED), 256, 0,
-                       stream, a->early, p);
+    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_bf16_h0_on_sm80_t256_copies_k, grid, 256, 0,
+        stream, a->early, p);
+    return MOEK_CHAIN_(moek_quant_bf16_h0_on_sm80_t256_k, grid, 256, 0,
+        stream, a->early, p);
 }
 #endif

@@ -87,33 +87,44 @@ typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[152], to[152];
 } moek_up_bf16_h0_on_sm90_m128n256s4w12_tile;
 
-/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: tiles are counted by pairs of row
- * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last.
+/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
+ * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
+ * blocks, whosever these are, and one is empty if it is behind the last.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_up_bf16_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
                                   int pairs, moek_up_bf16_h0_on_sm90_m128n256s4w12_tile *at)
 {
     const moek_gemm_args *const a = &p->a;
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
-    const int all = s.block[a->experts], units = (all + pairs) >> pairs;
+    const int tiles = (a->n + columns - 1) >> (a->w_rows > a->n ? 7 : 8), even = a->split_flags ? pairs & ~tiles : 0;
+    const int odd = pairs - even;
+    const int all = s.block[a->experts], units = (all + odd) >> odd;
     const int number = narrow ? whole + (tile - whole) / 2 : tile;
-    const int unit = (int)moek_over_(number, p->over_tiles), lane = threadIdx.x % 32;
+    const int unit = (int)moek_over_(number << even, p->over_tiles), lane = threadIdx.x % 32;
     /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
-    int size = 16 >> pairs, group0 = unit & -size, last = units, row0, end, i;
+    int size = 16 >> odd, first = 0, last = units, row0, end, i;
     if (all >= 12 * a->experts) {                   /* groups of an expert alone: its weights are read once */
-        const int most = 24 >> pairs, by = moek_schedule_find_(s, a->experts, unit << pairs);
-        const int first = (s.block[by] + pairs) >> pairs, n = ((s.block[by + 1] + pairs) >> pairs) - first;
-        size = moek_quotient_(n - 1, moek_quotient_(n + most - 1, most)) + 1;
-        group0 = first + moek_quotient_(unit - first, size) * size;
-        last = first + n;
+        const int by = moek_schedule_find_(s, a->experts, unit << odd);
+        size = 32 >> odd;
+        first = (s.block[by] + odd) >> odd;
+        last = (s.block[by + 1] + odd) >> odd;
     }
+    const int group0 = first + ((unit - first) & -size);
     const int group = min(last - group0, size);
-    const int within = number - group0 * ((a->n + columns - 1) >> (a->w_rows > a->n ? 7 : 8));
-    const int column = moek_quotient_(within, group);
-    const int b0 = (group0 + within - column * group) << pairs, b = pairs ? b0 + (int)(blockIdx.x % 2) : b0;
-    int e = moek_schedule_find_(s, a->experts, b0);
-    const int both = pairs && b0 + 1 < s.block[e + 1];
-    if (pairs && b < all) e = moek_schedule_find_(s, a->experts, b);
+    const int within = number - group0 * (tiles >> even), turn = (int)blockIdx.x % 2;
+    int column = moek_quotient_(within, group), b = (group0 + within - column * group) << odd;
+    int e = moek_schedule_find_(s, a->experts, b), both = 0;
+    if (even) {
+        /* Row block b, by two columns: with the row block beside it (first or second as b is), or both of b alone. */
+        const int late = (b - s.block[e]) & 1;
+        both = late || b + 1 < s.block[e + 1];
+        column = 2 * column + (both ? late : turn);
+        if (both) b += turn - late;
+    } else if (odd) {
+        both = b + 1 < s.block[e + 1];
+        b += turn;
+        if (b < all) e = moek_schedule_find_(s, a->experts, b);
+    }
     row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
     row0 += (b - s.block[e]) * 128;
@@ -582,12 +593,12 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
             const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
             const int blocks = s.block[moek_here_(a->experts)];        /* read again: not kept by those who multiply */
             const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
-            const int demand = a->split_flags && (!pairs || blocks >= 12 * moek_here_(a->experts));
             /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
              * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are
              * short. */
             const int shift = blocks <= 16 && !pairs;
-            int all = ((blocks + pairs) >> pairs) * tiles, wave, tile;
+            const int even = a->split_flags ? pairs & ~tiles : 0, odd = pairs - even;
+            int all = ((blocks + odd) >> odd) * (tiles >> even), wave, tile;
             /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
              * many. */
             const int in_waves = moek_quotient_(all, workers) * workers;
@@ -595,7 +606,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
             all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
-                if (!demand) {
+                if (!a->split_flags) {
                     tile = wave * workers + (me + wave * shift) % workers;
                 } else if (pairs && blockIdx.x % 2) {
                     /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */

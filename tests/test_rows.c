@@ -962,9 +962,15 @@ static void gemm_odd(int up)
     const int m = now.row->m ? now.row->m : 16;
     int i;
     if (SMALL || !now.row->arch) return;
-    for (i = 0; i < 8; i++) {
-        gemm_case_t c = gemm_plain(up, IDS_ONE, 1, 2 * m + m / 2 + 1 - i % 2, 328, 648);
-        c.order = i / 2;
+    for (i = 0; i < 16; i++) {                         /* an odd number of columns of wide tiles, and an even one */
+        gemm_case_t c = gemm_plain(up, IDS_ONE, 1, 2 * m + m / 2 + 1 - i % 2, i < 8 ? 328 : 392, 648);
+        c.order = i / 2 % 4;
+        gemm_run(&c);
+    }
+    for (i = 0; i < 4; i++) {                          /* experts with two row blocks and three, in any order */
+        gemm_case_t c = gemm_plain(up, IDS_RANDOM, 9, 9 * 2 * m, 392, 72);
+        c.turn = i;
+        c.batched = i == 3;
         gemm_run(&c);
     }
     for (i = 0; i < 6; i++) {                          /* one row block and two, the last half full or a row more */
@@ -1016,10 +1022,11 @@ static void gemm_blocks(int up, int act, int layout, int turn)
  * tiles than a GPU has multiprocessors, so that persistent blocks take several. */
 static void gemm_many(int up, int kind, int topk, int batched, int turn)
 {
-    gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, now.row->m < 128 ? 136 : turn < 3 ? 264 : 520, 72);
+    const int n = now.row->m < 128 ? 136 : turn < 3 ? 264 : turn < 8 ? 520 : 392;
+    gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, n, 72);
     if (SMALL || !now.row->arch) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
-    if (turn >= 6) c.k = round_up(turn == 6 ? 200 : 1700, now.row->granule);        /* 1700: 14 or 27 steps */
+    if (turn >= 6) c.k = round_up(turn == 7 ? 1700 : 200, now.row->granule);        /* 1700: 14 or 27 steps */
     gemm_run(&c);
 }
 static void gemm_many_tokens(int up)
@@ -1028,6 +1035,8 @@ static void gemm_many_tokens(int up)
         gemm_many(up, IDS_SKEWED, 2, 0, 3);
         gemm_many(up, IDS_EVEN, 2, 0, 6);
         gemm_many(up, IDS_SKEWED, 2, 0, 7);
+        gemm_many(up, IDS_SKEWED, 2, 0, 8);
+        gemm_many(up, IDS_EVEN, 2, 0, 9);
     }
     gemm_many(up, IDS_SKEWED, 2, 0, 0);
     gemm_many(up, IDS_ONE, 1, 0, 1);

@@ -164,9 +164,9 @@ typedef struct moek_gemm_args {
     float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  sm90 rows with m < 128 then   */
     int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
                                          an order that depends on counts.  [MOEK_SPLITS], zeros before.  With m = 128
-                                         the first counts tiles, which blocks (pairs where experts hold many rows) take
-                                         by demand.  down, m = 128: these zeros, counts, a_order and out_order are
-                                         older than the kernel before, even if early                                */
+                                         the first counts tiles, which blocks, or pairs of them, take by demand.  down,
+                                         m = 128: these zeros, counts, a_order and out_order are older than the
+                                         kernel before, even if early                                               */
     int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
     int early;                      /* see above                                                                      */
     void *q;                        /* up, gated, sm90 rows with m = 128 of fp8t and fp8b128; else NULL.  Not NULL:
