@@ -44,7 +44,7 @@ typedef struct moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile {
 
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: tiles are counted by pairs of row
  * blocks, and this is that of one of the two; it is empty if blocks are odd in number and this is behind the last.
- * known: arrives when all but from[] and to[] is there.
+ * known: arrives when all but from[] and to[] is there.  to[] is on its way (cp.async) when this returns.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_down_fp8c_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
                                   int pairs, moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
@@ -82,7 +82,8 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_down_f
     for (i = lane; i < 128; i += 32) {
         const int r = row0 + i;
         at->from[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
-        at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
+        if (r < end && a->out_order) moek_cp_async4_(at->to + i, a->out_order + r);
+        else at->to[i] = r >= end ? -1 : r;
     }
 }
 
@@ -215,7 +216,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
         /* What threads copied, and the copy engine. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 0 + 1);
-        moek_mbar_init_(told + t, 1);
+        moek_mbar_init_(told + t, 33);
         moek_mbar_init_(asked + t, 1);
         moek_mbar_init_(done + t, (a->a_order ? 2 : 0) + 1 + 8);
         moek_mbar_init_(known + t, 1);
@@ -363,6 +364,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
                     if (lane == 0) list[q].e = -1;
                     moek_mbar_arrive_warp_(known + q);
                 }
+                moek_mbar_arrive_copied_(told + q);    /* not waited for: they come behind stages on their way */
                 moek_mbar_arrive_warp_(told + q);
                 if (tile >= all) break;
                 MOEK_NEXT_TILE_
