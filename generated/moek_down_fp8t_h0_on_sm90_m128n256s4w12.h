@@ -134,7 +134,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, u
 MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single, int r0, int r1,
                                     int n, int dtype)
 {
-    enum { HALF = 64 };
+    enum { HALF = 64, AT_ONCE = 8 };
     const int c = moek_here_(threadIdx.x % 4 * 2);
     int i;
     {
@@ -145,14 +145,27 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
     if (a->bias) {
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
-        for (i = 0; i < HALF; i++) {
-            /* A column behind the last is not stored: any bias will do. */
-            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int w_row = min(j0 + column, n - 1);
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
-            sum[reg] += bias;
-            sum[reg + 2] += bias;
-            if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
+        for (i = 0; i < HALF; i += AT_ONCE) {
+            /* All loads of a round are on their way before the first is waited for. */
+            float bias[AT_ONCE];
+            uint16_t t[AT_ONCE];
+            int u;
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) {
+                /* A column behind the last is not stored: any bias will do. */
+                const int column = (i + u) / 2 * 8 + c + u % 2;
+                const int w_row = min(j0 + column, n - 1);
+                t[u] = ((const uint16_t *)a->bias + w_at)[w_row];
+            }
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) bias[u] = moek_from_t_(t[u], dtype);
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) {
+                float *const of = sum + (i + u) / 2 * 4 + u % 2;
+                of[0] += bias[u];
+                of[2] += bias[u];
+            }
+            asm volatile("" ::: "memory");         /* not all loads at once: registers */
         }
     }
     (void)r0; (void)r1; (void)c; (void)single;

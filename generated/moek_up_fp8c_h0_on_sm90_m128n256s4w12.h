@@ -133,7 +133,7 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, uns
 MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single, int r0, int r1,
                                     int n, int dtype)
 {
-    enum { HALF = 64 };
+    enum { HALF = 64, AT_ONCE = 8 };
     const int c = moek_here_(threadIdx.x % 4 * 2);
     const int gated = a->w_rows > n;
     int i;
@@ -141,18 +141,30 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
         const size_t w_at = (size_t)e * a->w_rows;
         const float s0 = r0 < 0 ? 0 : a->a_scale[r0], s1 = r1 < 0 ? 0 : a->a_scale[r1];
         #pragma unroll
-        for (i = 0; i < HALF; i++) {
-            /* A column behind the last is not stored: any bias will do. */
-            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
-                              n - 1);
-            const int w_row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
-                                                         : max(a->gate_first, a->up_first)) + j * a->w_step : j;
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
-            const float scale = (a->w_scale + w_at)[w_row];
-            sum[reg] = sum[reg] * (s0 * scale) + bias;
-            sum[reg + 2] = sum[reg + 2] * (s1 * scale) + bias;
-            if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
+        for (i = 0; i < HALF; i += AT_ONCE) {
+            /* All loads of a round are on their way before the first is waited for. */
+            float scale[AT_ONCE], bias[AT_ONCE];
+            uint16_t t[AT_ONCE];
+            int u;
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) {
+                /* A column behind the last is not stored: any bias will do. */
+                const int column = (i + u) / 2 * 8 + c + u % 2;
+                const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column), n - 1);
+                const int w_row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
+                                                             : max(a->gate_first, a->up_first)) + j * a->w_step : j;
+                scale[u] = (a->w_scale + w_at)[w_row];
+                t[u] = a->bias ? ((const uint16_t *)a->bias + w_at)[w_row] : 0;
+            }
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) bias[u] = moek_from_t_(t[u], dtype);
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) {
+                float *const of = sum + (i + u) / 2 * 4 + u % 2;
+                of[0] = of[0] * (s0 * scale[u]) + bias[u];
+                of[2] = of[2] * (s1 * scale[u]) + bias[u];
+            }
+            asm volatile("" ::: "memory");         /* not all loads at once: registers */
         }
     }
     if (a->act == MOEK_SILU && !(a->limit > 0)) {
