@@ -42,10 +42,16 @@ typedef struct moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
 } moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile;
 
+/* The row of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what lies first in
+ * memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will do. */
+MOEK_DEVICE int moek_down_fp8t_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
+{
+    return min(j0 + i, n - 1);
+}
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
- * known: arrives when all but from[] and to[] is there.
+ * known: arrives when all but the arrays is there.  to[] is on the way (cp.async) when this returns.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_down_fp8t_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
                                   int pairs, moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
@@ -84,16 +90,18 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_down_f
     row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
     row0 += (b - s.block[e]) * 128;
+    const int j0 = column * columns + second * (columns / 2);
     if (lane == 0) {
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
-        at->j0 = column * columns + second * (columns / 2);
+        at->j0 = j0;
     }
     moek_mbar_arrive_warp_(known);
     #pragma unroll
     for (i = lane; i < 128; i += 32) {
         const int r = row0 + i;
         at->from[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
-        at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
+        if (r < end && a->out_order) moek_cp_async4_(at->to + i, a->out_order + r);
+        else at->to[i] = r >= end ? -1 : r;
     }
 }
 
@@ -139,12 +147,12 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, u
     }
 }
 
-/* Scale, bias: this lane's pairs of every 8 columns from j0 on; rows r0, r1 of a.
+/* Scale, bias: this lane's pairs of every 8 columns from j0 on.
  * single: only the first half of `sum` counts. */
-MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single, int r0, int r1,
+MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single,
                                     int n, int dtype)
 {
-    enum { HALF = 64 };
+    enum { HALF = 64, AT_ONCE = 8 };
     const int c = moek_here_(threadIdx.x % 4 * 2);
     int i;
     {
@@ -155,17 +163,23 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
     if (a->bias) {
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
-        for (i = 0; i < HALF; i++) {
-            /* A column behind the last is not stored: any bias will do. */
-            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int w_row = min(j0 + column, n - 1);
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
-            sum[reg] += bias;
-            sum[reg + 2] += bias;
-            if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
+        for (i = 0; i < HALF; i += AT_ONCE) {      /* not all loads at once: registers */
+            uint16_t bias[AT_ONCE];
+            int u;
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++)
+                bias[u] = ((const uint16_t *)a->bias + w_at)[moek_down_fp8t_h0_on_sm90_m128n256s4w12_w_row_(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
+            #pragma unroll
+            for (u = 0; u < AT_ONCE; u++) {
+                float *const of = sum + (i + u) / 2 * 4 + u % 2;
+                const float more = moek_from_t_(bias[u], dtype);
+                of[0] += more;
+                of[2] += more;
+            }
+            asm volatile("" ::: "memory");
         }
     }
-    (void)r0; (void)r1; (void)c; (void)single;
+    (void)c; (void)single;
 }
 
 /* One stage, once it is full: one or both halves, multiplied and added. */
@@ -229,7 +243,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
         /* What threads copied, and the copy engine. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 0 + 1);
-        moek_mbar_init_(told + t, 1);
+        moek_mbar_init_(told + t, 33);
         moek_mbar_init_(asked + t, 1);
         moek_mbar_init_(done + t, (a->a_order ? 2 : 0) + 1 + 8);
         moek_mbar_init_(known + t, 1);
@@ -377,6 +391,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
                     if (lane == 0) list[q].e = -1;
                     moek_mbar_arrive_warp_(known + q);
                 }
+                moek_mbar_arrive_copied_(told + q);    /* not waited for: they come behind stages on their way */
                 moek_mbar_arrive_warp_(told + q);
                 if (tile >= all) break;
                 MOEK_NEXT_TILE_
@@ -386,7 +401,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
         moek_cp_async_wait_(0);
     } else {
         /* ---- Multiply: each warpgroup 64 rows; of a tile that has no more than 64, each one half of the columns. */
-        const int mine = t / 128 - 1, warp = t % 128 / 32, g = lane / 4;
+        const int mine = t / 128 - 1, warp = t % 128 / 32;
         const int dtype = a->dtype;
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
         const uint32_t empty_at = moek_pair_address_(empty, pairs);
@@ -418,7 +433,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
             const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A + half * 16384));
             /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
             const uint32_t w_scale = moek_shared_address_(scales + M + half * 2);
-            const uint32_t x_scale = moek_shared_address_(scales + at + g);
+            const uint32_t x_scale = moek_shared_address_(scales + at + lane / 4);
 #define MOEK_STAGE_(halves, u) \
     moek_down_fp8t_h0_on_sm90_m128n256s4w12_stage_(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
         x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, full + (u), phase, empty_at + 8 * (u), pairs)
@@ -462,7 +477,7 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
-                moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
+                moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
                 moek_mbar_arrive_warp_(done + q);

@@ -78,7 +78,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 90, 384, 231840, moek_up_fp16_h0_on_sm90_m
 MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 90, 384, 228000, moek_up_fp8t_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 90, 384, 228000, moek_up_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_up_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_up_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
@@ -123,7 +123,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 90, 384, 231840, moek_down_fp16_h0_on_sm
 MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 90, 384, 228000, moek_down_fp8t_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 228000, moek_down_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_down_fp8c_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8c\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_down_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },")

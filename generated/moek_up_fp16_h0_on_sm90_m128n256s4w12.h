@@ -87,6 +87,13 @@ typedef struct moek_up_fp16_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[152], to[152];
 } moek_up_fp16_h0_on_sm90_m128n256s4w12_tile;
 
+/* The row of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what lies first in
+ * memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will do. */
+MOEK_DEVICE int moek_up_fp16_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
+{
+    const int gated = a->w_rows > n, j = min(j0 + (gated ? i / 128 * 64 + i % 64 : i), n - 1);
+    return gated ? (i % 128 < 64 ? min(a->gate_first, a->up_first) : max(a->gate_first, a->up_first)) + j * a->w_step : j;
+}
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
@@ -129,9 +136,10 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp16_
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
     row0 += (b - s.block[e]) * 128;
     if (b + 1 < s.block[e + 1]) end = row0 + 128;
+    const int j0 = column * columns + second * (columns / 2);
     if (lane == 0) {
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
-        at->j0 = column * columns + second * (columns / 2);
+        at->j0 = j0;
     }
     #pragma unroll
     for (i = lane; i < 152; i += 32) {
@@ -187,11 +195,11 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, uns
     }
 }
 
-/* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on; rows r0, r1 of a.
+/* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on.
  * Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up, then the other; of that becomes
  * the result in the first's place.
  * single: only the first half of `sum` counts. */
-MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single, int r0, int r1,
+MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single,
                                     int n, int dtype)
 {
     enum { HALF = 64 };
@@ -202,13 +210,9 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {
-            /* A column behind the last is not stored: any bias will do. */
-            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
-                              moek_here_(n) - 1);
-            const int w_row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
-                                                         : max(a->gate_first, a->up_first)) + j * a->w_step : j;
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
+            const int reg = i / 2 * 4 + i % 2;
+            const int row = moek_up_fp16_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i / 2 * 8 + c + i % 2, moek_here_(n));
+            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
             if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
@@ -322,7 +326,7 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
             }
         }
     }
-    (void)r0; (void)r1; (void)c; (void)single;
+    (void)c; (void)single;
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
@@ -638,7 +642,7 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
         moek_cp_async_wait_(0);
     } else {
         /* ---- Multiply: each warpgroup 64 rows; of a tile that has no more than 64, each one half of the columns. */
-        const int mine = t / 128 - 1, warp = t % 128 / 32, g = lane / 4;
+        const int mine = t / 128 - 1, warp = t % 128 / 32;
         const int dtype = MOEK_DTYPE_FP16;
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
         const uint32_t empty_at = moek_pair_address_(empty, pairs);
@@ -743,7 +747,7 @@ moek_up_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp16_h0_
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
-                moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
+                moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
                 moek_mbar_arrive_warp_(done + q);

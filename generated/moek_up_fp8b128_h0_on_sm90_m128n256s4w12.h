@@ -42,6 +42,13 @@ typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
 } moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile;
 
+/* The row of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what lies first in
+ * memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will do. */
+MOEK_DEVICE int moek_up_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
+{
+    const int gated = a->w_rows > n, j = min(j0 + (gated ? i / 128 * 64 + i % 64 : i), n - 1);
+    return gated ? (i % 128 < 64 ? min(a->gate_first, a->up_first) : max(a->gate_first, a->up_first)) + j * a->w_step : j;
+}
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
@@ -83,9 +90,10 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp
     row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
     end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
     row0 += (b - s.block[e]) * 128;
+    const int j0 = column * columns + second * (columns / 2);
     if (lane == 0) {
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
-        at->j0 = column * columns + second * (columns / 2);
+        at->j0 = j0;
     }
     #pragma unroll
     for (i = lane; i < 128; i += 32) {
@@ -177,11 +185,11 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_codes_(const moek_gemm
     }
 }
 
-/* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on; rows r0, r1 of a.
+/* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on.
  * Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up, then the other; of that becomes
  * the result in the first's place.
  * single: only the first half of `sum` counts. */
-MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single, int r0, int r1,
+MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single,
                                     int n, int dtype)
 {
     enum { HALF = 64 };
@@ -192,13 +200,9 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {
-            /* A column behind the last is not stored: any bias will do. */
-            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
-            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
-                              n - 1);
-            const int w_row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
-                                                         : max(a->gate_first, a->up_first)) + j * a->w_step : j;
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[w_row], dtype) : 0;
+            const int reg = i / 2 * 4 + i % 2;
+            const int row = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i / 2 * 8 + c + i % 2, n);
+            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
             if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
@@ -312,7 +316,7 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
             }
         }
     }
-    (void)r0; (void)r1; (void)c; (void)single;
+    (void)c; (void)single;
 }
 
 /* One stage, once it is full: one or both halves, multiplied and added. */
@@ -543,7 +547,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
         moek_cp_async_wait_(0);
     } else {
         /* ---- Multiply: each warpgroup 64 rows; of a tile that has no more than 64, each one half of the columns. */
-        const int mine = t / 128 - 1, warp = t % 128 / 32, g = lane / 4;
+        const int mine = t / 128 - 1, warp = t % 128 / 32;
         const int dtype = a->dtype;
         unsigned char *const page = pages + (t / 32 - 4) * PAGE;
         const uint32_t empty_at = moek_pair_address_(empty, pairs);
@@ -575,7 +579,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A + half * 16384));
             /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
             const uint32_t w_scale = moek_shared_address_(scales + M + half * 2);
-            const uint32_t x_scale = moek_shared_address_(scales + at + g);
+            const uint32_t x_scale = moek_shared_address_(scales + at + lane / 4);
 #define MOEK_STAGE_(halves, u) \
     moek_up_fp8b128_h0_on_sm90_m128n256s4w12_stage_(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
         x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, full + (u), phase, empty_at + 8 * (u), pairs)
@@ -606,7 +610,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
-                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, list[q].from[at + g], list[q].from[at + g + 8], n, dtype);
+                moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
                 if (!cut) {
