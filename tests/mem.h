@@ -11,7 +11,8 @@ static inline void mem_must(cudaError_t error)
 {
     if (error == cudaSuccess) return;
     printf("CUDA: %s\n", cudaGetErrorString(error));
-    exit(2);
+    fflush(stdout);
+    _Exit(2);                                          /* not exit: other threads may be in CUDA, or here, too */
 }
 #else
 #define MEM_CUDA 0

@@ -551,7 +551,8 @@ static void test_paths(rank *k)
     refused(k, g, 0, MOEK_E_CUDA, "sends: rank 1: ");
     all_well();
     older = odd;
-    snprintf(words, sizeof words, "rank 1 has moek %d.4, rank 0 has %d.4", MOEK_VERSION - 1, (int)MOEK_VERSION);
+    snprintf(words, sizeof words, "rank 1 has moek %d.%d, rank 0 has %d.%d", MOEK_VERSION - 1,
+             (int)MOEK_EP_WIRE_VERSION_, (int)MOEK_VERSION, (int)MOEK_EP_WIRE_VERSION_);
     refused(k, g, 0, MOEK_E_MISMATCH, words);
     older = 0;
 }

@@ -36,13 +36,29 @@ static MOEK_UNUSED void *moek_driver_function_(const char *name)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((early) ? moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, &(args)) \
              : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
+/* Is this device's code of sm_90 or later?  Older code does not wait for the kernel ahead (moek_grid_wait_). */
+static MOEK_UNUSED int moek_code_waits_(void)
+{
+#ifdef __CUDA_ARCH_LIST__
+    static const int list[] = { __CUDA_ARCH_LIST__ };                  /* ascending */
+    int device = 0, major = 0, minor = 0, best = 0;
+    if (list[0] >= 900) return 1;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) return 0;
+    for (const int code : list) if (code <= 100 * major + 10 * minor) best = code;
+    return best >= 900;
+#else
+    return 1;
+#endif
+}
 static MOEK_UNUSED moek_status moek_launch_with_(const void *kernel, dim3 grid, int threads, int shared,
                                                  moek_stream stream, int early, unsigned cluster, const void *args)
 {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[2] = {};
     void *list[1] = { (void *)args };
-    if (early) {
+    if (early && moek_code_waits_()) {
         attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }

@@ -104,13 +104,14 @@ typedef struct moek_ep_ipc_ {
 static moek_ep_ipc_ moek_ep_ipc_of_(void *window)
 {
     const void *random = (const void *)getauxval(AT_RANDOM);          /* 16 bytes, anew in each exec */
-    const char *const start = window ? moek_ep_start_of_(window) : NULL;
+    const char *start;
     moek_ep_ipc_ m;
     memset(&m, 0, sizeof m);
     m.window = window;
     if (random) memcpy(m.process, random, sizeof m.process);
     m.process[0] += (uint64_t)getpid();
     m.status = cudaIpcGetMemHandle(&m.handle, window);
+    start = window ? moek_ep_start_of_(window) : NULL;                 /* behind that: this thread has a context now */
     if (m.status == cudaSuccess && !start) m.status = cudaErrorNotSupported;
     m.at = start ? (uint64_t)((char *)window - start) : 0;
     return m;
@@ -160,10 +161,13 @@ moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather g
 
 void moek_ep_ipc_close(int ranks, void *window, void **base)
 {
-    int p;
+    int p, device = 0;
+    /* Where windows begin is asked of a context, which this thread may not have yet. */
+    if (cudaGetDevice(&device) == cudaSuccess) (void)cudaSetDevice(device);
     for (p = 0; p < ranks; p++) {
         void *const start = base[p] && base[p] != window ? moek_ep_start_of_(base[p]) : NULL;
-        if (base[p] && base[p] != window && cudaIpcCloseMemHandle(start ? start : base[p]) != cudaSuccess)
+        if (base[p] && base[p] != window && (!start || cudaIpcCloseMemHandle(start) != cudaSuccess) &&
+            cudaIpcCloseMemHandle(base[p]) != cudaSuccess)
             (void)cudaGetLastError();                  /* of this process: it was not mapped */
         base[p] = NULL;
     }

@@ -248,7 +248,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-enum { MOEK_EP_WIRE_VERSION_ = 4 };                    /* of what ranks say to each other */
+enum { MOEK_EP_WIRE_VERSION_ = 5 };                    /* of what ranks say to each other */
 /* What must be the same on all ranks: X(name, value). */
 #define MOEK_EACH_EP_HELLO_(X) \
     X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("hidden", ep->hidden) \

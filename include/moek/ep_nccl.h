@@ -96,10 +96,11 @@ static moek_status moek_ep_nccl_hear_(moek_ep_nccl *w, const void *mine, void *a
              "another one", w->timeout_ms);
 }
 
+/* Before 105 a status was in the place of the versions: wire is 0 there.  Such a rank prints `why`. */
 typedef struct moek_ep_nccl_vote_ {
     int32_t version, wire;                             /* MOEK_VERSION; MOEK_EP_WIRE_VERSION_ */
-    int64_t status;
     char why[MOEK_EP_NCCL_SAY_ - 16];
+    int64_t status;
 } moek_ep_nccl_vote_;
 typedef char moek_ep_nccl_vote_fits_[sizeof(moek_ep_nccl_vote_) == MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
@@ -112,11 +113,13 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
     mine.version = MOEK_EP_NCCL_VERSION_; mine.wire = MOEK_EP_WIRE_VERSION_;
     mine.status = status;
     if (status != MOEK_OK) memcpy(mine.why, own, strlen(own) < sizeof mine.why ? strlen(own) : sizeof mine.why - 1);
+    else snprintf(mine.why, sizeof mine.why, "it has moek %d.%d", (int)mine.version, (int)mine.wire);
     if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
     for (p = 0; p < w->ranks; p++)
         if (all[p].version != all[0].version || all[p].wire != all[0].wire)
-            MOEK_NO_(why, MOEK_E_MISMATCH, "rank %d has moek %d.%d, rank 0 has %d.%d", p, (int)all[p].version,
-                     (int)all[p].wire, (int)all[0].version, (int)all[0].wire);
+            MOEK_NO_(why, MOEK_E_MISMATCH, "rank %d has moek %d.%d, rank 0 has %d.%d%s", p, (int)all[p].version,
+                     (int)all[p].wire, (int)all[0].version, (int)all[0].wire,
+                     all[p].wire && all[0].wire ? "" : " (one is older than 105)");
     for (p = 0; p < w->ranks; p++)
         if (all[p].status != MOEK_OK) MOEK_NO_(why, (moek_status)all[p].status, "rank %d: %s", p, all[p].why);
     return MOEK_OK;
