@@ -96,7 +96,8 @@ MOEK_DEVICE int moek_down_bf16_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_a
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
- * known: arrives when all but the arrays is there.  to[] is on the way (cp.async) when this returns.
+ * known: arrives when all but the arrays is there.  to[] is on the way
+ * (cp.async) when this returns.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_down_bf16_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
                                   int pairs, moek_down_bf16_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
@@ -209,8 +210,8 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {
-            const int reg = i / 2 * 4 + i % 2;
-            const int row = moek_down_bf16_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i / 2 * 8 + c + i % 2, n);
+            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
+            const int row = min(j0 + column, n - 1);
             const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;

@@ -51,7 +51,8 @@ MOEK_DEVICE int moek_down_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(const moek_gem
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
- * known: arrives when all but the arrays is there.  to[] is on the way (cp.async) when this returns.
+ * known: arrives when all but the arrays is there.  to[] is on the way
+ * (cp.async) when this returns.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
                                   int pairs, moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
@@ -260,6 +261,9 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
+    /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
+    if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
+        pairs |= 4 * s.block[a->experts] >= 5 * a->experts;
     if (t < STAGES) {
         moek_mbar_init_(empty + t, 8 << pairs);                        /* warps, of both blocks */
         moek_mbar_init_fence_();

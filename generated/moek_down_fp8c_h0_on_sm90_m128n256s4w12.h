@@ -37,7 +37,7 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_t
 }
 
 /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the cluster
- * has the same weights; narrow: half of the columns; rows of a and of out (-1: none); scales of rows of w.  In shared memory. */
+ * has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
 typedef struct moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
     float w_scale[256];
@@ -52,7 +52,8 @@ MOEK_DEVICE int moek_down_fp8c_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_a
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
- * known: arrives when all but the arrays is there.  to[] and w_scale[] are on the way (cp.async) when this returns.
+ * known: arrives when all but the arrays is there.  to[] and w_scale[] are on the way
+ * (cp.async) when this returns.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_down_fp8c_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
                                   int pairs, moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
@@ -265,6 +266,9 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
+    /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
+    if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
+        pairs |= 4 * s.block[a->experts] >= 5 * a->experts;
     if (t < STAGES) {
         moek_mbar_init_(empty + t, 8 << pairs);                        /* warps, of both blocks */
         moek_mbar_init_fence_();

@@ -173,8 +173,8 @@ MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_pa
     return before < p->a.topk_groups;
 }
 
-/* The same of more than 32 groups, which lanes do not keep apart: keys of those that go fall to -Inf.  group: shared,
- * [groups] of this warp.  Returns 0 if no group is finite. */
+/* The same of groups that lanes do not keep apart (more than 32, or too large for theirs): keys of those that go fall
+ * to -Inf.  group: shared, [groups] of this warp.  Returns 0 if no group is finite. */
 MOEK_DEVICE int moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uint32_t *key, uint32_t *group, int lane, const int V)
 {
     const unsigned all = 0xffffffff;
@@ -283,7 +283,7 @@ MOEK_DEVICE float moek_route_on_sm80_w1_normalize(const moek_route_args *a, floa
 
 MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params *p, float *score, const int V)
 {
-    MOEK_SHARED_(uint32_t, group);                                   /* more than 32 groups: [groups] */
+    MOEK_SHARED_(uint32_t, group);                                   /* many_groups: [groups] */
     __shared__ int32_t chosen[32];                                   /* their places in score */
     const moek_route_args *const a = &p->a;
     const int lane = threadIdx.x, token = blockIdx.x, slots = a->topk + a->shared, mask = (1 << p->shift) - 1;
@@ -318,8 +318,8 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
             place[i] = i * 32 + lane;
             score[i * 32 + lane] = x[i];
         }
-        if (a->groups > 32) found = moek_route_on_sm80_w1_many_groups(a, key, group, lane, V);
-        else if (a->groups > 1) moek_route_on_sm80_w1_two_best(key, &two[0], &two[1], V);
+        if (p->groups < a->groups) found = moek_route_on_sm80_w1_many_groups(a, key, group, lane, V);
+        else if (p->groups > 1) moek_route_on_sm80_w1_two_best(key, &two[0], &two[1], V);
         moek_route_on_sm80_w1_sort(key, place, V);
         if (p->groups > 1 && !moek_route_on_sm80_w1_group_stays(p, two[0], two[1], lane, &found)) {
             #pragma unroll
@@ -390,13 +390,14 @@ MOEK_LAUNCHER moek_route_on_sm80_w1(const void *args, moek_stream stream)
     if (a->tokens < 1) return MOEK_OK;
     p.a = *a;
     p.groups = a->groups > 1 && a->groups <= 32 ? a->groups : 1;
-    p.size = a->experts / p.groups;
     for (p.shift = 5; p.groups << p.shift > 32; p.shift--) continue;
+    if (a->experts / p.groups > 32 << p.shift) p.groups = 1, p.shift = 5;      /* lanes of a group would not hold it */
+    p.size = a->experts / p.groups;
     lanes = 1 << p.shift;
     element = a->logits_dtype == MOEK_DTYPE_BF16 || a->logits_dtype == MOEK_DTYPE_FP16 ? 2 : 4;
     p.whole = p.size % 4 == 0 && (size_t)a->logits % (4 * element) == 0;
     p.whole_bias = p.size % 4 == 0 && (size_t)a->bias % 16 == 0;
-    shared = a->groups > 32 ? 4 * a->groups : 0;
+    shared = p.groups < a->groups ? 4 * a->groups : 0;
 #define MOEK_ROUTE_(kernel) MOEK_CHAIN_(kernel, dim3((unsigned)a->tokens), 32, shared, stream, a->early, p)
     if (p.size <= 4 * lanes) return MOEK_ROUTE_(moek_route_on_sm80_w1_4_k);
     if (p.size <= 8 * lanes) return MOEK_ROUTE_(moek_route_on_sm80_w1_8_k);

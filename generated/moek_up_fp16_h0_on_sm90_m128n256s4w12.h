@@ -92,7 +92,8 @@ typedef struct moek_up_fp16_h0_on_sm90_m128n256s4w12_tile {
 MOEK_DEVICE int moek_up_fp16_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
 {
     const int gated = a->w_rows > n, j = min(j0 + (gated ? i / 128 * 64 + i % 64 : i), n - 1);
-    return gated ? (i % 128 < 64 ? min(a->gate_first, a->up_first) : max(a->gate_first, a->up_first)) + j * a->w_step : j;
+    const int first = i % 128 < 64 ? min(a->gate_first, a->up_first) : max(a->gate_first, a->up_first);
+    return gated ? first + j * a->w_step : j;
 }
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
@@ -210,8 +211,11 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {
-            const int reg = i / 2 * 4 + i % 2;
-            const int row = moek_up_fp16_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i / 2 * 8 + c + i % 2, moek_here_(n));
+            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
+            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
+                              moek_here_(n) - 1);
+            const int row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
+                                                       : max(a->gate_first, a->up_first)) + j * a->w_step : j;
             const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;

@@ -47,7 +47,8 @@ typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile {
 MOEK_DEVICE int moek_up_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
 {
     const int gated = a->w_rows > n, j = min(j0 + (gated ? i / 128 * 64 + i % 64 : i), n - 1);
-    return gated ? (i % 128 < 64 ? min(a->gate_first, a->up_first) : max(a->gate_first, a->up_first)) + j * a->w_step : j;
+    const int first = i % 128 < 64 ? min(a->gate_first, a->up_first) : max(a->gate_first, a->up_first);
+    return gated ? first + j * a->w_step : j;
 }
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
@@ -200,8 +201,11 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {
-            const int reg = i / 2 * 4 + i % 2;
-            const int row = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i / 2 * 8 + c + i % 2, n);
+            const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
+            const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
+                              n - 1);
+            const int row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
+                                                       : max(a->gate_first, a->up_first)) + j * a->w_step : j;
             const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
@@ -402,6 +406,9 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     moek_grid_go_();
     s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
+    /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
+    if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
+        pairs |= 4 * s.block[a->experts] >= 5 * a->experts;
     if (t < STAGES) {
         moek_mbar_init_(empty + t, 8 << pairs);                        /* warps, of both blocks */
         moek_mbar_init_fence_();

@@ -211,7 +211,8 @@ typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek
 typedef struct moek_args {
     int tokens;                       /* 0 .. max_tokens; 0 does nothing (and takes part in an exchange)              */
     const void *x;                    /* [tokens][hidden] T                                                           */
-    const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given */
+    const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given.
+                                         The kernel ahead in the stream ends after those ahead of it                  */
     int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
     float *topk_weights;              /*   the range count as -1, "nobody" (the CPU rows refuse them).  Else written,
                                            if not NULL                                                                */
@@ -346,7 +347,8 @@ typedef struct moek_step {
                                          between them.  A part that puts a kernel there sets it to 0                  */
     /* workspaces, 256-byte aligned */
     void *prepare_workspace, *experts_workspace;
-    int routed;                       /* moek_run: routing was launched, nothing of a caller's since then             */
+    int routed;                       /* moek_run: routing was launched, nothing of a caller's since then.  A part that
+                                         puts a kernel there sets it to 0                                            */
 } moek_step;
 
 moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */

@@ -55,41 +55,48 @@ static int late_can(void)
     mem_must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     return major >= 9;
 }
+typedef struct late_array { unsigned char *at, *there; size_t bytes; } late_array;   /* an input, and what is in it */
+typedef struct late_arrays { late_array of[3]; int count; } late_arrays;
 /* A kernel that lets the next one begin at once, and writes only 20 us later what that one reads. */
-static __global__ void late_k(unsigned char *to, const unsigned char *from, size_t n)
+static __global__ void late_k(late_arrays late)
 {
     size_t i;
+    int j;
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
     for (i = 0; i < 20; i++) __nanosleep(1000);
 #endif
-    for (i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
+    for (j = 0; j < late.count; j++)
+        for (i = threadIdx.x; i < late.of[j].bytes; i += blockDim.x) late.of[j].at[i] = late.of[j].there[i];
 }
-static unsigned char *late_at, *late_bytes_there;      /* an input, and what is in it, for the time being */
-static size_t late_bytes;
+static late_arrays late;
 static void late_before(const void *args)
 {
+    int j;
     (void)args;
-    mem_must(cudaMemcpy(late_bytes_there, late_at, late_bytes, cudaMemcpyDeviceToDevice));
-    mem_must(cudaMemset(late_at, 0xff, late_bytes));
+    for (j = 0; j < late.count; j++) {
+        mem_must(cudaMemcpy(late.of[j].there, late.of[j].at, late.of[j].bytes, cudaMemcpyDeviceToDevice));
+        mem_must(cudaMemset(late.of[j].at, 0xff, late.of[j].bytes));
+    }
     mem_must(cudaDeviceSynchronize());
-    late_k<<<1, 1024, 0, (cudaStream_t)now.stream>>>(late_at, late_bytes_there, late_bytes);
+    late_k<<<1, 1024, 0, (cudaStream_t)now.stream>>>(late);
     mem_must(cudaGetLastError());
 }
-/* Until late_end: what `host` stands for, and lies at `there`, is late. */
+/* Until late_end: what `host` stands for, and lies at `there`, is late; up to three of them. */
 static void late_begin(const void *there, const void *host)
 {
     static cudaStream_t stream;
+    late_array *const a = &late.of[late.count++];
     if (!stream) mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    late_at = (unsigned char *)there;
-    late_bytes = rows_find(host)->bytes;
-    late_bytes_there = (unsigned char *)mem_alloc(now.row->arch, late_bytes);
+    a->at = (unsigned char *)there;
+    a->bytes = rows_find(host)->bytes;
+    a->there = (unsigned char *)mem_alloc(now.row->arch, a->bytes);
     now.before = late_before, now.stream = stream;
 }
 static void late_end(void)
 {
     now.before = NULL, now.stream = NULL;
-    mem_free(now.row->arch, late_bytes_there);
+    while (late.count) mem_free(now.row->arch, late.of[--late.count].there);
 }
 #else
 static int late_can(void) { return 0; }
@@ -301,7 +308,7 @@ static void test_route(void)
     static const int grouped[][4] = {
         { 256, 8, 8, 4 }, { 16, 2, 8, 2 }, { 128, 2, 8, 2 }, { 160, 6, 8, 3 }, { 384, 8, 1, 1 },
         { 64, 6, 4, 1 }, { 60, 4, 6, 5 }, { 1024, 8, 32, 4 }, { 512, 22, 1, 1 }, { 48, 8, 2, 2 },
-        { 1024, 8, 64, 5 }, { 120, 4, 40, 7 }, { 96, 6, 12, 5 },
+        { 1024, 8, 64, 5 }, { 120, 4, 40, 7 }, { 96, 6, 12, 5 }, { 720, 8, 9, 3 }, { 1020, 8, 3, 2 }, { 800, 8, 20, 7 },
     };
     int m, e, k, i, turn = 0;
     for (m = 0; m < COUNT(route_methods); m++) {
@@ -817,7 +824,7 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
     gemm_launch_as(*h, h, up, size, exact);
 }
 #if MEM_CUDA
-/* Launched early, behind a kernel that has not written a yet: the same bits. */
+/* Launched early, behind a kernel that has not written a and its scales yet: the same bits. */
 static void gemm_late(const moek_gemm_args *h)
 {
     moek_gemm_args d = *h;
@@ -826,6 +833,7 @@ static void gemm_late(const moek_gemm_args *h)
     d.early = 1;
     gemm_move(&d);
     late_begin(d.a, h->a);
+    if (h->a_scale) late_begin(d.a_scale, h->a_scale);
     if (launch_twice(&d)) rows_same("out behind a late kernel", h->out, want);
     else free(want);
     late_end();

@@ -141,7 +141,8 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
         a.zero = (int32_t *)step->experts_workspace;
         a.zeros = 2 * MOEK_SPLITS;
     }
-    if (!self_sorts && plan->arch >= 90 && step->routed) a.early = a.row_weight ? 1 : 2;      /* 2: beside routing */
+    if (!self_sorts && plan->arch >= 90 && step->routed && plan->prepare_finalize == &moek_local)
+        a.early = a.row_weight ? 1 : 2;      /* 2: beside routing */
     step->a = w.a.q;
     step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
     return plan->quant->launch(&a, stream);

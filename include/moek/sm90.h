@@ -21,7 +21,8 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
 /* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
  * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, both
  * 1: `rows` of gate and up together, 8 by 8, in groups of 8; both 2: half of `rows` of what lies first, then of the
- * other.  But for groups of 8 all rows are one group.  0 lies outside. */
+ * other.  But for groups of 8 all rows are one group.  0 lies outside.  Streams of weights (1) are faster without L2's
+ * promotion to 256 bytes, tiles that share them (2) with it (bench/NOTES.md). */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
                                                 int both)
 {
@@ -41,7 +42,8 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
     if (!encode) return MOEK_E_CUDA;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
                   size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
+                  both == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
 
