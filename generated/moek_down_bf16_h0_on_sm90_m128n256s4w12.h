@@ -87,12 +87,6 @@ typedef struct moek_down_bf16_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[152], to[152];
 } moek_down_bf16_h0_on_sm90_m128n256s4w12_tile;
 
-/* The row of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what lies first in
- * memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will do. */
-MOEK_DEVICE int moek_down_bf16_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
-{
-    return min(j0 + i, n - 1);
-}
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
@@ -209,7 +203,7 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
     if (a->bias) {
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
-        for (i = 0; i < HALF; i++) {
+        for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
             const int row = min(j0 + column, n - 1);
             const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;

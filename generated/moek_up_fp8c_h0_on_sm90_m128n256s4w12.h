@@ -177,7 +177,7 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
     if (a->bias) {
         const size_t w_at = (size_t)e * a->w_rows;
         #pragma unroll
-        for (i = 0; i < HALF; i++) {
+        for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
             const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
                               n - 1);

@@ -214,7 +214,7 @@ static void route_check_token(const moek_route_args *a, int t, const int32_t *id
     if (route_sparse_close(a, s, ids)) return;
     ref_route_weights(a, s, ids, uniform, w);
     for (k = 0; k < a->topk; k++) {
-        /* A score may be no more than a denormal float: off by half of 2^-149, however small it is. */
+        /* A score may be no more than a denormal float: off by up to 2^-149, however small it is. */
         const double score = fabs(s[ids[k]]), few_bits = score < 1e-38 ? fmin(ldexp(1, -149) / (score + 1e-60), 1) : 0;
         const double allow = (1e-5 + few_bits) * fabs(w[k]) + 1e-30, error = fabs(weights[k] - w[k]);
         worse(error / allow);
