@@ -5,6 +5,7 @@
  * bits. */
 #ifndef ROWS_H
 #define ROWS_H
+#include "../bench/clock.h"
 #include "check.h"
 #include "mem.h"
 #include "ref.h"
@@ -19,13 +20,17 @@ static struct {
     const moek_kernel *row;
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
-    double worst;                                      /* error over tolerance */
+    double worst, start;                               /* error over tolerance; of the row, in seconds */
     void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
     moek_stream stream;
     char what[160];                                    /* the case, for messages */
 } now;
 
-static int rows_tell;                                  /* each case, before it runs: which one hangs? */
+static int rows_tell;                                  /* each case, before it runs: which one hangs, which is slow? */
+static inline void rows_say(const char *what)
+{
+    if (rows_tell) fprintf(stderr, "%8.2f s  %s: %s\n", seconds() - now.start, now.row->name, what);
+}
 
 static inline void *rows_buffer_new(size_t bytes, int kind)
 {
@@ -101,7 +106,7 @@ static inline int launch_twice(const void *args)
 {
     int i, clean = 1;
     now.cases++;
-    if (rows_tell) fprintf(stderr, "%s: %s\n", now.row->name, now.what);
+    rows_say(now.what);
     if (!rows_launch(args, 0) || !rows_launch(args, 1)) return 0;
     for (i = 0; i < now.buffers; i++) {
         const rows_buffer *b = &now.buffer[i];

@@ -3,10 +3,13 @@
  *   cc -std=c99 -O2 -Iinclude tests/test_rows.c -lm -o rows              the CPU rows
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/test_rows.c -o rows        those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases
- *   ./rows [-v] [WORD ...]                       only rows whose name holds every word; -v: tells each case before it
+ *   ./rows [-v] [WORD ...]             only rows whose name holds every word; -v: tells each case before it, and when
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
- * parts of what is allowed (where not all must be exact). */
+ * parts of what is allowed (where not all must be exact), and its seconds. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 199309L                        /* clock_gettime */
+#endif
 #ifdef MOEK_EMU
 #include "emu.h"
 #endif
@@ -824,6 +827,7 @@ static void gemm_launch_as(moek_gemm_args d, const moek_gemm_args *h, int up, si
         gemm_want.y = (double *)ref_alloc(size * sizeof(double));
         gemm_want.slack = (double *)ref_alloc(size * sizeof(double));
         for (i = 0; i < size; i++) gemm_want.y[i] = REF_UNWRITTEN;
+        rows_say("the reference");
         (up ? ref_up : ref_down)(h, now.row->quant, gemm_want.y, gemm_want.slack);
         if (exact) memset(gemm_want.slack, 0, size * sizeof(double));
     }
@@ -1424,6 +1428,7 @@ static void test_row(const moek_kernel *row)
     const int failed = check_failed;
     memset(&now, 0, sizeof now);
     now.row = row;
+    now.start = seconds();
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
     ref_products_error = row->arch == 90 && row->quant >= MOEK_FP8T ? ldexp(1.25, -12) : 0;    /* the most seen: 1.04 */
     switch (row->op) {
@@ -1437,7 +1442,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_LAYER:   now.row->m == 4 ? test_layer_few() : test_layer(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }
-    printf("%-44s %5d cases  worst %.3f  %s\n", row->name, now.cases, now.worst,
+    printf("%-44s %5d cases  worst %.3f, %.1f s  %s\n", row->name, now.cases, now.worst, seconds() - now.start,
            check_failed == failed ? "ok" : "FAILED");
     fflush(stdout);
 }
