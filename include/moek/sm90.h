@@ -307,6 +307,40 @@ MOEK_DEVICE void moek_count_ids_(uint16_t *to, int *counts, const int32_t *ids, 
     moek_place_ids_(to, NULL, counts, ids, slots, experts);
 }
 
+/* By all threads: how many slots each expert has. */
+MOEK_DEVICE void moek_tally_ids_(int *counts, const int32_t *ids, int slots, int experts)
+{
+    enum { DEPTH = 4 };
+    const int aligned = ((size_t)ids & 15) == 0;
+    int i, d;
+    for (i = threadIdx.x; i < experts; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    for (i = 4 * threadIdx.x; i < slots; i += 4 * DEPTH * blockDim.x) {
+        int4 id[DEPTH];
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) {
+            const int at = i + 4 * d * (int)blockDim.x;
+            id[d] = make_int4(-1, -1, -1, -1);
+            if (aligned && at + 4 <= slots) {
+                id[d] = *(const int4 *)(ids + at);
+            } else {
+                if (at < slots) id[d].x = ids[at];
+                if (at + 1 < slots) id[d].y = ids[at + 1];
+                if (at + 2 < slots) id[d].z = ids[at + 2];
+                if (at + 3 < slots) id[d].w = ids[at + 3];
+            }
+        }
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) {
+            if ((uint32_t)id[d].x < (uint32_t)experts) atomicAdd(&counts[id[d].x], 1);
+            if ((uint32_t)id[d].y < (uint32_t)experts) atomicAdd(&counts[id[d].y], 1);
+            if ((uint32_t)id[d].z < (uint32_t)experts) atomicAdd(&counts[id[d].z], 1);
+            if ((uint32_t)id[d].w < (uint32_t)experts) atomicAdd(&counts[id[d].w], 1);
+        }
+    }
+    __syncthreads();
+}
+
 /* By a warp: the slots of expert e in their order, from number `first` on, at most m, each divided by `div`. */
 MOEK_DEVICE void moek_slots_of_(int *list, const uint16_t *ids, int slots, int e, int first, int m, int div)
 {
