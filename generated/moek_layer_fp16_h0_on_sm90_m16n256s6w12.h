@@ -30,6 +30,23 @@ MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_mma_(float *d, uint64_t
                  : "l"(a), "l"(b), "r"(add));
 }
 
+/* How tiles of up and down are taken: how many there are, whether by demand; in how many pieces of k those of up;
+ * stages that may be on their way. */
+typedef struct moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan { int all[2], demand[2], pieces, inflight; } moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan;
+MOEK_DEVICE moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan_(const moek_layer_fp16_h0_on_sm90_m16n256s6w12_params *p, int row_blocks)
+{
+    enum { PIECES = 4 };
+    const int blocks = (int)gridDim.x, up = row_blocks * p->size[0].tiles, down = row_blocks * p->size[1].tiles;
+    moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan plan;
+    plan.all[0] = up; plan.all[1] = down;
+    plan.demand[1] = down >= 2 * blocks && !p->a.equal;
+    plan.demand[0] = up >= (plan.demand[1] ? 1 : 6) * blocks && !p->a.equal;     /* is there what to go on with? */
+    plan.pieces = !plan.demand[1] || p->size[0].steps < 16 || 3 * up > PIECES * blocks ? 1
+                : up <= blocks ? PIECES : 3;
+    if (plan.pieces > 1) plan.demand[0] = 1;
+    plan.inflight = plan.demand[0] && plan.pieces == 1 ? 4 : 2;
+    return plan;
+}
 /* n / pieces, which are 3 or 4; n < 2^16. */
 MOEK_DEVICE int moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(int n, int pieces) { return (int)((unsigned)n * (pieces == 3 ? 43691 : 32768) >> 17); }
 
@@ -76,6 +93,72 @@ MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_tile_(const moek_layer_
     at->row0 = s.row[at->e] + (at->b - s.block[at->e]) * 16;
     at->end = s.row[at->e + 1];
     at->j0 = at->j * z->columns;
+}
+
+/* Stages of up that are asked for as soon as a block's first tile is known. */
+enum { MOEK_LAYER_FP16_H0_ON_SM90_M16N256S6W12_AHEAD = 2 };
+/* By 128 threads, of which this is t: counts -> rows, row blocks, [MOEK_SM90_EXPERTS + 1] each; the expert of each row
+ * block.  Whoever has the expert of our first tile asks for its first weights, if tiles are taken by demand. */
+MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_schedule_(const moek_layer_fp16_h0_on_sm90_m16n256s6w12_params *p, const int *counts, int *row, uint16_t *expert,
+                                      unsigned char *ring, uint64_t *landed, int t)
+{
+    int *const block = row + MOEK_SM90_EXPERTS + 1;
+    int2 *const sums = (int2 *)(block + MOEK_SM90_EXPERTS + 1);            /* of a warp each */
+    const int experts = p->up.experts, lane = t % 32, each = (experts + 127) / 128;
+    int rows = 0, blocks = 0, my_rows, my_blocks, at = -1, j0 = 0, step = 0, until = p->size[0].steps, i, n, by;
+    moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan plan;
+    for (i = t * each; i < t * each + each && i < experts; i++) {
+        n = counts[i];
+        rows += n;
+        blocks += (n + 15) / 16;
+    }
+    my_rows = rows; my_blocks = blocks;
+    #pragma unroll
+    for (by = 1; by < 32; by *= 2) {
+        const int r = __shfl_up_sync(0xffffffff, rows, by), b = __shfl_up_sync(0xffffffff, blocks, by);
+        if (lane >= by) { rows += r; blocks += b; }
+    }
+    if (lane == 31) sums[t / 32] = make_int2(rows, blocks);
+    moek_named_wait_(4, 128);
+    rows -= my_rows; blocks -= my_blocks;
+    n = 0;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const int2 sum = sums[i];
+        if (i < t / 32) { rows += sum.x; blocks += sum.y; }
+        n += sum.y;
+    }
+    plan = moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan_(p, n);
+    if (plan.demand[0] && (int)blockIdx.x < plan.all[0] * plan.pieces) {
+        int tile = blockIdx.x;
+        if (plan.pieces > 1) {
+            const int part = tile - moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(tile, plan.pieces) * plan.pieces;
+            tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(tile, plan.pieces);
+            step = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
+            until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
+        }
+        at = (int)moek_over_(tile, p->size[0].over_tiles);
+        j0 = (tile - at * p->size[0].tiles) * p->size[0].columns;
+    }
+    for (i = t * each; i < t * each + each && i < experts; i++) {
+        row[i] = rows;
+        block[i] = blocks;
+        n = counts[i];
+        rows += n;
+        n = (n + 15) / 16;
+        if (at >= blocks && at < blocks + n) {
+            const uint64_t policy = moek_evict_first_();
+            const int gated = p->up.w_rows > p->up.n;
+            #pragma unroll 1
+            for (by = 0; by < min(MOEK_LAYER_FP16_H0_ON_SM90_M16N256S6W12_AHEAD, until - step); by++) {
+                moek_mbar_arrive_expect_(landed + by, 32768);
+                moek_tma_weights_(ring + by * 34816 + 2048, &p->w_up, landed + by, policy,
+                                  (step + by) * 64, gated ? 0 : j0, 0, gated ? j0 / 8 : 0, i);
+            }
+        }
+        for (; n; n--) expert[blocks++] = (uint16_t)i;
+        if (i == experts - 1) { row[experts] = rows; block[experts] = blocks; }
+    }
 }
 
 /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], columns 2q and 2q + 1 of each 8 rows of a. */
@@ -240,60 +323,68 @@ MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_down_finish_(const moek
     }
 }
 
-/* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine; `at_once` (a constant, 1 or
- * 2) such at once. */
-MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_combine_(const moek_layer_fp16_h0_on_sm90_m16n256s6w12_params *p, const uint16_t *ids, const float *weights, int t,
-                                     const int at_once)
+/* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine.  Rows come by way of the
+ * ring, PARTS times DEPTH of them ahead.  No branch stands between loads, or between sums: a row that is nobody's is
+ * zeros, and its weight 0.  dtype: of rows and y, a constant. */
+MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_combine_(const moek_layer_fp16_h0_on_sm90_m16n256s6w12_params *p, const uint16_t *ids, const float *weights,
+                                     unsigned char *ring, int t, const int dtype)
 {
-    enum { DEPTH = 8 };
+    enum { DEPTH = 8, PARTS = 6, BYTES = DEPTH * 512 };
     const moek_layer_args *const a = &p->a;
-    const int hidden = p->down.n, dtype = p->up.dtype, tokens = a->tokens, by = 8 * gridDim.x;
+    const int hidden = p->down.n, topk = a->topk, tokens = a->tokens, by = 8 * gridDim.x;
     const int all = p->size[1].tiles * tokens;
-    int i0, i, k, d, j;
+    unsigned char *const mine = ring + t / 32 * PARTS * BYTES + t % 32 * 16;
+    int next = blockIdx.x + t / 32 * gridDim.x, next_k = 0, put = 0;       /* asked for next */
+    int item = next, k = 0, got = 0, ahead, d, j;
+    float sum[8] = {0}, x[8];
     #pragma unroll 1
-    for (i0 = blockIdx.x + t / 32 * gridDim.x; i0 < all; i0 += by * at_once) {
-        float sum[2][8] = {{0}}, x[8];
-        int token[2], column[2];
-        #pragma unroll
-        for (i = 0; i < at_once; i++) {
-            const int item = i0 + i * by, part = (int)moek_over_(item, p->tokens);
-            token[i] = item - part * tokens;
-            column[i] = part * 256 + t % 32 * 8;
-        }
-        #pragma unroll 1
-        for (k = 0; k < a->topk; k += DEPTH) {
-            moek_words_ from[2][DEPTH];
+    for (ahead = 0; item < all; ahead++) {
+        if (next < all) {
+            const int part = (int)moek_over_(next, p->tokens), token = next - part * tokens;
+            const int column = part * 256 + t % 32 * 8;
             #pragma unroll
-            for (i = 0; i < at_once; i++)
-                #pragma unroll
-                for (d = 0; d < DEPTH; d++) {
-                    const int slot = token[i] * a->topk + k + d;
-                    if (column[i] < hidden && k + d < a->topk && ids[slot] != 0xffff)
-                        from[i][d] = moek_load_l2_((const uint16_t *)p->down.out + (size_t)slot * hidden + column[i]);
-                }
-            #pragma unroll
-            for (i = 0; i < at_once; i++)
-                #pragma unroll
-                for (d = 0; d < DEPTH; d++) {
-                    const int slot = token[i] * a->topk + k + d;
-                    if (column[i] < hidden && k + d < a->topk && ids[slot] != 0xffff) {
-                        const float weight = weights[slot];
-                        moek_from_t8_(x, from[i][d], dtype);
-                        #pragma unroll
-                        for (j = 0; j < 8; j++) sum[i][j] += weight * x[j];
-                    }
-                }
-        }
-        #pragma unroll
-        for (i = 0; i < at_once; i++) {
-            const size_t at = (size_t)token[i] * hidden + column[i];
-            if (column[i] >= hidden) continue;
-            if (a->addend) {
-                moek_from_t8_(x, moek_load_words_((const uint16_t *)a->addend + at), dtype);
-                #pragma unroll
-                for (j = 0; j < 8; j++) sum[i][j] += x[j];
+            for (d = 0; d < DEPTH; d++) {
+                const int slot = token * topk + min(next_k + d, topk - 1);
+                const int there = next_k + d < topk && column < hidden && ids[slot] != 0xffff;
+                moek_cp_async16_(mine + put * BYTES + d * 512, (const uint16_t *)p->down.out + (size_t)slot * hidden +
+                                 (column < hidden ? column : 0), there ? 16 : 0);
             }
-            moek_store_words_((uint16_t *)a->y + at, moek_to_t8_(sum[i], dtype));
+            if (++put == PARTS) put = 0;
+            next_k += DEPTH;
+            if (next_k >= topk) { next_k = 0; next += by; }
+        }
+        moek_cp_async_commit_();
+        if (ahead < PARTS - 1) continue;
+        moek_cp_async_wait_(PARTS - 1);
+        {
+            const int part = (int)moek_over_(item, p->tokens), token = item - part * tokens;
+            const int column = part * 256 + t % 32 * 8;
+            float weight[DEPTH];
+            #pragma unroll
+            for (d = 0; d < DEPTH; d++)
+                weight[d] = k + d < topk ? weights[token * topk + min(k + d, topk - 1)] : 0;
+            #pragma unroll
+            for (d = 0; d < DEPTH; d++) {
+                moek_from_t8_(x, *(const moek_words_ *)(mine + got * BYTES + d * 512), dtype);
+                #pragma unroll
+                for (j = 0; j < 8; j++) sum[j] += weight[d] * x[j];
+            }
+            if (++got == PARTS) got = 0;
+            k += DEPTH;
+            if (k < topk) continue;
+            if (column < hidden) {
+                const size_t to = (size_t)token * hidden + column;
+                if (a->addend) {
+                    moek_from_t8_(x, moek_load_words_((const uint16_t *)a->addend + to), dtype);
+                    #pragma unroll
+                    for (j = 0; j < 8; j++) sum[j] += x[j];
+                }
+                moek_store_words_((uint16_t *)a->y + to, moek_to_t8_(sum, dtype));
+            }
+            #pragma unroll
+            for (j = 0; j < 8; j++) sum[j] = 0;
+            k = 0;
+            item += by;
         }
     }
 }
@@ -311,11 +402,11 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
     uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
     uint64_t *const finished = landed + STAGES;                        /* up is */
-    uint64_t *const told = finished + 1;                               /* that this block has done its part of x */
-    float *const scales = (float *)(told + 1);                         /* [STAGES]: of rows of a; of 64s of rows of w */
+    float *const scales = (float *)(finished + 1);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     uint64_t *const named = (uint64_t *)((uintptr_t)(scales + STAGES * SCALES + 1) / 8 * 8);   /* [CLAIMS] */
     int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
     int *const last = claim + CLAIMS;                                  /* is this the last piece of a tile? */
+    int *const alike = last + 1;                                       /* has an expert many slots? */
     uint16_t *const order = (uint16_t *)(last + 2);                    /* [MOEK_SELF_SORT] slots, sorted */
     uint16_t *const ids = order + MOEK_SELF_SORT;                      /* [MOEK_SELF_SORT] */
     uint16_t *const expert = ids + MOEK_SELF_SORT;                     /* [MOEK_SELF_SORT] of row blocks */
@@ -328,9 +419,10 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
     int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
     moek_layer_fp16_h0_on_sm90_m16n256s6w12_schedule s;
     float weight[4] = {1, 1, 1, 1};
-    int alike, early;                              /* an expert has many slots; slots ordered by those who gather */
-    int i, row_blocks, all[2], demand[2], inflight;        /* of up, of down: tiles; whether they are taken by demand */
-    int pieces, piece = 0;                         /* of a tile of up; the one claimed */
+    const int early = slots > 256 ? slots * 3 / 8 : slots;     /* slots ordered by those who gather */
+    int32_t id[MOEK_SELF_SORT / 384 + 1];
+    moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan plan;
+    int i, piece = 0;                              /* of a tile of up: the one claimed */
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w_up);
@@ -342,7 +434,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         }
         for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
         moek_mbar_init_(finished, 1);
-        moek_mbar_init_(told, 1);
+        *alike = 0;
         moek_mbar_init_fence_();
     }
     if (t * 32 < slots) {                          /* on their way to L2 already */
@@ -351,62 +443,57 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
     }
     for (i = blockIdx.x % 32 + 32 * t; i * 128 < a->tokens * p.up.k * 2; i += 32 * 384)
         moek_prefetch_((const char *)a->x + i * 128);
+    for (i = t; i < experts; i += 384) counts[i] = 0;
+    __syncthreads();
     moek_grid_wait_();
     moek_grid_go_();
+    #pragma unroll
+    for (i = 0; i * 384 < MOEK_SELF_SORT; i++)
+        id[i] = i * 384 + t < slots ? a->ids[i * 384 + t] : -1;
     if (t >= 128 && a->weights)
         #pragma unroll
         for (i = 0; i < 4; i++) if (t - 128 + 256 * i < slots) weight[i] = a->weights[t - 128 + 256 * i];
-    moek_place_ids_(ids, order, counts, a->ids, slots, experts);
-    {
-        const moek_schedule_ of = moek_schedule_of_(schedule, counts, experts, M);
-        for (i = t; i < experts; i += 384) {
-            int b;
-            for (b = of.block[i]; b < of.block[i + 1]; b++) expert[b] = (uint16_t)i;
-        }
-        s.row = of.row; s.block = of.block; s.expert = expert;
-        alike = __syncthreads_or(moek_order_list_(order, (uint16_t *)counts, ids, slots, s.row, t, 384));
+    #pragma unroll
+    for (i = 0; i * 384 < MOEK_SELF_SORT; i++) {
+        const int slot = i * 384 + t, in = (uint32_t)id[i] < (uint32_t)experts;
+        if (slot >= slots) break;
+        ids[slot] = in ? (uint16_t)id[i] : 0xffff;
+        if (in) order[slot] = (uint16_t)atomicAdd(&counts[id[i]], 1);      /* its number in its expert, in any order */
     }
-    row_blocks = s.block[experts];
-    all[0] = row_blocks * p.size[0].tiles; all[1] = row_blocks * p.size[1].tiles;
-    demand[1] = all[1] >= 2 * (int)gridDim.x && !a->equal;
-    demand[0] = all[0] >= (demand[1] ? 1 : 6) * (int)gridDim.x && !a->equal;   /* is there what to go on with? */
-    pieces = !demand[1] || p.size[0].steps < 16 || 3 * all[0] > PIECES * (int)gridDim.x ? 1
-           : all[0] <= (int)gridDim.x ? PIECES : 3;
-    if (pieces > 1) demand[0] = 1;
-    inflight = demand[0] && pieces == 1 ? 4 : 2;   /* stages */
-    early = slots > 256 ? slots * 3 / 8 : slots;
+    s.row = (int *)schedule; s.block = s.row + MOEK_SM90_EXPERTS + 1; s.expert = expert;
 
     if (t < 128) {
         /* ---- Producers. ---- */
         moek_layer_fp16_h0_on_sm90_m16n256s6w12_tile at;
         int slot = 0, phase = 1, step, n = 0;
         moek_registers_less_(72);
+        moek_named_wait_(1, 384);
+        moek_layer_fp16_h0_on_sm90_m16n256s6w12_schedule_(&p, counts, (int *)schedule, expert, ring, landed, t);
+        moek_named_wait_(4, 128);
+        plan = moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan_(&p, s.block[experts]);
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
-            int issued = 0;
-            /* Stages, until our part of x is quantized, and until all of it is. */
-            const int first = slots > 512;
-            int hold = first ? 3 : 4;
+            int issued = 0, asked = 0, hold = -1;  /* stages; asked for by moek_layer_fp16_h0_on_sm90_m16n256s6w12_schedule_ */
             {
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
-                if (!demand[0]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[0], 0);
+                if (!plan.demand[0]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = p.size[0].steps;
-                    if (demand[0]) {
+                    if (plan.demand[0]) {
                         if (t == 0) {
                             w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(a->state->flags + 3, 1);
                             claim[n % CLAIMS] = w.tile;
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
                         n++;
-                        if (w.tile >= all[0] * pieces) break;
+                        if (w.tile >= plan.all[0] * plan.pieces) break;
                         w.first = 0;
                         at.e = -1;
-                        if (pieces > 1) {
-                            const int tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(w.tile, pieces), part = w.tile - tile * pieces;
-                            w.first = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, pieces);
-                            until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), pieces);
+                        if (plan.pieces > 1) {
+                            const int tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                            w.first = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
+                            until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
                             piece = w.tile;
                             w.tile = tile;
                         }
@@ -416,21 +503,18 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                         if (w.tile == w.last - 1) until = w.until;
                     }
                     moek_layer_fp16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
+                    if (issued == 0 && plan.demand[0]) asked = min(MOEK_LAYER_FP16_H0_ON_SM90_M16N256S6W12_AHEAD, until - w.first);
                     for (step = w.first; step < until; step++) {
-                        moek_mbar_wait_(empty + slot, phase);
-                        if (issued >= inflight)
-                            moek_mbar_wait_(landed + (issued - inflight) % STAGES,
-                                            (issued - inflight) / STAGES % 2);
-                        if (issued == first) moek_mbar_wait_(told, 0);
-                        if (issued == hold) {
-                            if (t == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
-                        }
-                        issued++;
-                        if (t == 0) {
+                        const int before = issued - (issued < 2 * STAGES ? 2 : plan.inflight);
+                        /* (What was asked for before may have been multiplied already: empty for the second time.) */
+                        if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
+                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                        if (t == 0 && issued >= asked) {
                             moek_mbar_arrive_expect_(landed + slot, 32768);
                             moek_tma_weights_(ring + slot * STAGE + A, &p.w_up, landed + slot, policy,
                                 step * 64, gated ? 0 : at.j0, 0, gated ? at.j0 / 8 : 0, at.e);
                         }
+                        issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
                     w.first = 0;
@@ -438,19 +522,19 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
             }
             {
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
-                if (!demand[1]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[1], 1);
+                if (!plan.demand[1]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[1], 1);
                 at.e = -1;
-                hold = demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
+                hold = plan.demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
                 for (;; w.tile++) {
                     int until = p.size[1].steps;
-                    if (demand[1]) {
+                    if (plan.demand[1]) {
                         if (t == 0) {
                             w.tile = atomicAdd(a->state->flags + 4, 1);
                             claim[n % CLAIMS] = w.tile;
                             moek_mbar_arrive_(named + n % CLAIMS);
                         }
                         n++;
-                        if (w.tile >= all[1]) break;
+                        if (w.tile >= plan.all[1]) break;
                         w.first = 0;
                         at.e = -1;
 
@@ -460,28 +544,29 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                     }
                     moek_layer_fp16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 1, &at);
                     for (step = w.first; step < until; step++) {
-                        moek_mbar_wait_(empty + slot, phase);
-                        if (issued >= inflight)
-                            moek_mbar_wait_(landed + (issued - inflight) % STAGES,
-                                            (issued - inflight) / STAGES % 2);
-                        if (issued == hold) {
-                            moek_mbar_wait_(finished, 0);
-                        }
-                        issued++;
-                        if (t == 0) {
+                        const int before = issued - (issued < 2 * STAGES ? 2 : plan.inflight);
+                        /* (What was asked for before may have been multiplied already: empty for the second time.) */
+                        if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
+                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                        if (issued == hold) moek_mbar_wait_(finished, 0);
+                        if (t == 0 && issued >= asked) {
                             moek_mbar_arrive_expect_(landed + slot, 32768);
                             moek_tma_weights_(ring + slot * STAGE + A, &p.w_down, landed + slot, policy,
                                 step * 64, at.j0, 0, 0, at.e);
                         }
+                        issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
                     w.first = 0;
                 }
             }
         } else if (t >= 32) {                      /* rows of a */
-            const int u = t - 32;
+            const int u = t - 32, row_blocks = s.block[experts];
             int begun = 0;
-            if (!alike) moek_order_rank_(order, (const uint16_t *)counts, ids, 0, early, s.row, u, 96);
+            if (moek_order_list_(order, (uint16_t *)counts, ids, slots, s.row, u, 96)) *alike = 1;
+            moek_named_wait_(5, 96);
+            moek_named_arrive_(6, 96 + CONSUMERS - 32);
+            if (!*alike) moek_order_rank_(order, (const uint16_t *)counts, ids, 0, early, s.row, u, 96);
             else if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
@@ -489,21 +574,21 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 int rows;
-                if (!demand[0]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[0], 0);
+                if (!plan.demand[0]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
-                    if (demand[0]) {
+                    if (plan.demand[0]) {
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
                         __syncwarp();                              /* wgmma wants the warp together */
-                        if (w.tile >= all[0] * pieces) break;
+                        if (w.tile >= plan.all[0] * plan.pieces) break;
                         w.first = 0;
                         at.e = -1;
-                        if (pieces > 1) {
-                            const int tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(w.tile, pieces), part = w.tile - tile * pieces;
-                            w.first = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, pieces);
-                            until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), pieces);
+                        if (plan.pieces > 1) {
+                            const int tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                            w.first = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
+                            until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
                             piece = w.tile;
                             w.tile = tile;
                         }
@@ -542,15 +627,15 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
                 int rows;
-                if (!demand[1]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[1], 1);
+                if (!plan.demand[1]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[1], 1);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
-                    if (demand[1]) {
+                    if (plan.demand[1]) {
                         moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                         w.tile = claim[n++ % CLAIMS];
                         __syncwarp();                              /* wgmma wants the warp together */
-                        if (w.tile >= all[1]) break;
+                        if (w.tile >= plan.all[1]) break;
                         w.first = 0;
                         at.e = -1;
 
@@ -593,39 +678,42 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         const int mine = t / 128 - 1, dtype = MOEK_DTYPE_FP16;
         moek_layer_fp16_h0_on_sm90_m16n256s6w12_tile at;
         int slot = 0, phase = 0, j, to[M / 8], n = 0;
-        moek_registers_more_(216);
+        moek_named_arrive_(1, 384);
         moek_named_wait_(3, CONSUMERS);
-        if (t == 128) {
-            moek_flag_add_(a->state->flags + 2);
-            moek_mbar_arrive_(told);
+        if (t == 128) moek_flag_add_(a->state->flags + 2);
+        moek_registers_more_(216);
+        if (t >= 160) {                            /* (the fence before that flag takes microseconds) */
+            moek_named_wait_(6, 96 + CONSUMERS - 32);
+            if (!*alike)
+                moek_order_rank_(order, (const uint16_t *)counts, ids, early, slots, s.row, t - 160, CONSUMERS - 32);
         }
-        if (t >= 160 && !alike)                    /* (the fence before that flag takes microseconds) */
-            moek_order_rank_(order, (const uint16_t *)counts, ids, early, slots, s.row, t - 160, CONSUMERS - 32);
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
+        plan = moek_layer_fp16_h0_on_sm90_m16n256s6w12_plan_(&p, s.block[experts]);
         #pragma unroll
-        for (i = 0; i < 4; i++) ((float *)counts)[t - 128 + 256 * i] = weight[i];
+        for (i = 0; i < 4; i++)
+            ((float *)counts)[t - 128 + 256 * i] = ids[t - 128 + 256 * i] != 0xffff ? weight[i] : 0;
         {
             moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
             const int steps = p.size[0].steps;
-            if (!demand[0]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[0], 0);
+            if (!plan.demand[0]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[0], 0);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
                 int step, until = steps, at_k;
-                if (demand[0]) {
+                if (plan.demand[0]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
                     __syncwarp();                              /* wgmma wants the warp together */
-                    if (w.tile >= all[0] * pieces) break;
+                    if (w.tile >= plan.all[0] * plan.pieces) break;
                     w.first = 0;
                     at.e = -1;
-                    if (pieces > 1) {
-                        const int tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(w.tile, pieces), part = w.tile - tile * pieces;
-                        w.first = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, pieces);
-                        until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), pieces);
+                    if (plan.pieces > 1) {
+                        const int tile = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                        w.first = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
+                        until = moek_layer_fp16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
                         piece = w.tile;
                         w.tile = tile;
                     }
@@ -661,7 +749,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
                 w.first = 0;
-                if (pieces > 1) {                  /* whoever is done last adds them all, in their order */
+                if (plan.pieces > 1) {                  /* whoever is done last adds them all, in their order */
                     /* [tiles][pieces][M / 4][CONSUMERS] */
                     float4 *const part = (float4 *)a->split + (t - 128);
                     float4 from[PIECES][M / 4];
@@ -672,22 +760,22 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                                make_float4(four[0], four[1], four[2], four[3]));
                     }
                     moek_named_wait_(3, CONSUMERS);
-                    if (t == 128) *last = moek_flag_next_(flags + w.tile) == pieces - 1;
+                    if (t == 128) *last = moek_flag_next_(flags + w.tile) == plan.pieces - 1;
                     moek_named_wait_(3, CONSUMERS);
                     if (!*last) continue;
                     #pragma unroll
                     for (j = 0; j < PIECES; j++)
                         #pragma unroll
                         for (i = 0; i < M / 4; i++)
-                            if (j < pieces)
-                                from[j][i] = __ldcg(part + ((w.tile * pieces + j) * (M / 4) + i) * CONSUMERS);
+                            if (j < plan.pieces)
+                                from[j][i] = __ldcg(part + ((w.tile * plan.pieces + j) * (M / 4) + i) * CONSUMERS);
                     #pragma unroll
                     for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] = 0;
                     #pragma unroll
                     for (j = 0; j < PIECES; j++)
                         #pragma unroll
                         for (i = 0; i < M; i++)
-                            if (j < pieces) sum[i / (M / 2)][i % (M / 2)] += (&from[j][i / 4].x)[i % 4];
+                            if (j < plan.pieces) sum[i / (M / 2)][i % (M / 2)] += (&from[j][i / 4].x)[i % 4];
                     at_k = 0;
                     until = steps;
                 }
@@ -706,7 +794,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_fp16_h0_on_sm90_m16n256s6w12_from_(&p, (unsigned)all[0] * steps, 0, j + 1) >=
+                        if (moek_layer_fp16_h0_on_sm90_m16n256s6w12_from_(&p, (unsigned)plan.all[0] * steps, 0, j + 1) >=
                             (unsigned)(w.tile + 1) * steps) break;
                     }
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_up_finish_(&p, sum, &at, mine, dtype);
@@ -721,16 +809,16 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
             float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
             const int steps = p.size[1].steps;
-            if (!demand[1]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, all[1], 1);
+            if (!plan.demand[1]) w = moek_layer_fp16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[1], 1);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
                 int step, until = steps, at_k;
-                if (demand[1]) {
+                if (plan.demand[1]) {
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     w.tile = claim[n++ % CLAIMS];
                     __syncwarp();                              /* wgmma wants the warp together */
-                    if (w.tile >= all[1]) break;
+                    if (w.tile >= plan.all[1]) break;
                     w.first = 0;
                     at.e = -1;
 
@@ -785,7 +873,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_fp16_h0_on_sm90_m16n256s6w12_from_(&p, (unsigned)all[1] * steps, 1, j + 1) >=
+                        if (moek_layer_fp16_h0_on_sm90_m16n256s6w12_from_(&p, (unsigned)plan.all[1] * steps, 1, j + 1) >=
                             (unsigned)(w.tile + 1) * steps) break;
                     }
                 moek_layer_fp16_h0_on_sm90_m16n256s6w12_down_finish_(&p, sum, &at, to, mine, dtype);
@@ -794,9 +882,8 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
-        if (a->y && p.size[1].tiles * a->tokens <= 8 * (int)gridDim.x)
-            moek_layer_fp16_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 1);
-        else if (a->y) moek_layer_fp16_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, t - 128, 2);
+        if (a->y)
+            moek_layer_fp16_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_FP16);
         for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
             a->state->flags[i] = 0;
     }
@@ -810,7 +897,7 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     moek_status status;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, 384, 230016);
+    if (!a) return MOEK_READY_SM90_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, 384, 230008);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
@@ -828,6 +915,6 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, blocks, 384, 230016, stream, 1, p);
+    return MOEK_CHAIN_(moek_layer_fp16_h0_on_sm90_m16n256s6w12_k, blocks, 384, 230008, stream, 1, p);
 }
 #endif

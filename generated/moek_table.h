@@ -15,28 +15,28 @@ MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 4, 90, 512, 227328, moek_layer_fp8t_h0_on_s
 MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 4, 90, 512, 227328, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16, "{ op = \"layer\", template = \"layer_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 4, n = 8, s = 3, w = 16 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 8, 90, 384, 223360, moek_layer_bf16_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 8, 90, 384, 223352, moek_layer_bf16_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 16, 90, 384, 230016, moek_layer_bf16_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 16, 90, 384, 230008, moek_layer_bf16_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 8, 90, 384, 223360, moek_layer_fp16_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 8, 90, 384, 223352, moek_layer_fp16_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 16, 90, 384, 230016, moek_layer_fp16_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 16, 90, 384, 230008, moek_layer_fp16_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 8, 90, 384, 223360, moek_layer_fp8t_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 8, 90, 384, 223352, moek_layer_fp8t_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 16, 90, 384, 230016, moek_layer_fp8t_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 16, 90, 384, 230008, moek_layer_fp8t_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 8, 90, 384, 223648, moek_layer_fp8b128_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 8, 90, 384, 223640, moek_layer_fp8b128_h0_on_sm90_m8n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 16, 90, 384, 230496, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 16, 90, 384, 230488, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_up_bf16_h0_on_sm90_m16n128s11w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },")
