@@ -305,8 +305,8 @@ moek_down_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8t
                     step = slot = 1;
                 }
                 for (; step < steps; step++) {
-                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now.  Nor do
-                     * lanes wait that then do not arrive: left behind by two phases, they would never see them. */
+                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now.  Nor
+                     * do lanes wait that then do not arrive: left behind by two phases, they would not see them. */
                     if (lane == 0 && step >= begun) {
                         moek_mbar_wait_(empty + slot, phase);
                         unsigned char *const stage = ring + slot * STAGE;
