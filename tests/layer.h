@@ -16,6 +16,7 @@ enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4 };   /* biases; fp8t: 
 
 static int layer_arch;                                 /* of the backend under test: 0, 80 or 90 */
 static void *layer_state;                              /* args.state of the next runs, or NULL */
+static void (*layer_says)(const char *what);           /* or NULL: what comes next */
 
 typedef struct layer_array { unsigned char *host, *got, *there; size_t bytes; int kind; } layer_array;
 typedef struct layer {
@@ -287,6 +288,7 @@ static inline int layer_run(layer *l, layer_driver drive)
     moek_args a = layer_args(l);
     moek_status status;
     l->why[0] = 0;
+    if (layer_says) layer_says(l->what);
     layer_put(l);
     status = drive(&l->plan, &a, NULL);
     if (!CHECK(status == MOEK_OK, "%s: %s: %s", l->what, moek_status_name(status), l->why)) return 0;
@@ -401,7 +403,7 @@ static double layer_worst;
 
 static inline void layer_compare(layer *l)
 {
-    double *want = layer_ref(l);
+    double *want = (layer_says ? layer_says("the reference") : (void)0, layer_ref(l));
     const ref_distance d = ref_compare_t(layer_got(l, l->args.y), want, layer_y_bytes(l) / 2, l->plan.config.dtype);
     CHECK(d.rel_l2 < layer_tolerance(l) && d.same_nonfinite, "%s: off by %.2e, at most %.2e", l->what, d.rel_l2,
           d.max_abs);

@@ -15,6 +15,14 @@
 
 #define REF_UNWRITTEN (-1e300)                         /* fill outputs with it to see which rows somebody owns */
 
+/* Zeros; never NULL. */
+static inline void *ref_alloc(size_t bytes)
+{
+    void *p = calloc(bytes + 1, 1);
+    if (!p) abort();
+    return p;
+}
+
 /* ---- numbers: sign, then codes that count up from 0.  bits: of the significand; low: of the smallest step. */
 
 typedef struct ref_format { int bits, low, width; double largest; int saturates; } ref_format;
@@ -448,19 +456,31 @@ static inline void ref_quant(const moek_quant_args *a, int quant)
 
 typedef struct ref_sum { double value, size; } ref_sum;               /* size: the sum of |terms|, for error bounds */
 
-/* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias. */
-static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int expert, int wrow)
+/* to[k] = from[row][k], T or e4m3: once for all sums that the row is in. */
+static inline void ref_decode_row(const moek_gemm_args *a, int quant, const void *from, size_t row, double *to)
 {
-    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, group = quant == MOEK_FP8B128 ? 128 : a->k;
+    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16;
+    int k;
+    for (k = 0; k < a->k; k++)
+        to[k] = fp8 ? ref_get_e4m3(from, row * a->k + k) : ref_get_t(from, row * a->k + k, a->dtype);
+}
+/* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
+static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int expert, int wrow, const double *a_k,
+                              const double *w_k)
+{
+    const int group = quant == MOEK_FP8B128 ? 128 : a->k;
     const int groups = (a->k + 127) / 128, row_groups = (a->w_rows + 127) / 128;
-    const size_t w_row = (size_t)expert * a->w_rows + wrow, a0 = (size_t)row * a->k, w0 = w_row * a->k;
+    const size_t w_row = (size_t)expert * a->w_rows + wrow;
     ref_sum sum = { 0, 0 };
     int k0, k;
     for (k0 = 0; k0 < a->k; k0 += group) {
+        const int end = k0 + group < a->k ? k0 + group : a->k;
         double part = 0, size = 0, scale = 1;
-        for (k = k0; k < k0 + group && k < a->k; k++) {
-            const double term = fp8 ? ref_get_e4m3(a->a, a0 + k) * ref_get_e4m3(a->w, w0 + k)
-                                    : ref_get_t(a->a, a0 + k, a->dtype) * ref_get_t(a->w, w0 + k, a->dtype);
+#ifdef _OPENMP
+#pragma omp simd reduction(+ : part, size)
+#endif
+        for (k = k0; k < end; k++) {
+            const double term = a_k[k] * w_k[k];
             part += term;
             size += fabs(term);
         }
@@ -487,13 +507,11 @@ static double ref_products_error;
                                                             but add 8 or 16 products at a time). */
 static inline double ref_f32_error(int k) { return (k / 16 + 16) * ldexp(1, -23) + ref_products_error; }
 
-/* out of up before rounding; *slack: how far f32 arithmetic may be from it. */
-static inline double ref_up_one(const moek_gemm_args *a, int quant, int row, int expert, int j, double *slack)
+/* out of up before rounding; g: the sum for the gate or only value, u: for the up value; *slack: how far f32 arithmetic
+ * may be from it. */
+static inline double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, double *slack)
 {
     const int gated = ref_gated(a->act);
-    const ref_sum zero = { 0, 0 };
-    const ref_sum g = ref_dot(a, quant, row, expert, gated ? a->gate_first + j * a->w_step : j);
-    const ref_sum u = gated ? ref_dot(a, quant, row, expert, a->up_first + j * a->w_step) : zero;
     const double y = ref_act(a->act, g.value, u.value, a->alpha, a->beta, a->limit), e = ref_f32_error(a->k);
     const int gelu = a->act == MOEK_GELU || a->act == MOEK_GELU_NO_MUL || a->act == MOEK_GELU_TANH ||
         a->act == MOEK_GELU_TANH_NO_MUL;
@@ -508,32 +526,55 @@ static inline double ref_up_one(const moek_gemm_args *a, int quant, int row, int
     if (gelu) *slack += ldexp(fabs(g.value) * (gated ? fabs(u.value) : 1), -22);       /* 1 + erf cancels for g < 0 */
     return y;
 }
-static inline double ref_down_one(const moek_gemm_args *a, int quant, int row, int expert, int j, double *slack)
+static inline double ref_down_one(const moek_gemm_args *a, ref_sum sum, double *slack)
 {
-    const ref_sum sum = ref_dot(a, quant, row, expert, j);
     *slack = sum.size * ref_f32_error(a->k);
     return sum.value;
+}
+/* Column j of up or down, in rows begin .. end - 1 of the expert, whose a is decoded at a_k. */
+static inline void ref_column_(const moek_gemm_args *a, int quant, int up, int expert, int j, int begin, int end,
+                               const double *a_k, double *y, double *slack)
+{
+    const int gated = up && ref_gated(a->act);
+    const int gate_row = gated ? a->gate_first + j * a->w_step : j, up_row = gated ? a->up_first + j * a->w_step : j;
+    const size_t first = (size_t)expert * a->w_rows;
+    double *const gate_k = (double *)ref_alloc((size_t)a->k * 2 * sizeof *gate_k), *const up_k = gate_k + a->k;
+    int p;
+    ref_decode_row(a, quant, a->w, first + gate_row, gate_k);
+    if (gated) ref_decode_row(a, quant, a->w, first + up_row, up_k);
+    for (p = begin; p < end; p++, a_k += a->k) {
+        const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
+        const ref_sum zero = { 0, 0 }, g = ref_dot(a, quant, row, expert, gate_row, a_k, gate_k);
+        const ref_sum u = gated ? ref_dot(a, quant, row, expert, up_row, a_k, up_k) : zero;
+        double off;
+        y[(size_t)to * a->n + j] = up ? ref_up_one(a, g, u, &off) : ref_down_one(a, g, &off);
+        if (slack) slack[(size_t)to * a->n + j] = off;
+    }
+    free(gate_k);
 }
 /* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone. */
 static inline void ref_gemm_(const moek_gemm_args *a, int quant, int up, double *y, double *slack)
 {
+    enum { ROWS = 32 };                                /* at a time: of a, decoded, and with each row of w */
     const int R = a->rows_per_expert;
-    int e, p;
+    double *const a_k = (double *)ref_alloc((size_t)ROWS * a->k * sizeof *a_k);
+    int e, first;
+    ref_table_(&ref_e4m3), ref_table_(ref_t(a->dtype));               /* made before threads read them */
     for (e = 0; e < a->experts; e++) {
         const int begin = R ? e * R : a->offsets[e], end = R ? begin + a->counts[e] : a->offsets[e + 1];
+        for (first = begin; first < end; first += ROWS) {
+            const int last = first + ROWS < end ? first + ROWS : end;
+            int p, j;
+            for (p = first; p < last; p++)
+                ref_decode_row(a, quant, a->a, (size_t)(a->a_order ? a->a_order[p] / a->a_div : p),
+                               a_k + (size_t)(p - first) * a->k);
 #ifdef _OPENMP
 #pragma omp parallel for
 #endif
-        for (p = begin; p < end; p++) {
-            const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
-            int j;
-            for (j = 0; j < a->n; j++) {
-                double off;
-                y[(size_t)to * a->n + j] = (up ? ref_up_one : ref_down_one)(a, quant, row, e, j, &off);
-                if (slack) slack[(size_t)to * a->n + j] = off;
-            }
+            for (j = 0; j < a->n; j++) ref_column_(a, quant, up, e, j, first, last, a_k, y, slack);
         }
     }
+    free(a_k);
 }
 static inline void ref_up(const moek_gemm_args *a, int quant, double *y, double *slack)
 {
@@ -608,12 +649,6 @@ typedef struct ref_layer_args {
     const void *addend;                           /* [tokens][hidden] T or NULL: shared_y */
 } ref_layer_args;
 
-static inline void *ref_alloc(size_t bytes)
-{
-    void *p = calloc(bytes + 1, 1);
-    if (!p) abort();
-    return p;
-}
 /* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
 static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int rows, int cols, const float *weight,
                                     const float *fixed, float **scale)

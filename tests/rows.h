@@ -5,6 +5,7 @@
  * bits. */
 #ifndef ROWS_H
 #define ROWS_H
+#include "../bench/clock.h"
 #include "check.h"
 #include "mem.h"
 #include "ref.h"
@@ -19,13 +20,17 @@ static struct {
     const moek_kernel *row;
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
-    double worst;                                      /* error over tolerance */
+    double worst, start;                               /* error over tolerance; of the row, in seconds */
     void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
     moek_stream stream;
     char what[160];                                    /* the case, for messages */
 } now;
 
-static int rows_tell;                                  /* each case, before it runs: which one hangs? */
+static int rows_tell;                                  /* each case, before it runs: which one hangs, which is slow? */
+static inline void rows_say(const char *what)
+{
+    if (rows_tell) fprintf(stderr, "%8.2f s  %s: %s\n", seconds() - now.start, now.row->name, what);
+}
 
 static inline void *rows_buffer_new(size_t bytes, int kind)
 {
@@ -101,7 +106,7 @@ static inline int launch_twice(const void *args)
 {
     int i, clean = 1;
     now.cases++;
-    if (rows_tell) fprintf(stderr, "%s: %s\n", now.row->name, now.what);
+    rows_say(now.what);
     if (!rows_launch(args, 0) || !rows_launch(args, 1)) return 0;
     for (i = 0; i < now.buffers; i++) {
         const rows_buffer *b = &now.buffer[i];
@@ -133,16 +138,24 @@ static inline void rows_same(const char *field, const void *host, void *want)
 }
 
 static inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
-static inline void fill_t(void *array, size_t n, int dtype, double size)
+/* Normal numbers times size, as codes.  (ref_encode is slow: it has all threads.) */
+static inline void fill_codes(void *array, size_t n, const ref_format *format, double size)
 {
+    float *const normal = (float *)ref_alloc(n * sizeof *normal);
     size_t i;
-    for (i = 0; i < n; i++) ((uint16_t *)array)[i] = ref_to_t(rng_normal() * size, dtype);
+    for (i = 0; i < n; i++) normal[i] = rng_normal();
+#ifdef _OPENMP
+#pragma omp parallel for if (n > 10000)
+#endif
+    for (i = 0; i < n; i++) {
+        const unsigned code = ref_encode(format, normal[i] * size);
+        if (format->width == 8) ((uint8_t *)array)[i] = (uint8_t)code;
+        else ((uint16_t *)array)[i] = (uint16_t)code;
+    }
+    free(normal);
 }
-static inline void fill_e4m3(void *array, size_t n, double size)
-{
-    size_t i;
-    for (i = 0; i < n; i++) ((uint8_t *)array)[i] = (uint8_t)ref_encode(&ref_e4m3, rng_normal() * size);
-}
+static inline void fill_t(void *array, size_t n, int dtype, double size) { fill_codes(array, n, ref_t(dtype), size); }
+static inline void fill_e4m3(void *array, size_t n, double size) { fill_codes(array, n, &ref_e4m3, size); }
 static inline void fill_f32(float *array, size_t n, float from, float to)
 {
     size_t i;

@@ -1,14 +1,16 @@
 #!/bin/sh
 # run.sh LOG COMMAND ... -- runs a test program.  Its output goes to LOG, and is shown if it fails; whatever happens,
 # the last line of LOG is  N passed, N failed, N skipped.  (What compute-sanitizer says behind it counts by its exit
-# status.)
+# status.)  Beside LOG, in .seconds instead of .log: how long it took.
 log=$1
 shift
 rm -f "$log"
+start=$(date +%s)
 limit=
 command -v timeout > /dev/null && limit="timeout ${TEST_SECONDS:-1500}"
 OMP_WAIT_POLICY=passive $limit "$@" > "$log" 2>&1
 status=$?
+echo $(($(date +%s) - start)) > "${log%.log}.seconds"
 line=$(grep -v '^=========' "$log" | tail -n 1 | grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$')
 case $line in
     *', 0 failed,'*) [ $status = 0 ] && exit 0 ;;

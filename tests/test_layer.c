@@ -3,9 +3,14 @@
  *   cc -std=c99 -O2 -Iinclude -Itests tests/test_layer.c -lm -o layer                       the CPU rows
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
- *   ./layer [SM90 | SM80 | CPU [WORD]]                     one backend only, and tests whose names hold the word
+ *   ./layer [-v] [SM90 | SM80 | CPU [WORD]]                one backend only, and tests whose names hold the word
+ *
+ * -v: tells each run before it, and when.
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Tolerances: layer.h, layer_tolerance. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 199309L                        /* clock_gettime */
+#endif
 #ifdef MOEK_EMU
 #include "emu.h"
 #endif
@@ -13,6 +18,7 @@
 #define MOEK_IMPLEMENTATION
 #endif
 #include "moek.h"
+#include "../bench/clock.h"
 #include "layer.h"
 
 /* Emulation is 100 times slower: fewer combinations, and smaller layers. */
@@ -1031,16 +1037,20 @@ static void test_own_experts(void)
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 static const char *wanted = "";                      /* a word of test names */
+static double start;                                   /* of the test, in seconds */
 
+static void say(const char *what) { fprintf(stderr, "%8.2f s  %s\n", seconds() - start, what); }
 static void run(const char *backend_name, const char *test_name, void (*test)(void))
 {
     const int failed = check_failed;
     if (!strstr(test_name, wanted)) return;
     rng_seed(1);                                       /* a test gives the same, whatever runs before it */
     layer_worst = 0;
+    start = seconds();
+    if (layer_says) layer_says(test_name);
     test();
-    printf("%-5s %-18s worst %.3f of the tolerance  %s\n", backend_name, test_name, layer_worst,
-           check_failed == failed ? "ok" : "FAILED");
+    printf("%-5s %-18s worst %.3f of the tolerance, %.1f s  %s\n", backend_name, test_name, layer_worst,
+           seconds() - start, check_failed == failed ? "ok" : "FAILED");
     fflush(stdout);
 }
 #define RUN(test) run(name, #test, test)
@@ -1087,7 +1097,9 @@ static void try_backend(const char *name, int number, int arch, const char *only
 }
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : NULL;
+    const char *only;
+    if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
+    only = argc > 1 ? argv[1] : NULL;
     if (argc > 2) wanted = argv[2];
 #define BACKEND(name, number, arch) try_backend(#name, number, arch, only);
     MOEK_EACH_BACKEND(BACKEND)
