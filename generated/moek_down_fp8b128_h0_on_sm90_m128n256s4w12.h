@@ -65,14 +65,14 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_dow
     const int number = narrow ? whole + (tile - whole) / 2 : tile;
     const int unit = (int)moek_over_(number << even, p->over_tiles), lane = threadIdx.x % 32;
     /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
-    int size = 16 >> odd, first = 0, last = units, row0, end, i;
+    int size = 16 >> odd, begin = 0, last = units, row0, end, i;
     if (all >= 12 * a->experts) {                   /* groups of an expert alone: its weights are read once */
         const int by = moek_schedule_find_(s, a->experts, unit << odd);
         size = 32 >> odd;
-        first = (s.block[by] + odd) >> odd;
+        begin = (s.block[by] + odd) >> odd;
         last = (s.block[by + 1] + odd) >> odd;
     }
-    const int group0 = first + ((unit - first) & -size);
+    const int group0 = begin + ((unit - begin) & -size);
     const int group = min(last - group0, size);
     const int within = number - group0 * (tiles >> even), turn = (int)blockIdx.x % 2;
     int column = moek_quotient_(within, group), b = (group0 + within - column * group) << odd;
@@ -323,16 +323,20 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     step = slot = 1;
                 }
                 for (; step < steps; step++) {
-                    moek_mbar_wait_(empty + slot, phase);
-                    if (copies && lane == 0) {
+                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now.  Nor do
+                     * lanes wait that then do not arrive: left behind by two phases, they would never see them. */
+                    if (fetches || (lane == 0 && step >= begun)) moek_mbar_wait_(empty + slot, phase);
+                    if (copies && lane == 0 && step >= begun) {
                         unsigned char *const stage = ring + slot * STAGE;
                         moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192);
                         /* Code for each kind of tile: what comes between two copies is time lost. */
-                        if (narrow) moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step);
+                        if (narrow)
+                            moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step);
                         else if (both) {
                             moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step);
                             if (step == ask) moek_mbar_arrive_(asked + mine);
-                        } else moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step);
+                        }
+                        else moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step);
                         for (i = 0; i < boxes; i++)
                             moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
                                            step * 128, row0 + 64 * i);
@@ -349,7 +353,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     }
                     MOEK_NEXT_STAGE_
                 }
-                if (t == 0 && (narrow || !both)) moek_mbar_arrive_(asked + mine);
+                if (t == 0 && !a->a_order && (narrow || !both)) moek_mbar_arrive_(asked + mine);
             }
         } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
@@ -366,6 +370,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     const int of = list[q].from[r + 8 * i];
                     row[i] = of < 0 ? NONE : (uint32_t)of * (uint32_t)(row_bytes / 16);
                 }
+                uint64_t *const asks = t == 32 && (list[q].narrow || !list[q].both) ? asked + q : NULL;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
@@ -373,6 +378,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                     const unsigned char *const from = x + (bytes ? step * 128 : 0);
                     moek_mbar_wait_(empty + slot, phase);
+                    if (step == ask && asks) moek_mbar_arrive_(asks);
                     #pragma unroll
                     for (i = 0; i < 16; i++)
                         if (row[i] != NONE)
@@ -401,18 +407,20 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 moek_mbar_wait_(done + q, turn ^ 1);
                 if (!a->split_flags) {
                     tile = wave * workers + (me + wave * shift) % workers;
+                } else if (!wave) {
+                    tile = me;
                 } else if (pairs && blockIdx.x % 2) {
                     /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
                     const int at = wave % GIVEN;
                     if (lane == 0) moek_mbar_arrive_expect_(given + at, 4);
-                    moek_mbar_wait_(given + at, wave / GIVEN % 2);
+                    moek_mbar_wait_(given + at, (wave / GIVEN + !at) % 2);      /* the first has none */
                     tile = number[at];
                 } else {
                     /* By demand, as late as weights of the tiles before leave time for. */
                     const int before = wave - ahead;
                     if (before >= 0) moek_mbar_wait_(asked + before % TILES, before / TILES % 2);
                     if (lane == 0) {
-                        tile = atomicAdd(a->split_flags, 1);
+                        tile = workers + atomicAdd(a->split_flags, 1);
                         if (pairs) moek_give_(number + wave % GIVEN, tile, given + wave % GIVEN);
                     }
                     tile = __shfl_sync(0xffffffff, tile, 0);

@@ -84,9 +84,9 @@ MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_put(const moek_quant_fp16_h0_on
 MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_walk(const moek_quant_fp16_h0_on_sm80_t256_params *p,
     int copies, int whole, int dtype)
 {
-    enum { ITEMS = 64 };
     const moek_quant_args *const a = &p->a;
-    const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
+    const int first = blockIdx.x * (blockDim.x / 4) + threadIdx.x / 4;
+    const int r0 = moek_over_(first, p->over_groups);
     const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
     int e;
     const int rows = copies > 1 ? p->expert_rows : a->rows;
@@ -110,15 +110,14 @@ MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_walk(const moek_quant_fp16_h0_o
     }
 }
 
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(1024)
 moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_fp16_h0_on_sm80_t256_params p)
 {
-    enum { THREADS = 256 };
     int i;
     moek_grid_go_();
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+        for (i = threadIdx.x; i < p.a.zeros; i += blockDim.x) p.a.zero[i] = 0;
     if (p.a.cols % 8) moek_quant_fp16_h0_on_sm80_t256_walk(&p, 1, 0, p.a.dtype);
     else
     if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp16_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_FP16);
@@ -126,15 +125,14 @@ moek_quant_fp16_h0_on_sm80_t256_k(const moek_quant_fp16_h0_on_sm80_t256_params p
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(1024)
 moek_quant_fp16_h0_on_sm80_t256_copies_k(const moek_quant_fp16_h0_on_sm80_t256_params p)
 {
-    enum { THREADS = 256 };
     int i;
     moek_grid_go_();
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+        for (i = threadIdx.x; i < p.a.zeros; i += blockDim.x) p.a.zero[i] = 0;
     if (p.a.cols % 8) moek_quant_fp16_h0_on_sm80_t256_walk(&p, p.copies, 0, p.a.dtype);
     else
     if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp16_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_FP16);
@@ -144,9 +142,11 @@ moek_quant_fp16_h0_on_sm80_t256_copies_k(const moek_quant_fp16_h0_on_sm80_t256_p
 
 MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 64 };      /* the most; many of BATCHED find nothing */
+    enum { BLOCKS = 8192, BATCHED = 2048 };            /* the most; many of BATCHED find nothing */
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_fp16_h0_on_sm80_t256_params p;
+    const int few = a && a->few, threads = few ? 1024 : 256;
+    const int ITEMS = threads / 4;
     long long blocks, most;
     dim3 grid(1);
     if (!a) return MOEK_READY_(moek_quant_fp16_h0_on_sm80_t256_k, 0);
@@ -160,11 +160,12 @@ MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stre
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
     if (blocks > most) blocks = most;
+    if (a->few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
-    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_copies_k, grid, 256, 0,
+    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_copies_k, grid, threads, 0,
         stream, a->early, p);
-    return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_k, grid, 256, 0,
+    return MOEK_CHAIN_(moek_quant_fp16_h0_on_sm80_t256_k, grid, threads, 0,
         stream, a->early, p);
 }
 #endif

@@ -155,9 +155,9 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on
 MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_on_sm80_t256_params *p,
     float inverse, int copies, int whole, int dtype)
 {
-    enum { ITEMS = 64 };
     const moek_quant_args *const a = &p->a;
-    const int first = blockIdx.x * ITEMS + threadIdx.x / 4, r0 = moek_over_(first, p->over_groups);
+    const int first = blockIdx.x * (blockDim.x / 4) + threadIdx.x / 4;
+    const int r0 = moek_over_(first, p->over_groups);
     const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
     int e;
     const int rows = copies > 1 ? p->expert_rows : a->rows;
@@ -181,22 +181,21 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_o
     }
 }
 
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(1024)
 moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p)
 {
-    enum { THREADS = 256 };
     const int parts = p.a.rows < MOEK_QUANT_PARTIALS ? p.a.rows : MOEK_QUANT_PARTIALS;
-    __shared__ float part[THREADS / 32];
+    __shared__ float part[8];
     float top = 0, s, inverse;
     int i;
     moek_grid_go_();
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+        for (i = threadIdx.x; i < p.a.zeros; i += blockDim.x) p.a.zero[i] = 0;
     if (p.a.static_scale) {
         s = *p.a.static_scale;
     } else {
-        for (i = threadIdx.x; i < parts; i += THREADS) top = fmaxf(top, p.a.partial[i]);
+        for (i = threadIdx.x; i < parts; i += 256) top = fmaxf(top, p.a.partial[i]);
         s = __fdiv_rn(moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part), 448.0f);
     }
     inverse = __fdiv_rn(1.0f, s);
@@ -208,22 +207,21 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(1024)
 moek_quant_fp8t_h0_on_sm80_t256_copies_k(const moek_quant_fp8t_h0_on_sm80_t256_params p)
 {
-    enum { THREADS = 256 };
     const int parts = p.a.rows < MOEK_QUANT_PARTIALS ? p.a.rows : MOEK_QUANT_PARTIALS;
-    __shared__ float part[THREADS / 32];
+    __shared__ float part[8];
     float top = 0, s, inverse;
     int i;
     moek_grid_go_();
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (i = threadIdx.x; i < p.a.zeros; i += THREADS) p.a.zero[i] = 0;
+        for (i = threadIdx.x; i < p.a.zeros; i += blockDim.x) p.a.zero[i] = 0;
     if (p.a.static_scale) {
         s = *p.a.static_scale;
     } else {
-        for (i = threadIdx.x; i < parts; i += THREADS) top = fmaxf(top, p.a.partial[i]);
+        for (i = threadIdx.x; i < parts; i += 256) top = fmaxf(top, p.a.partial[i]);
         s = __fdiv_rn(moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part), 448.0f);
     }
     inverse = __fdiv_rn(1.0f, s);
@@ -237,9 +235,11 @@ moek_quant_fp8t_h0_on_sm80_t256_copies_k(const moek_quant_fp8t_h0_on_sm80_t256_p
 
 MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 8192, BATCHED = 2048, ITEMS = 64 };      /* the most; many of BATCHED find nothing */
+    enum { BLOCKS = 8192, BATCHED = 2048 };            /* the most; many of BATCHED find nothing */
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_fp8t_h0_on_sm80_t256_params p;
+    const int few = a && a->few && a->static_scale, threads = few ? 1024 : 256;
+    const int ITEMS = threads / 4;
     long long blocks, most;
     dim3 grid(1);
     const int parts = !a || a->rows > MOEK_QUANT_PARTIALS ? MOEK_QUANT_PARTIALS : a->rows;
@@ -256,13 +256,14 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
     if (blocks > most) blocks = most;
+    if (a->few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
     if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, *a);
     if (status != MOEK_OK) return status;
-    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_copies_k, grid, 256, 0,
+    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_copies_k, grid, threads, 0,
         stream, a->early && a->static_scale, p);
-    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, grid, 256, 0,
+    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, grid, threads, 0,
         stream, a->early && a->static_scale, p);
 }
 #endif

@@ -192,16 +192,111 @@ moek_sort_on_sm80_t1024_few_k(const moek_sort_args a)
     moek_grid_wait_();
 }
 
+/* The same where up starts beside it and no row blocks are asked for: few blocks, of 8 experts each, so that most
+ * multiprocessors are free.  A thread has `each` ids (up to 16) side by side, and sums over the threads before give the
+ * places: of a thread 8 bits an expert, of more 16.  Short: its code comes from memory. */
+static __global__ void __launch_bounds__(1024, 1)
+moek_sort_on_sm80_t1024_eights_k(const moek_sort_args a)
+{
+    enum { THREADS = 1024, WARPS = 32, EXPERTS = 8, WORDS = 4 };
+    const unsigned all = 0xffffffff, pair = 0x00ff00ff;
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, e0 = blockIdx.x * EXPERTS;
+    const int each = (a.slots + THREADS * 4 - 1) / (THREADS * 4) * 4, first = tid * each;
+    const int end = first + each < a.slots ? first + each : a.slots, aligned = ((size_t)a.ids & 15) == 0;
+    __shared__ unsigned of_warp[WARPS][WORDS + 1];
+    __shared__ int place[EXPERTS];
+    unsigned n[WORDS], below = 0;                      /* experts 0, 2; 4, 6; 1, 3; 5, 7 */
+    uint64_t mine = 0, before[2];
+    int32_t id[4];
+    int slot, i, j;
+    moek_grid_go_();
+    if (a.early == 2) moek_grid_wait_();
+    for (i = blockIdx.x * THREADS + tid; i < a.zeros; i += gridDim.x * THREADS) a.zero[i] = 0;
+    #pragma unroll 1
+    for (slot = first; slot < end; slot += 4) {
+        moek_sort_on_sm80_t1024_load4(id, a.ids, slot, end, aligned);
+        #pragma unroll
+        for (i = 0; i < 4; i++) {
+            const unsigned of = (unsigned)(id[i] - e0);
+            below += (unsigned)id[i] < (unsigned)e0;
+            if (of < EXPERTS) mine += (uint64_t)1 << 8 * of;
+        }
+    }
+    for (j = 0; j < WORDS; j++) n[j] = (unsigned)(mine >> 32 * (j % 2)) >> 8 * (j / 2) & pair;
+    below = __reduce_add_sync(all, below);
+    #pragma unroll 1
+    for (i = 1; i < 32; i *= 2)
+        #pragma unroll
+        for (j = 0; j < WORDS; j++) {
+            const unsigned more = __shfl_up_sync(all, n[j], i);
+            if (lane >= i) n[j] += more;
+        }
+    if (lane == 31) {
+        for (j = 0; j < WORDS; j++) of_warp[warp][j] = n[j];
+        of_warp[warp][WORDS] = below;
+    }
+    __syncthreads();
+    #pragma unroll
+    for (j = 0; j < WORDS; j++)
+        n[j] += __reduce_add_sync(all, lane < warp ? of_warp[lane][j] : 0u) -
+                ((unsigned)(mine >> 32 * (j % 2)) >> 8 * (j / 2) & pair);
+    if (warp == 0) {
+        const int word = lane % 8 % 2 * 2 + lane % 8 / 4, e = e0 + lane;
+        int rows = 0, to;
+        #pragma unroll
+        for (j = 0; j < WORDS; j++) {
+            const unsigned sum = __reduce_add_sync(all, of_warp[lane][j]);
+            if (j == word) rows = (int)(sum >> 16 * (lane % 4 / 2) & 0xffff);
+        }
+        to = rows;
+        for (i = 1; i < EXPERTS; i *= 2) {
+            const int more = __shfl_up_sync(all, to, i);
+            if (lane >= i) to += more;
+        }
+        to += (int)__reduce_add_sync(all, of_warp[lane][WORDS]) - rows;
+        if (lane < EXPERTS) {
+            place[lane] = to;
+            if (e < a.experts) {
+                a.counts[e] = rows;
+                a.offsets[e] = to;
+            }
+            if (e == a.experts - 1) a.offsets[e + 1] = to + rows;
+        }
+    }
+    before[0] = (uint64_t)n[1] << 32 | n[0];
+    before[1] = (uint64_t)n[3] << 32 | n[2];
+    mine = 0;
+    __syncthreads();
+    #pragma unroll 1
+    for (slot = first; slot < end; slot += 4) {
+        moek_sort_on_sm80_t1024_load4(id, a.ids, slot, end, aligned);
+        #pragma unroll
+        for (i = 0; i < 4; i++) {
+            const unsigned of = (unsigned)(id[i] - e0);
+            if (of >= EXPERTS || id[i] >= a.experts) continue;
+            a.order[place[of] + (int)((of % 2 ? before[1] : before[0]) >> 16 * (of / 2) & 0xffff) +
+                    (int)(mine >> 8 * of & 0xff)] = slot + i;
+            mine += (uint64_t)1 << 8 * of;
+        }
+    }
+    moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
+}
+
 MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream)
 {
     enum { COPIES = 4, STEP = 128, AT_ONCE = 512, LEAST = 128, FEW = 256, MOST = 1024 };
     const moek_sort_args *a = (const moek_sort_args *)args;
     int threads, most;
-    if (!a) return MOEK_READY_(moek_sort_on_sm80_t1024_k, 0) != MOEK_OK ? MOEK_E_ARCH : MOEK_READY_(moek_sort_on_sm80_t1024_few_k, 0);
+    if (!a) {
+        const moek_status few = MOEK_READY_(moek_sort_on_sm80_t1024_few_k, 0), eights = MOEK_READY_(moek_sort_on_sm80_t1024_eights_k, 0);
+        return few != MOEK_OK ? few : eights != MOEK_OK ? eights : MOEK_READY_(moek_sort_on_sm80_t1024_k, 0);
+    }
     if (a->experts < 1) return MOEK_OK;
     if (a->slots <= MOST && !a->block_expert && !a->rows_per_expert)
         return MOEK_CHAIN_(moek_sort_on_sm80_t1024_few_k, dim3((a->slots + 31) / 32 + (a->experts + 31) / 31),
                            a->slots < 1 ? 32 : (a->slots + 31) / 32 * 32, 0, stream, a->early, *a);
+    if (!a->block_expert && !a->slot_row && !a->rows_per_expert && a->slots <= MOEK_SORT_FEW)
+        return MOEK_CHAIN_(moek_sort_on_sm80_t1024_eights_k, (a->experts + 7) / 8, 1024, 0, stream, a->early, *a);
     threads = (a->slots + STEP - 1) / STEP * 32;                     /* a step a warp, as long as they are few */
     most = (a->slots + AT_ONCE - 1) / AT_ONCE * 32;                  /* then the DEPTH steps that it has on their way */
     most = most < FEW ? FEW : most > MOST ? MOST : most;

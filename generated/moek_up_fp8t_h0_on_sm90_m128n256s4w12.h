@@ -45,9 +45,10 @@ typedef struct moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile {
 /* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
  * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
  * blocks, whosever these are, and one is empty if it is behind the last.
+ * first: of up that counts ids by itself; `known` arrives when all but the arrays is there.
  * No divisions: short tiles wait for this, and so does the first. */
 MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8t_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
-                                  int pairs, moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile *at)
+                                  int pairs, moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known, int first)
 {
     const moek_gemm_args *const a = &p->a;
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
@@ -57,14 +58,14 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8t_
     const int number = narrow ? whole + (tile - whole) / 2 : tile;
     const int unit = (int)moek_over_(number << even, p->over_tiles), lane = threadIdx.x % 32;
     /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
-    int size = 16 >> odd, first = 0, last = units, row0, end, i;
+    int size = 16 >> odd, begin = 0, last = units, row0, end, i;
     if (all >= 12 * a->experts) {                   /* groups of an expert alone: its weights are read once */
         const int by = moek_schedule_find_(s, a->experts, unit << odd);
         size = 32 >> odd;
-        first = (s.block[by] + odd) >> odd;
+        begin = (s.block[by] + odd) >> odd;
         last = (s.block[by + 1] + odd) >> odd;
     }
-    const int group0 = first + ((unit - first) & -size);
+    const int group0 = begin + ((unit - begin) & -size);
     const int group = min(last - group0, size);
     const int within = number - group0 * (tiles >> even), turn = (int)blockIdx.x % 2;
     int column = moek_quotient_(within, group), b = (group0 + within - column * group) << odd;
@@ -88,6 +89,11 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8t_
         at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
         at->j0 = j0;
     }
+    if (first) {                                            /* rows are what the kernel before says */
+        moek_mbar_arrive_warp_(known);
+        moek_grid_wait_();
+        moek_grid_go_();
+    }
     #pragma unroll
     for (i = lane; i < 128; i += 32) {
         const int r = row0 + i;
@@ -98,9 +104,9 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8t_
 
 /* One stage of weights, a copy for each half: smaller ones for both blocks cost 7 %.  both: the other block of the
  * cluster has the same weights, so that each asks for half of them, for both.  Gated, a half is 64 of gate and 64 of
- * up, as they lie in memory. */
+ * up, as they lie in memory.  once: nobody else wants them. */
 MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp8t_h0_on_sm90_m128n256s4w12_params *p, unsigned char *to, uint64_t *full, int e, int j0,
-                                     int both, int narrow, int gated, int step)
+                                     int both, int narrow, int gated, int step, int once)
 {
     const int mine = (int)(blockIdx.x % 2), turn = step % 2 == mine;
     const int tiled = p->a.tiled, k = tiled ? 0 : step * 128;
@@ -110,6 +116,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp
     for (half = 0; half < 2 - narrow; half++) {
         unsigned char *const at = to + half * 16384;
         const int group = (j0 + half * (gated ? 64 : 128)) / 8;
+        if (once) moek_tma_once_(at, &p->w, full, moek_evict_first_(), k, group, 0, of);
+        else
         if (!both) moek_tma_shared_(at, &p->w, full, k, group, of);
         else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, k, group, of);
     }
@@ -387,12 +395,18 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
         moek_mbar_init_(told + t, 1);
         moek_mbar_init_(asked + t, 1);
         moek_mbar_init_(done + t, (a->a_order ? 2 : 0) + 1 + 8);
+        moek_mbar_init_(known + t, 1);
         moek_mbar_init_(given + t, 1);
         moek_mbar_init_(given + t + STAGES, 1);
     }
-    moek_grid_wait_();                             /* the schedule is what the kernel before wrote */
-    moek_grid_go_();
-    s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
+    int32_t *const tally = (int32_t *)pages;
+    if (a->ids) {                                  /* older: the schedule is made while the kernel before runs */
+        moek_tally_ids_(tally, a->ids, a->slots, a->experts);
+    } else {
+        moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
+        moek_grid_go_();
+    }
+    s = moek_schedule_of_(scales + STAGES * SCALES, a->ids ? tally : a->counts, a->experts, M);       /* ends with a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
     /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
     if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
@@ -413,6 +427,21 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
         moek_registers_less_(56);
         if (t < 32) {
             /* ---- Weights, rows of a. ---- */
+            /* Experts of one row block: their weights are the first to leave L2, so that rows of a stay. */
+            const int once = 8 * s.block[moek_here_(a->experts)] <= 9 * moek_here_(a->experts);
+            /* The first stages' weights need not wait until it is known where rows are. */
+            int begun = 0;
+            if (a->ids) {
+                moek_mbar_wait_(known, 0);
+                begun = list->e >= 0 ? min(steps, 2) : 0;
+                if (lane == 0)
+                    for (i = 0; i < begun; i++) {
+                        moek_mbar_arrive_expect_(full + i, (N >> list->narrow) * 128);
+                        moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE + A, full + i, list->e, list->j0, list->both,
+                                            list->narrow, gated, i, once);
+                        if (list->both && !list->narrow && i == ask) moek_mbar_arrive_(asked);
+                    }
+            }
             for (;;) {
                 int e, j0, row0, boxes, both, narrow, mine;
                 moek_mbar_wait_(told + q, turn);
@@ -424,23 +453,29 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                 MOEK_NEXT_TILE_
                 step = 0;
                 for (; step < steps; step++) {
-                    moek_mbar_wait_(empty + slot, phase);
-                    if (lane == 0) {
+                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now.  Nor do
+                     * lanes wait that then do not arrive: left behind by two phases, they would never see them. */
+                    if (lane == 0 && step >= begun) {
+                        moek_mbar_wait_(empty + slot, phase);
                         unsigned char *const stage = ring + slot * STAGE;
                         moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192);
                         /* Code for each kind of tile: what comes between two copies is time lost. */
-                        if (narrow) moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step);
+                        if (narrow)
+                            moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step, 0);
                         else if (both) {
-                            moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step);
+                            moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step, 0);
                             if (step == ask) moek_mbar_arrive_(asked + mine);
-                        } else moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step);
+                        }
+                        else if (once) moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step, 1);
+                        else moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step, 0);
                         for (i = 0; i < boxes; i++)
                             moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
                                            step * 128, row0 + 64 * i);
                     }
                     MOEK_NEXT_STAGE_
                 }
-                if (t == 0 && (narrow || !both)) moek_mbar_arrive_(asked + mine);
+                begun = 0;
+                if (t == 0 && !a->a_order && (narrow || !both)) moek_mbar_arrive_(asked + mine);
             }
         } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
@@ -456,6 +491,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                     const int of = list[q].from[r + 8 * i];
                     row[i] = of < 0 ? NONE : (uint32_t)of * (uint32_t)(row_bytes / 16);
                 }
+                uint64_t *const asks = t == 32 && (list[q].narrow || !list[q].both) ? asked + q : NULL;
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
@@ -463,6 +499,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                     const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                     const unsigned char *const from = x + (bytes ? step * 128 : 0);
                     moek_mbar_wait_(empty + slot, phase);
+                    if (step == ask && asks) moek_mbar_arrive_(asks);
                     #pragma unroll
                     for (i = 0; i < 16; i++)
                         if (row[i] != NONE)
@@ -491,26 +528,33 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                 moek_mbar_wait_(done + q, turn ^ 1);
                 if (!a->split_flags) {
                     tile = wave * workers + (me + wave * shift) % workers;
+                } else if (!wave) {
+                    tile = me;
                 } else if (pairs && blockIdx.x % 2) {
                     /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
                     const int at = wave % GIVEN;
                     if (lane == 0) moek_mbar_arrive_expect_(given + at, 4);
-                    moek_mbar_wait_(given + at, wave / GIVEN % 2);
+                    moek_mbar_wait_(given + at, (wave / GIVEN + !at) % 2);      /* the first has none */
                     tile = number[at];
                 } else {
                     /* By demand, as late as weights of the tiles before leave time for. */
                     const int before = wave - ahead;
                     if (before >= 0) moek_mbar_wait_(asked + before % TILES, before / TILES % 2);
                     if (lane == 0) {
-                        tile = atomicAdd(a->split_flags, 1);
+                        tile = workers + atomicAdd(a->split_flags, 1);
                         if (pairs) moek_give_(number + wave % GIVEN, tile, given + wave % GIVEN);
                     }
                     tile = __shfl_sync(0xffffffff, tile, 0);
                 }
                 if (tile < all) {
-                    moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(&p, s, tile, whole, columns, pairs, list + q);
+                    moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(&p, s, tile, whole, columns, pairs, list + q, known + q, !wave && a->ids);
                 } else {
                     if (lane == 0) list[q].e = -1;
+                    moek_mbar_arrive_warp_(known + q);
+                    if (!wave && a->ids) {
+                        moek_grid_wait_();
+                        moek_grid_go_();
+                    }
                 }
                 moek_mbar_arrive_warp_(told + q);
                 if (tile >= all) break;

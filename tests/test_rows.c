@@ -609,6 +609,7 @@ static void quant_case(int quant, const quant_case_t *c)
     h.q = out((size_t)rows * c->cols * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1));
     h.scale = out(quant_scale_bytes(c, &h, quant, rows));
     if (c->options & Q_ZERO) h.zeros = 1 + c->cols % 700, h.zero = out_i32(h.zeros);
+    if (c->rows % 2) h.few = 1 + c->cols % 3;
     d = h;
     MOVE(d.zero);
     MOVE(d.x), MOVE(d.row_weight), MOVE(d.static_scale), MOVE(d.target), MOVE(d.row_limit), MOVE(d.counts);
@@ -720,8 +721,8 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     s.slots = c->slots, s.experts = c->experts, s.block_m = block_m, s.ids = ids, s.counts = in_i32(c->experts);
     fill_ids(ids, c->slots, c->experts, c->kind);
     h->counts = s.counts;
-    if (now.row->arch == 90 && now.row->m < 128 && !c->batched && now.row->quant != MOEK_FP8C &&
-        c->slots <= MOEK_SELF_SORT && c->order == (c->up ? ORDER_IN : ORDER_OUT)) {
+    if (now.row->arch == 90 && !c->batched && c->order == (c->up ? ORDER_IN : ORDER_OUT) &&
+        (now.row->m < 128 ? now.row->quant != MOEK_FP8C && c->slots <= MOEK_SELF_SORT : c->up)) {
         int32_t *own = in_i32(c->slots);
         memcpy(own, ids, (size_t)c->slots * 4);
         h->ids = own;
@@ -844,7 +845,8 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
     gemm_launch_as(*h, h, up, size, exact);
 }
 #if MEM_CUDA
-/* Launched early, behind a kernel that has not written a and its scales yet: the same bits. */
+/* Launched early, behind a kernel that has not written a and its scales yet (nor a_order, if the row counts slots): the
+ * same bits. */
 static void gemm_late(const moek_gemm_args *h)
 {
     moek_gemm_args d = *h;
@@ -854,6 +856,7 @@ static void gemm_late(const moek_gemm_args *h)
     gemm_move(&d);
     late_begin(d.a, h->a);
     if (h->a_scale) late_begin(d.a_scale, h->a_scale);
+    if (h->slots) late_begin(d.a_order, h->a_order);
     if (launch_twice(&d)) rows_same("out behind a late kernel", h->out, want);
     else free(want);
     late_end();
@@ -949,8 +952,12 @@ static void gemm_case(int quant, const gemm_case_t *c)
     if (h.ids) {                                       /* it sorts by itself; no result of sort is there to be read */
         moek_gemm_args self = h;
         self.slots = c->slots;
-        self.counts = self.offsets = self.a_order = self.out_order = NULL;
+        self.counts = self.offsets = NULL;
+        if (now.row->m < 128) self.a_order = self.out_order = NULL;
         gemm_launch_as(self, &h, c->up, rows * c->n, 0);
+#if MEM_CUDA
+        if (now.row->m == 128 && c->slots < 1000) gemm_late(&self);
+#endif
     }
     h.ids = NULL;
     gemm_launch(&h, c->up, rows * c->n, 0);

@@ -86,6 +86,7 @@ typedef struct moek_sort_args {
     int early;                      /* 1: see above, and that kernel neither writes ids nor reads what is written.
                                        2: see above                                                                  */
 } moek_sort_args;
+enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks and slot_row, sm80 takes few blocks */
 
 /* quant: rows of T -> rows of the format.  Row r reads source row r / source_div and writes row
  *   (target ? target[r] : r); rows with target < 0 or that are not live are skipped.  Live: r < *row_limit (if given),
@@ -121,6 +122,7 @@ typedef struct moek_quant_args {
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* 1: see above.  2: and that kernel writes nothing that is read here, nor reads
                                        what is written                                                               */
+    int few;                        /* > 0: at most so many blocks, of more threads: others are to run beside them    */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -160,7 +162,8 @@ typedef struct moek_gemm_args {
     int slots;                      /*   [slots] expert of each slot, as `sort` takes them.  The row sorts by itself, as
                                          `sort` would; of its results none is read.  up reads row slot / a_div and
                                          writes sorted rows, down the other way round.  ids are older than the kernel
-                                         before, even if early.  Not for fp8c                                         */
+                                         before, even if early.  Not for fp8c.  up, m = 128: the row counts by itself,
+                                         and of `sort` reads a_order alone                                            */
     float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  sm90 rows with m < 128 then   */
     int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
                                          an order that depends on counts.  [MOEK_SPLITS], zeros before.  With m = 128

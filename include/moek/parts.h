@@ -119,6 +119,19 @@ static int moek_orders_(const moek_step *step)
     return up->arch == 90 && up->m == 128;
 }
 
+/* Does the up row count slots by itself?  It then begins beside the sort and the quantization of x, which leave
+ * multiprocessors to it.  Few slots only: each of its blocks looks at all ids. */
+static int moek_counts_(const moek_step *step)
+{
+    const moek_plan *plan = step->plan;
+    const moek_kernel *up;
+    if (plan->arch < 90 || !plan->tiles || plan->prepare_finalize != &moek_local ||
+        plan->experts->apply != moek_table_apply_ || moek_orders_(step) ||
+        (long long)step->tokens * plan->slots > MOEK_SORT_FEW) return 0;
+    up = plan->up[moek_plan_tile(plan, step->tokens)];
+    return up->arch == 90 && up->m == 128;
+}
+
 /* Nothing to send on one rank: quantize, and multiply by the router's weight where that is asked for. */
 static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
@@ -141,8 +154,9 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
         a.zero = (int32_t *)step->experts_workspace;
         a.zeros = 2 * MOEK_SPLITS;
     }
-    if (!self_sorts && plan->arch >= 90 && step->routed && plan->prepare_finalize == &moek_local)
-        a.early = a.row_weight ? 1 : 2;      /* 2: beside routing */
+    if (moek_counts_(step)) a.few = 64;               /* as measured: of 132 multiprocessors */
+    else if (!self_sorts && plan->arch >= 90 && step->routed && plan->prepare_finalize == &moek_local)
+        a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;
     step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
     return plan->quant->launch(&a, stream);
@@ -455,9 +469,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
         if (orders) s.slot_row = w.slot_row;
         if (early && plan->prepare_finalize == &moek_local)            /* 1: beside the quantization of x */
-            s.early = step->routed ? 2 : fp8 && !orders;
-        if (moek_self_sorts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
-        else if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+            s.early = step->routed && !moek_counts_(step) ? 2 : fp8 && !orders;
+        if (!moek_self_sorts_(step) && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+        if (moek_self_sorts_(step) || moek_counts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         g.counts = w.counts; g.offsets = w.offsets;
         g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
@@ -482,7 +496,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
-        else if (!g.ids) q.row_limit = w.offsets + g.experts;
+        else if (!moek_self_sorts_(step)) q.row_limit = w.offsets + g.experts;
         q.early = early;
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
@@ -494,6 +508,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;
     g.q = NULL;
+    if (plan->down[tile]->m == 128) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
     return plan->down[tile]->launch(&g, stream);
 }

@@ -77,18 +77,25 @@ enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOE
 #ifdef MOEK_SM90_CODE_
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* A box of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per`
- * are 128 bytes -> shared memory (aligned to 1024); `bar` counts the bytes. */
+/* A box of a map of weights -> shared memory (aligned to 1024); `bar` counts the bytes.  second, third: where it begins
+ * in the dimensions behind rows. */
+MOEK_DEVICE void moek_tma_once_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy, int k, int second,
+                                int third, int expert)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %7, %4, %5, %6}], [%2], %8;\n"
+                 :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
+                    "r"(k), "r"(second), "r"(third), "r"(expert), "r"(0), "l"(policy) : "memory");
+}
+/* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
+ * 128 bytes. */
 MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
                                    const moek_gemm_args *a, int per, int step, int j0, int e)
 {
-    const int k = a->tiled ? 0 : step * per, expert = a->tiled ? e * (a->k / per) + step : e;
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %6, %6, %4, %5}], [%2], %7;\n"
-                 :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
-                    "r"(k), "r"(j0 / 8), "r"(expert), "r"(0), "l"(policy) : "memory");
+    moek_tma_once_(to, map, bar, policy, a->tiled ? 0 : step * per, 0, j0 / 8,
+                   a->tiled ? e * (a->k / per) + step : e);
 }
-/* The same of a map not by_8, for weights that several row blocks read: no hint to L2.  Then: to both blocks of a
+/* Of a map not by_8, weights that several row blocks read: no hint to L2.  Then: to both blocks of a
  * cluster, at the same place in each, where each one's `bar` counts the bytes. */
 MOEK_DEVICE void moek_tma_shared_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int group, int expert)
 {
@@ -321,6 +328,40 @@ MOEK_DEVICE void moek_place_ids_(uint16_t *to, uint16_t *place, int *counts, con
 MOEK_DEVICE void moek_count_ids_(uint16_t *to, int *counts, const int32_t *ids, int slots, int experts)
 {
     moek_place_ids_(to, NULL, counts, ids, slots, experts);
+}
+
+/* By all threads: how many slots each expert has. */
+MOEK_DEVICE void moek_tally_ids_(int *counts, const int32_t *ids, int slots, int experts)
+{
+    enum { DEPTH = 4 };
+    const int aligned = ((size_t)ids & 15) == 0;
+    int i, d;
+    for (i = threadIdx.x; i < experts; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    for (i = 4 * threadIdx.x; i < slots; i += 4 * DEPTH * blockDim.x) {
+        int4 id[DEPTH];
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) {
+            const int at = i + 4 * d * (int)blockDim.x;
+            id[d] = make_int4(-1, -1, -1, -1);
+            if (aligned && at + 4 <= slots) {
+                id[d] = *(const int4 *)(ids + at);
+            } else {
+                if (at < slots) id[d].x = ids[at];
+                if (at + 1 < slots) id[d].y = ids[at + 1];
+                if (at + 2 < slots) id[d].z = ids[at + 2];
+                if (at + 3 < slots) id[d].w = ids[at + 3];
+            }
+        }
+        #pragma unroll
+        for (d = 0; d < DEPTH; d++) {
+            if ((uint32_t)id[d].x < (uint32_t)experts) atomicAdd(&counts[id[d].x], 1);
+            if ((uint32_t)id[d].y < (uint32_t)experts) atomicAdd(&counts[id[d].y], 1);
+            if ((uint32_t)id[d].z < (uint32_t)experts) atomicAdd(&counts[id[d].z], 1);
+            if ((uint32_t)id[d].w < (uint32_t)experts) atomicAdd(&counts[id[d].w], 1);
+        }
+    }
+    __syncthreads();
 }
 
 /* By a warp: the slots of expert e in their order, from number `first` on, at most m, each divided by `div`. */
