@@ -8,6 +8,7 @@
  *      -o FILE       a tab-separated file; of tune: for config.tuned (include/moek/tuned.h has its columns)
  *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
  *      -s            without args.state: step by step
+ *      -w            with tiled weights (config.weight_layout)
  *      -t FILE       with the measured choices of this file
  *      -q            without the error, which the host takes seconds for
  *      -r MS         so many milliseconds of rest before a cell (100), so that it meets the clock of a cool GPU
@@ -66,7 +67,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 /* What the command line asks for. */
 static struct {
-    int tune, before, quick, stateless, rest, tokens[TOKENS_MAX], counts, words;
+    int tune, before, quick, stateless, tiled, rest, tokens[TOKENS_MAX], counts, words;
     const char *row, *tuned;
     char **word;
     FILE *out;
@@ -78,7 +79,7 @@ static struct {
 typedef struct cell {
     moek_config config;
     moek_plan plan;
-    moek_weights w;
+    moek_weights w, tiled;                            /* tiled: only w_up and w_down are its own; NULL: not asked for */
     fill_sizes n;
     const shape *of;
     int tokens, layers;
@@ -316,6 +317,7 @@ static void read_words(int argc, char **argv)
         else if (more && !strcmp(argv[i], "-r")) ask.rest = atoi(argv[++i]);
         else if (!strcmp(argv[i], "-q")) ask.quick = 1;
         else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
+        else if (!strcmp(argv[i], "-w")) ask.tiled = 1;
         else if (!asks(argv[i])) ask.word[ask.words++] = argv[i];
     }
     sure(!ask.given.name || (ask.given.hidden && ask.given.inter && ask.given.experts && ask.given.topk), "a shape",
@@ -339,7 +341,7 @@ static int cell_plan(cell *c, const char *kernel)
 {
     c->config.kernel = kernel;
     if (moek_plan_init(&c->plan, &c->config) != MOEK_OK) return 0;
-    must(moek_plan_bind(&c->plan, &c->w), "moek_plan_bind", c->plan.why);
+    must(moek_plan_bind(&c->plan, c->tiled.w_up ? &c->tiled : &c->w), "moek_plan_bind", c->plan.why);
     mem_free(80, c->workspace);
     c->workspace = mem_alloc(80, moek_workspace_size(&c->plan));
     return 1;
@@ -349,6 +351,28 @@ static const moek_kernel *cell_row(const cell *c)
 {
     const moek_kernel *const layer = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
     return layer ? layer : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
+}
+
+/* Tiled weights, and what it takes to make them. */
+static void cell_tile(cell *c)
+{
+    void *const up = mem_alloc(80, c->n.up * c->n.element), *const down = mem_alloc(80, c->n.down * c->n.element);
+    const int experts = c->config.experts;
+    cudaEvent_t e[2];
+    c->tiled = c->w;
+    c->tiled.w_up = up; c->tiled.w_down = down;
+    must(moek_plan_init(&c->plan, &c->config), "moek_plan_init", c->plan.why);
+    for (int i = 0; i < 2; i++) CUDA(cudaEventCreate(&e[i]));
+    for (int i = 0; i < 2; i++) {                     /* the second time counts */
+        CUDA(cudaEventRecord(e[0]));
+        must(moek_repack_up(&c->plan, c->w.w_up, up, experts, 0, NULL), "moek_repack_up", NULL);
+        must(moek_repack_down(&c->plan, c->w.w_down, down, experts, 0, NULL), "moek_repack_down", NULL);
+        CUDA(cudaEventRecord(e[1]));
+    }
+    const double s = ceiling_seconds(e[0], e[1]);
+    printf("%-22s %-8s repacked in %.2f ms, %.2f TB/s (read plus written)\n", c->of->name,
+           moek_quant_name(c->config.quant), 1e3 * s, 2e-12 * (c->n.up + c->n.down) * c->n.element / s);
+    for (int i = 0; i < 2; i++) CUDA(cudaEventDestroy(e[i]));
 }
 
 static void cell_new(cell *c, int tokens)
@@ -369,6 +393,7 @@ static void cell_new(cell *c, int tokens)
     if (c->w.w_up) return;
     c->n = fill_sizes_of(config, config->experts);
     c->w = filled_weights(config, config->experts, 0);
+    if (ask.tiled) cell_tile(c);
 }
 
 static void cell_free(cell *c)
@@ -447,6 +472,7 @@ static void run_shape(const shape *of, int quant, const char *device, const time
     c.config.quant = quant; c.config.act = MOEK_SILU;
     c.config.format = of->batched ? MOEK_BATCHED : MOEK_STANDARD;
     c.config.exclude = 1u << MOEK_BACKEND_CPU;
+    c.config.weight_layout = ask.tiled ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_CHECKPOINT;
     c.config.tuned = ask.tune ? NULL : ask.tuned;
     for (int m = 0; m < counts; m++) {
         if (!wanted(of->name, moek_quant_name(quant), tokens[m])) continue;
@@ -456,6 +482,7 @@ static void run_shape(const shape *of, int quant, const char *device, const time
         cell_free(&c);
     }
     free_weights(&c.w);
+    mem_free(80, (void *)c.tiled.w_up); mem_free(80, (void *)c.tiled.w_down);
 }
 
 static void heads(int argc, char **argv, const cudaDeviceProp *device, const timer *by)

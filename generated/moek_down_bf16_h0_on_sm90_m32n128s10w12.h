@@ -57,11 +57,10 @@ MOEK_DEVICE unsigned moek_down_bf16_h0_on_sm90_m32n128s10w12_share_(const moek_g
 
 /* One stage of weights. */
 MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m32n128s10w12_weights_(const moek_down_bf16_h0_on_sm90_m32n128s10w12_params *p, unsigned char *to, uint64_t *full, uint64_t policy,
-                                     const moek_down_bf16_h0_on_sm90_m32n128s10w12_tile *at, int gated, int step)
+                                     const moek_down_bf16_h0_on_sm90_m32n128s10w12_tile *at, int step)
 {
-    const int k = step * 64;
     moek_mbar_arrive_expect_(full, 16384);
-    moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
+    moek_tma_weights_(to, &p->w, full, policy, &p->a, 64, step, at->j0, at->e);
 }
 
 /* Scale, bias, and out.  sum: this lane's rows of w g and g + 8
@@ -157,7 +156,7 @@ moek_down_bf16_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_bf16
                 moek_down_bf16_h0_on_sm90_m32n128s10w12_tile_(a, s, tile, tiles, columns, &at);
                 for (; step < until; step++) {
                     moek_mbar_wait_(empty + slot, phase);
-                    moek_down_bf16_h0_on_sm90_m32n128s10w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, gated, step);
+                    moek_down_bf16_h0_on_sm90_m32n128s10w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
                 step = 0;

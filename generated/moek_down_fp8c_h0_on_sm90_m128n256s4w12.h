@@ -118,14 +118,16 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_down_f
 MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_weights_(const moek_down_fp8c_h0_on_sm90_m128n256s4w12_params *p, unsigned char *to, uint64_t *full, int e, int j0,
                                      int both, int narrow, int gated, int step)
 {
-    const int k = step * 128, mine = (int)(blockIdx.x % 2), turn = step % 2 == mine;
+    const int mine = (int)(blockIdx.x % 2), turn = step % 2 == mine;
+    const int tiled = p->a.tiled, k = tiled ? 0 : step * 128;
+    const int of = tiled ? e * (p->a.k / 128) + step : e;
     int half;
     #pragma unroll
     for (half = 0; half < 2 - narrow; half++) {
         unsigned char *const at = to + half * 16384;
-        const int row = j0 + half * (gated ? 64 : 128);
-        if (!both) moek_tma_shared_(at, &p->w, full, k, row, 0, 0, e);
-        else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, k, row, 0, 0, e);
+        const int group = (j0 + half * (gated ? 64 : 128)) / 8;
+        if (!both) moek_tma_shared_(at, &p->w, full, k, group, of);
+        else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, k, group, of);
     }
 }
 
@@ -534,7 +536,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     p.a = *a;
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
-    status = moek_weight_map_(&p.w, a, 1, 128, 2);
+    status = moek_weight_map_(&p.w, a, 1, 128, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return moek_launch_with_((const void *)moek_down_fp8c_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384,

@@ -626,6 +626,13 @@ MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
 #include "moek_combine_h0_on_sm80_t128.h"
 #endif
 #endif
+#if MOEK_WANT_(0, 0, 80)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_repack_on_sm80_t256(const void *args, moek_stream stream);
+#else
+#include "moek_repack_on_sm80_t256.h"
+#endif
+#endif
 #if MOEK_WANT_(0, 0, 0)
 #ifdef MOEK_SPLIT
 MOEK_LAUNCHER moek_route_on_cpu(const void *args, moek_stream stream);

@@ -49,6 +49,7 @@ typedef struct moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk {
     const unsigned char *w;                            /* this lane's first 16 bytes of the next item */
     const float *scale;                                /* fp8: of its half lane % 2 */
     int left;                                          /* bytes of k from the next item on */
+    int apart;                                         /* in memory, 128 bytes of k from the next */
     int unit, d, half, part, asks, run, put;
     moek_layer_fp8t_h0_on_sm90_m4n8s3w16_halves of;
 } moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk;
@@ -61,8 +62,16 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp8
     const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * 1;
     const int step = gated ? a->w_step : 1;
     const int row = (gated ? at->half ? a->up_first : a->gate_first : 0) + 8 * at->unit * step;
-    at->w = (const unsigned char *)a->w + g * 256 + lane % 4 * 16 +
-            ((size_t)e * a->w_rows + row + min(lane / 4, a->n - 1 - 8 * at->unit) * step) * (size_t)bytes;
+    if (a->tiled) {
+        const int eight = gated ? 2 * at->unit + (at->half ^ (a->gate_first > a->up_first)) : at->unit;
+        at->apart = a->w_rows * 128;
+        at->w = (const unsigned char *)a->w + lane / 4 * 128 + lane % 4 * 16 + eight * 1024 +
+                ((size_t)e * (bytes / 128) + 2 * g) * (size_t)at->apart;
+    } else {
+        at->apart = 128;
+        at->w = (const unsigned char *)a->w + g * 256 + lane % 4 * 16 +
+                ((size_t)e * a->w_rows + row + min(lane / 4, a->n - 1 - 8 * at->unit) * step) * (size_t)bytes;
+    }
     at->left = bytes - g * 256;
     at->run = p->steps[down] - g;
     at->scale = a->w_scale + e;
@@ -116,18 +125,19 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_fp8t
     if (at->asks > 0) {
         if (at->left >= 256) {
             #pragma unroll
-            for (i = 0; i < 4; i++) moek_cp_async16_(to + i * 512, at->w + i * 64, 16);
+            for (i = 0; i < 4; i++) moek_cp_async16_(to + i * 512, at->w + i / 2 * at->apart + i % 2 * 64, 16);
             if (lane < 2) moek_cp_async4_(scales + at->put * 2 + lane, at->scale);
         } else {
             #pragma unroll
             for (i = 0; i < 4; i++) {
                 const int in = lane % 4 * 16 + i * 64 < at->left;
-                moek_cp_async16_(to + i * 512, in ? at->w + i * 64 : (const unsigned char *)p->up.w, in ? 16 : 0);
+                moek_cp_async16_(to + i * 512, in ? at->w + i / 2 * at->apart + i % 2 * 64
+                                                  : (const unsigned char *)p->up.w, in ? 16 : 0);
             }
             if (lane < 2) moek_cp_async4_(scales + at->put * 2 + lane,
                                           at->scale);
         }
-        at->w += 256;
+        at->w += 2 * at->apart;
         at->left -= 256;
         if (++at->put == 3) at->put = 0;
         if (--at->asks == 0) at->run = 0;

@@ -175,12 +175,11 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_schedule_(const moek_lay
         n = (n + 7) / 8;
         if (at >= blocks && at < blocks + n) {
             const uint64_t policy = moek_evict_first_();
-            const int gated = p->up.w_rows > p->up.n;
             #pragma unroll 1
             for (by = 0; by < min(MOEK_LAYER_FP8T_H0_ON_SM90_M8N256S6W12_AHEAD, until - step); by++) {
                 moek_mbar_arrive_expect_(landed + by, 32768);
                 moek_tma_weights_(ring + by * 33792 + 1024, &p->w_up, landed + by, policy,
-                                  (step + by) * 128, gated ? 0 : j0, 0, gated ? j0 / 8 : 0, i);
+                                  &p->up, 128, step + by, j0, i);
             }
         }
         for (; n; n--) expert[blocks++] = (uint16_t)i;
@@ -450,7 +449,6 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
     void *const schedule = counts + MOEK_SM90_EXPERTS;
     const moek_layer_args *const a = &p.a;
     const int t = threadIdx.x, slots = a->tokens * a->topk, experts = p.up.experts;
-    const int gated = p.up.w_rows > p.up.n;
     unsigned long long *const met = (unsigned long long *)a->state->flags;
     int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
     moek_layer_fp8t_h0_on_sm90_m8n256s6w12_schedule s;
@@ -554,7 +552,7 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                         if (t == 0 && issued >= asked) {
                             moek_mbar_arrive_expect_(landed + slot, 32768);
                             moek_tma_weights_(ring + slot * STAGE + A, &p.w_up, landed + slot, policy,
-                                step * 128, gated ? 0 : at.j0, 0, gated ? at.j0 / 8 : 0, at.e);
+                                              &p.up, 128, step, at.j0, at.e);
                         }
                         issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
@@ -594,7 +592,7 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                         if (t == 0 && issued >= asked) {
                             moek_mbar_arrive_expect_(landed + slot, 32768);
                             moek_tma_weights_(ring + slot * STAGE + A, &p.w_down, landed + slot, policy,
-                                step * 128, at.j0, 0, 0, at.e);
+                                              &p.down, 128, step, at.j0, at.e);
                         }
                         issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }

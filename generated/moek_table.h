@@ -269,6 +269,9 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_down_fp8c_h0_on_sm
 #if MOEK_WANT_(0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },")
 #endif
+#if MOEK_WANT_(0, 0, 80)
+MOEK_KERNEL(REPACK, 0, 0, 1, 0, 80, 256, 0, moek_repack_on_sm80_t256, "{ op = \"repack\", template = \"repack_simt\", arch = \"sm80\", t = 256 },")
+#endif
 #if MOEK_WANT_(0, 0, 0)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 0, 0, 0, moek_route_on_cpu, "{ op = \"route\", template = \"route_cpu\", arch = \"cpu\" },")
 #endif

@@ -56,11 +56,10 @@ MOEK_DEVICE unsigned moek_up_fp8b128_h0_on_sm90_m16n128s11w12_share_(const moek_
 
 /* One stage of weights. */
 MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m16n128s11w12_weights_(const moek_up_fp8b128_h0_on_sm90_m16n128s11w12_params *p, unsigned char *to, uint64_t *full, uint64_t policy,
-                                     const moek_up_fp8b128_h0_on_sm90_m16n128s11w12_tile *at, int gated, int step)
+                                     const moek_up_fp8b128_h0_on_sm90_m16n128s11w12_tile *at, int step)
 {
-    const int k = step * 128;
     moek_mbar_arrive_expect_(full, 16384);
-    moek_tma_weights_(to, &p->w, full, policy, k, gated ? 0 : at->j0, 0, gated ? at->j0 / 8 : 0, at->e);
+    moek_tma_weights_(to, &p->w, full, policy, &p->a, 128, step, at->j0, at->e);
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
@@ -237,7 +236,7 @@ moek_up_fp8b128_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_up_fp8b1
                 moek_up_fp8b128_h0_on_sm90_m16n128s11w12_tile_(a, s, tile, tiles, columns, &at);
                 for (; step < until; step++) {
                     moek_mbar_wait_(empty + slot, phase);
-                    moek_up_fp8b128_h0_on_sm90_m16n128s11w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, gated, step);
+                    moek_up_fp8b128_h0_on_sm90_m16n128s11w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
                 step = 0;

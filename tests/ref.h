@@ -587,6 +587,28 @@ static inline void ref_down(const moek_gemm_args *a, int quant, double *y, doubl
 
 /* ---- combine ----------------------------------------------------------------------------------------------------- */
 
+static inline void ref_repack(const moek_repack_args *a)
+{
+    const int low = a->gate_first < a->up_first ? a->gate_first : a->up_first, high = a->gate_first + a->up_first - low;
+    const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
+    size_t e, b;
+    int j;
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++) {
+            int to = j;
+            if (a->w_rows > a->n) {                    /* row i of what lies first, or of the other */
+                const int other = a->w_step == 1 ? j >= high : (j - high) % 2 == 0;
+                const int i = (j - (other ? high : low)) / a->w_step;
+                to = i / 8 * 16 + (other ? 8 : 0) + i % 8;
+            }
+            for (b = 0; b < a->row_bytes; b++) {
+                const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + b;
+                const size_t tiled = ((e * steps + b / 128) * w_rows + (size_t)to) * 128 + b % 128;
+                ((char *)a->to)[a->back ? plain : tiled] = ((const char *)a->from)[a->back ? tiled : plain];
+            }
+        }
+}
+
 static inline void ref_combine(const moek_combine_args *a, double *y, double *slack)
 {
     int t, j, k;

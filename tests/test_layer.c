@@ -676,6 +676,76 @@ static void test_one_launch(void)
     }
 }
 
+/* Tiled weights, made by the library: the same bits from rows of every kind; and back again.  Rows that read them not
+ * say so. */
+static void *repacked(layer *l, int down, const void *from, int back)
+{
+    const layer_array *a = layer_find(l, from);
+    const int n = l->plan.local_experts;
+    char *const of = (char *)mem_alloc(layer_arch, a->bytes), *const to = (char *)mem_alloc(layer_arch, a->bytes);
+    void *const got = malloc(a->bytes);
+    int e;
+    mem_put(layer_arch, of, from, a->bytes);
+    for (e = 0; e < n; e += 3) {                       /* some experts at a time */
+        const size_t at = a->bytes / (size_t)n * (size_t)e;
+        const int some = n - e < 3 ? n - e : 3;
+        const moek_status s = (down ? moek_repack_down : moek_repack_up)(&l->plan, of + at, to + at, some, back, NULL);
+        CHECK(s == MOEK_OK, "%s: repack: %s", l->what, moek_status_name(s));
+    }
+    mem_get(layer_arch, got, to, a->bytes);
+    mem_free(layer_arch, of); mem_free(layer_arch, to);
+    return got;
+}
+static void tiled_case(int quant, int turn)
+{
+    static const int tokens[] = { 1, 4, 9, 70, 300, 900 };
+    const int many = tokens[turn % 6];
+    moek_config c = config_of(quant);
+    uint16_t *y;
+    layer l;
+    c.hidden = turn % 2 ? 640 : 1152; c.inter = turn % 4 < 2 ? 256 : 384; c.experts = turn % 3 ? 11 : 6; c.topk = 2;
+    c.max_tokens = many;
+    c.up_layout = turn % 4;
+    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL;
+    if (turn == 7) c.format = MOEK_BATCHED;
+    layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), many);
+    snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", moek_quant_name(quant), turn);
+    if (turn % 3 && quant != MOEK_FP8C) layer_state = layer_zeros(moek_state_size());
+    y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
+    if (y) {
+        void *const up = repacked(&l, 0, l.w.w_up, 0), *const down = repacked(&l, 1, l.w.w_down, 0), *was;
+        layer_array *const a = layer_find(&l, l.w.w_up), *const b = layer_find(&l, l.w.w_down);
+        void *const first = malloc(a->bytes);
+        memcpy(first, l.w.w_up, a->bytes);
+        memcpy((void *)(uintptr_t)l.w.w_up, up, a->bytes);
+        memcpy((void *)(uintptr_t)l.w.w_down, down, b->bytes);
+        l.config.weight_layout = MOEK_WEIGHTS_TILED;
+        if (layer_plan(&l)) layer_same(&l, moek_run, y, "tiled");
+        was = repacked(&l, 0, l.w.w_up, 1);
+        CHECK(!memcmp(was, first, a->bytes), "%s: back are other weights", l.what);
+        free(up); free(down); free(was); free(first);
+    }
+    free(y);
+    if (layer_state) mem_free(layer_arch, layer_state);
+    layer_state = NULL;
+    layer_free(&l);
+}
+static void test_tiled(void)
+{
+    FOR_EACH_QUANT(quant) {
+        moek_config c = config_of(quant);
+        moek_plan plan;
+        int turn;
+        for (turn = 0; turn < 12 && layer_arch == 90; turn++) tiled_case(quant, turn);
+        c.weight_layout = MOEK_WEIGHTS_TILED;
+        c.hidden = c.inter = 256;
+        if (layer_arch < 90)
+            CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "only sm90 rows"), "%s", plan.why);
+        c.inter = 272;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "inter 272"), "%s", plan.why);
+    }
+}
+
 /* Without batch_invariant: chunks give the same bits while tiles are the same, which such few tokens see to. */
 static void test_chunks(void)
 {
@@ -1001,6 +1071,7 @@ static void test_backend(const char *name)
     RUN(test_options);
     RUN(test_same_bits);
     RUN(test_one_launch);
+    RUN(test_tiled);
     RUN(test_chunks);
     RUN(test_no_tokens);
     RUN(test_nonfinite);

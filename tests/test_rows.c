@@ -862,6 +862,32 @@ static void gemm_late(const moek_gemm_args *h)
     late_end();
 }
 #endif
+/* w of a GEMM as a tiled one; NULL: it cannot be. */
+static const void *gemm_tiles(const moek_gemm_args *h)
+{
+    moek_repack_args r;
+    memset(&r, 0, sizeof r);
+    r.row_bytes = (size_t)h->k * (now.row->quant < MOEK_FP8T ? 2 : 1);
+    if (r.row_bytes % 128 || h->n % 8) return NULL;
+    r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
+    r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
+    r.from = h->w, r.to = in((size_t)h->experts * h->w_rows * r.row_bytes);
+    ref_repack(&r);
+    return r.to;
+}
+/* The same bits from tiled weights, on sm90. */
+static void gemm_tiled(const moek_gemm_args *h)
+{
+    moek_gemm_args d = *h;
+    void *want;
+    if (now.row->arch != 90 || !(d.w = gemm_tiles(h))) return;
+    want = ref_alloc(rows_find(h->out)->bytes);
+    memcpy(want, got(h->out), rows_find(h->out)->bytes);
+    d.tiled = 1;
+    gemm_move(&d);
+    if (launch_twice(&d)) rows_same("out of tiled weights", h->out, want);
+    else free(want);
+}
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */
 static void gemm_requantized(const moek_gemm_args *h, int quant, int rows)
 {
@@ -935,6 +961,7 @@ static void gemm_case(int quant, const gemm_case_t *c)
     }
     h.ids = NULL;
     gemm_launch(&h, c->up, rows * c->n, 0);
+    gemm_tiled(&h);
 #if MEM_CUDA
     if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&h);
 #endif
@@ -956,6 +983,7 @@ static void gemm_run(gemm_case_t *c)
 {
     if (now.row->hidden && c->up) c->k = now.row->hidden;
     if (now.row->hidden && !c->up) c->n = now.row->hidden;
+    if (now.row->arch == 90 && now.cases % 3 == 0) c->k = round_up(c->k, 128);           /* whole steps: also tiled */
     gemm_case(now.row->quant, c);
 }
 static void gemm_one(int up, int act, int layout, int turn)
@@ -1228,6 +1256,49 @@ static void test_combine(void)
         }
 }
 
+/* ---- repack ------------------------------------------------------------------------------------------------------ */
+
+/* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
+static void repack_case(int experts, int n, int layout, size_t row_bytes)
+{
+    moek_repack_args h, d;
+    size_t size, i;
+    void *want;
+    char *from;
+    memset(&h, 0, sizeof h);
+    SAY("experts %d n %d layout %d row_bytes %d", experts, n, layout, (int)row_bytes);
+    h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
+    h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
+    h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
+    h.up_first = layout == MOEK_UP_SWAPPED ? 0 : layout == MOEK_UP_INTERLEAVED ? 1 : n;
+    size = (size_t)experts * h.w_rows * row_bytes;
+    h.from = from = (char *)in(size), h.to = out(size);
+    for (i = 0; i < size; i++) from[i] = (char)rng_u32();
+    d = h, want = rows_want(h.to);
+    MOVE(d.from), MOVE(d.to);
+    if (launch_twice(&d)) {
+        d = h, d.to = want;
+        ref_repack(&d);
+        rows_same("to", h.to, want);
+        h.from = in(size), h.to = out(size), h.back = 1;
+        memcpy((void *)h.from, rows_find(from)[1].got + ROWS_GUARD, size);               /* `to`, made behind it */
+        d = h, want = rows_want(h.to);
+        MOVE(d.from), MOVE(d.to);
+        memcpy(want, from, size);
+        if (launch_twice(&d)) rows_same("from, again", h.to, want);
+        else free(want);
+    } else free(want);
+    rows_clear();
+}
+static void test_repack(void)
+{
+    static const int sizes[] = { 8, 16, 40, 264, 1032 }, steps[] = { 1, 2, 5, 33, 56 };
+    int i, layout;
+    for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
+        for (i = 0; i < (SMALL ? 12 : 25); i++)
+            repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)]);
+}
+
 /* ---- layer ------------------------------------------------------------------------------------------------------- */
 
 static int multiprocessors(void)
@@ -1286,6 +1357,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     ref_distance off;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down);
     memset(&h, 0, sizeof h), memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
+    if (turn % 3 == 2 || turn % 7 == 0) hidden = round_up(hidden, 128), inter = round_up(inter, 128);  /* also tiled */
     SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d odd %d", tokens, topk,
         experts, hidden, inter, act, layout, kind, turn, odd);
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS;
@@ -1348,6 +1420,14 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
               now.what, off.rel_l2, off.max_abs);
         layer_left(h.state, (const moek_layer_state *)got(h.state), blocks);
         free(want);
+        if (d_up.tiled == 0 && (d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
+            void *const y = ref_alloc(rows_find(h.y)->bytes);
+            memcpy(y, got(h.y), rows_find(h.y)->bytes);
+            MOVE(d_up.w), MOVE(d_down.w);
+            d_up.tiled = d_down.tiled = 1;
+            if (launch_twice(&d)) rows_same("y of tiled weights", h.y, y);
+            else free(y);
+        }
     }
     rows_clear();
 }
@@ -1446,6 +1526,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_UP:      test_up(); break;
     case MOEK_OP_DOWN:    test_down(); break;
     case MOEK_OP_COMBINE: test_combine(); break;
+    case MOEK_OP_REPACK:  test_repack(); break;
     case MOEK_OP_LAYER:   now.row->m == 4 ? test_layer_few() : test_layer(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }

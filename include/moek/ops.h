@@ -176,6 +176,7 @@ typedef struct moek_gemm_args {
                                        written, rows of n e4m3: what quant makes of out, which is not written        */
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
+    int tiled;                      /* w lies as `repack` makes it; sm90 rows                                        */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 
@@ -193,6 +194,19 @@ typedef struct moek_combine_args {
     void *y;                        /* written: [tokens][hidden] T; may be addend                                    */
     int early;                      /* see above                                                                      */
 } moek_combine_args;
+
+/* repack: weights as `tiled` wants them (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of k of
+ *   row j of expert e goes to  ((e * steps + b / 128) * w_rows + to(j)) * 128 + b % 128,  steps = row_bytes / 128.
+ *   Gated, with F the smaller of gate_first and up_first, S the larger: to(F + i * w_step) = i / 8 * 16 + i % 8, and
+ *   to(S + i * w_step) = i / 8 * 16 + 8 + i % 8.  Else to(j) = j.                                                   */
+typedef struct moek_repack_args {
+    int experts, w_rows, n;         /* w_rows: 2 * n if gated, else n; n a multiple of 8                             */
+    int gate_first, up_first, w_step;                                                            /* gated only       */
+    size_t row_bytes;               /* of k; a multiple of 128                                                       */
+    int back;                       /* 1: from tiled                                                                 */
+    const void *from;               /* all of it apart from `to`                                                     */
+    void *to;                       /* written                                                                       */
+} moek_repack_args;
 
 /* What launches of layer rows leave for each other; zeros before the first.  flags: of rows with m > 4; the first two
  * count on, the others are left as zeros.  Rows with m = 4: launches counts the blocks of all launches; h is handed

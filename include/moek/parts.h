@@ -359,6 +359,7 @@ static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
+    g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
 }
 static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
 {
@@ -366,6 +367,41 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->experts = plan->local_experts; g->dtype = c->dtype;
     g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
     g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
+    g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
+}
+
+/* Weights of a checkpoint -> tiled, or back. */
+static moek_status moek_repack_(const moek_plan *plan, int down, const void *from, void *to, int experts, int back,
+                                moek_stream stream)
+{
+    const moek_kernel *k = NULL;
+    moek_gemm_args g;
+    moek_repack_args a;
+    int i;
+    if (!plan || !plan->backend || experts < 0 || (experts && (!from || !to)) ||
+        ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
+    for (i = 0; i < MOEK_ROWS_ && !k; i++)
+        if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
+    if (!k) return MOEK_E_NO_KERNEL;
+    memset(&g, 0, sizeof g);
+    memset(&a, 0, sizeof a);
+    if (down) moek_down_weights_(plan, &g);
+    else moek_up_weights_(plan, &g);
+    a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
+    a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
+    a.row_bytes = (size_t)g.k * (moek_is_fp8_(plan->config.quant) ? 1 : 2);
+    a.back = back; a.from = from; a.to = to;
+    return k->launch(&a, stream);
+}
+moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                           moek_stream stream)
+{
+    return moek_repack_(plan, 0, from, to, experts, back, stream);
+}
+moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                             moek_stream stream)
+{
+    return moek_repack_(plan, 1, from, to, experts, back, stream);
 }
 
 /* The mean rows an expert from which on the up row quantizes what it makes by itself; 0: it cannot.  With fewer, what

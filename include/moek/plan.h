@@ -42,6 +42,7 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
+    const int whole = moek_is_fp8_(c->quant) ? 128 : 64;               /* elements of 128 bytes */
     const int own = c->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : c->dtype;
     if (!moek_quant_name(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
@@ -59,6 +60,11 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
     if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
+    if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && (c->hidden % whole || c->inter % whole))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
+                 "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter, whole);
     if (c->ue8m0 && c->quant != MOEK_FP8B128)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
     if (c->act == MOEK_SWIGLUOAI_UNINTERLEAVE && !(c->limit > 0))
@@ -140,6 +146,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     else if (k->arch && k->shared_bytes > o->device.shared_bytes)
         moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
                   k->shared_bytes, o->device.shared_bytes);
+    else if (gemm && k->arch < 90 && c->weight_layout == MOEK_WEIGHTS_TILED)
+        moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
     else if (k->granule > 1 && c->hidden % k->granule)
@@ -237,6 +245,9 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     for (i = 0; i < MOEK_ROWS_; i++)
         formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].arch == arch && moek_table_[i].quant == c->quant;
     if (!formats && experts->apply == moek_table_apply_) return moek_no_row_(o, MOEK_OP_UP, arch);
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && arch < 90 && experts->apply == moek_table_apply_)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
+                 "weights; leave config.weight_layout 0, and weights as they come");
     if (c->local_experts > c->physical_experts)
         MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d local of %d physical experts",
                  c->local_experts, c->physical_experts);
@@ -613,10 +624,11 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     int i;
     if (!plan || !plan->backend) { moek_say_(&t, "not initialized: %s\n", plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
-    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s, %s, "
+    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s, %s, "
               "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
               c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-              moek_act_name(c->act), c->max_tokens, plan->chunk);
+              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", moek_act_name(c->act), c->max_tokens,
+              plan->chunk);
     moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
               plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
     moek_say_(&t, "route     %s\n", plan->route->name);

@@ -18,31 +18,42 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
     return (moek_encode_tiled_)moek_driver_function_("cuTensorMapEncodeTiled");
 }
 
-/* Dimensions k, row of a group (of gate or up, w_step apart), half (what lies first in memory of gate and up, then the
- * other; 1 if not gated), group, expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes.  Gated, both
- * 1: `rows` of gate and up together, 8 by 8, in groups of 8; both 2: half of `rows` of what lies first, then of the
- * other.  But for groups of 8 all rows are one group.  0 lies outside.  Streams of weights (1) are faster without L2's
- * promotion to 256 bytes, tiles that share them (2) with it (bench/NOTES.md). */
+/* Dimensions: k; row of 8; half (what lies first in memory of gate and up, then the other; 1 if not gated) and group of
+ * 8 rows (of gate or up, w_step apart), in this order with `by_8`, else the other way round; expert.  A box is 128
+ * bytes of k by `rows` rows, swizzled by 128 bytes: gated, gate and up together, 8 by 8, or half of them of what lies
+ * first, then of the other.  0 lies outside.  Tiled weights: k is below 128 bytes, and an expert counts for as many as
+ * it has steps of that; a box is contiguous.  Streams of weights (by_8), and what is tiled, are faster without L2's
+ * promotion to 256 bytes, tiles that share checkpoint weights with it (bench/NOTES.md). */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
-                                                int both)
+                                                int by_8)
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
-    const int gated = a->w_rows > a->n, halves = both && gated ? 2 : 1;
+    const int gated = a->w_rows > a->n, halves = gated ? 2 : 1, half = by_8 ? 1 : 2, group = 3 - half;
     const int apart = a->gate_first > a->up_first ? a->gate_first - a->up_first : a->up_first - a->gate_first;
+    const cuuint64_t k = 128u / (cuuint32_t)element, steps = (cuuint64_t)a->k / k, w_rows = (cuuint64_t)a->w_rows;
     const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)(gated ? a->w_step : 1);
-    const int eights = both == 1 && halves == 2;
-    const cuuint32_t group = (cuuint32_t)(eights ? 8 : a->n);
-    const cuuint64_t size[5] = { (cuuint64_t)a->k, group, gated ? 2u : 1u, (cuuint64_t)a->n / group,
-                                 (cuuint64_t)a->experts };
-    const cuuint64_t stride[4] = { next, row * (cuuint64_t)(gated ? apart : a->w_rows), group * next,
-                                   row * (cuuint64_t)a->w_rows };
-    const cuuint32_t box[5] = { 128u / (cuuint32_t)element, eights ? 8 : (cuuint32_t)(rows / halves),
-                                (cuuint32_t)halves, eights ? (cuuint32_t)rows / 16 : 1, 1 };
     const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
+    cuuint64_t size[5] = { (cuuint64_t)a->k, 8, 0, 0, (cuuint64_t)a->experts };
+    cuuint64_t stride[4] = { next, 0, 0, row * w_rows };
+    cuuint32_t box[5] = { (cuuint32_t)k, 8, 0, 0, 1 };
+    size[1 + half] = (cuuint64_t)halves;
+    size[1 + group] = ((cuuint64_t)a->n + 7) / 8;
+    box[1 + half] = (cuuint32_t)halves;
+    box[1 + group] = (cuuint32_t)(rows / halves / 8);
+    stride[half] = row * (gated ? (cuuint64_t)apart : w_rows);
+    stride[group] = 8 * next;
+    if (a->tiled) {
+        size[0] = k;
+        size[4] *= steps;
+        stride[0] = 128;
+        stride[half] = 1024;
+        stride[group] = 1024 * (cuuint64_t)halves;
+        stride[3] = 128 * w_rows;
+    }
     if (!encode) return MOEK_E_CUDA;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
                   size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  both == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  by_8 || a->tiled ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
@@ -66,32 +77,39 @@ enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOE
 #ifdef MOEK_SM90_CODE_
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* A box of the map -> shared memory (aligned to 1024); `bar` counts the bytes. */
-MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
-                                   int k, int row, int half, int group, int expert)
+/* A box of a map of weights -> shared memory (aligned to 1024); `bar` counts the bytes.  second, third: where it begins
+ * in the dimensions behind rows. */
+MOEK_DEVICE void moek_tma_once_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy, int k, int second,
+                                int third, int expert)
 {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;\n"
+                 "[%0], [%1, {%3, %7, %4, %5, %6}], [%2], %8;\n"
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
-                    "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert), "l"(policy) : "memory");
+                    "r"(k), "r"(second), "r"(third), "r"(expert), "r"(0), "l"(policy) : "memory");
 }
-/* The same for weights that several row blocks read: no hint to L2.  Then: to both blocks of a cluster, at the same
- * place in each, where each one's `bar` counts the bytes. */
-MOEK_DEVICE void moek_tma_shared_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row, int half, int group,
-                                  int expert)
+/* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
+ * 128 bytes. */
+MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
+                                   const moek_gemm_args *a, int per, int step, int j0, int e)
+{
+    moek_tma_once_(to, map, bar, policy, a->tiled ? 0 : step * per, 0, j0 / 8,
+                   a->tiled ? e * (a->k / per) + step : e);
+}
+/* Of a map not by_8, weights that several row blocks read: no hint to L2.  Then: to both blocks of a
+ * cluster, at the same place in each, where each one's `bar` counts the bytes. */
+MOEK_DEVICE void moek_tma_shared_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int group, int expert)
 {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n"
+                 "[%0], [%1, {%3, %6, %4, %6, %5}], [%2];\n"
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
-                    "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert) : "memory");
+                    "r"(k), "r"(group), "r"(expert), "r"(0) : "memory");
 }
-MOEK_DEVICE void moek_tma_both_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row, int half, int group,
-                                int expert)
+MOEK_DEVICE void moek_tma_both_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int group, int expert)
 {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;\n"
+                 "[%0], [%1, {%3, %6, %4, %6, %5}], [%2], %7;\n"
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
-                    "r"(k), "r"(row), "r"(half), "r"(group), "r"(expert), "h"((uint16_t)3) : "memory");
+                    "r"(k), "r"(group), "r"(expert), "r"(0), "h"((uint16_t)3) : "memory");
 }
 /* Rows of a, by moek_rows_map_. */
 MOEK_DEVICE void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row)
