@@ -448,6 +448,9 @@ static inline void ref_quant(const moek_quant_args *a, int quant)
         s = a->static_scale ? *a->static_scale : s / 448.0f;
         *(float *)a->scale = s;
     }
+#ifdef _OPENMP
+#pragma omp parallel for if (a->rows > 100)                            /* (no two rows have one target) */
+#endif
     for (r = 0; r < a->rows; r++)
         if (ref_quant_live(a, r) && (!a->target || a->target[r] >= 0)) ref_quant_row(a, quant, r, s);
 }
