@@ -1,12 +1,13 @@
 /* bench_ep.cu -- what the exchange of expert parallelism costs on GPUs, a thread and a rank a GPU; and whole layers.
  *
- *   ./moek bench-ep [KIND | exchange | halves | FORMAT | TOKENS ...]       tokens of a rank, by default 1 128 4096
+ *   ./moek bench-ep [KIND | exchange | halves | FORMAT | ranks=N | TOKENS ...]      of a rank, by default 1 128 4096
  *   nvcc -std=c++17 -O2 -arch=sm_90a -Iinclude bench/bench_ep.cu -o bench_ep && ./bench_ep
  *
  * DeepSeek-V3's sizes: hidden 7168, inter 2048, 256 experts, top-8, each token to 8 experts at random; windows by peer
- * access, on all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  KIND is that of
- * the tokens behind it; without one up to 256 tokens go by low_latency, more by alltoall.  FORMAT: only that one (by
- * default fp8b128, then bf16).  exchange: no experts, for the tokens behind it.
+ * access, on all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  ranks=N (1, 2, 4
+ * or 8): so many, whatever GPUs there are.  KIND is that of the tokens behind it; without one up to 256 tokens go by
+ * low_latency, more by alltoall.  FORMAT: only that one (by default fp8b128, then bf16).  exchange: no experts, for the
+ * tokens behind it.
  *
  * Each rank replays CUDA graphs of OPERATIONS operations (LAYERS where there are experts).  Lines:
  *     dispatch   prepare_send and prepare_receive, between clock stamps, which are kernels of one thread: the time of a
@@ -532,6 +533,7 @@ static void ask(asked *a, const char *word, int gpus, int ranks)
 #else
     (void)gpus; (void)ranks;
 #endif
+    if (!strncmp(word, "ranks=", 6)) return;
     if (!strcmp(word, "exchange")) { a->layers = a->halves = 0; return; }
     if (!strcmp(word, "halves")) { a->halves = 1; return; }
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
@@ -554,6 +556,8 @@ int main(int argc, char **argv)
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || !gpus) { printf("bench_ep: there is no GPU\n"); return 1; }
     if (gpus > RANKS) gpus = RANKS;
     ranks = gpus > 1 ? gpus : 2;
+    for (i = 1; i < argc; i++) if (!strncmp(argv[i], "ranks=", 6)) ranks = atoi(argv[i] + 6);
+    if (ranks < 1 || ranks > RANKS || EXPERTS % ranks) { printf("bench_ep: ranks=1, 2, 4 or 8\n"); return 1; }
     mem_must(cudaGetDeviceProperties(&p, 0));
     printf("# %s, %d ranks on %d GPU%s, %s, hidden %d, %d experts, top-%d\n", p.name, ranks, gpus,
            gpus > 1 ? "s" : "", gpus > 1 ? "peer access" : "loopback: no wire", HIDDEN, EXPERTS, TOPK);

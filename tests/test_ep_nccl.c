@@ -10,14 +10,17 @@
  * The last needs no GPU and no NCCL: both are emulated (emu_cuda.h, emu_nccl.h), and ranks are processes.  It also has
  * what real ones do not do when they are asked: old versions, calls that fail, GPUs that do not reach each other.
  *
- * With MOEK_SPLIT the implementation is linked from elsewhere. */
+ * With MOEK_SPLIT rows are linked from elsewhere, and without MOEK_IMPLEMENTATION the implementation, too (then no rank
+ * can say that it is older). */
 #ifdef MOEK_EMU
 #include "emu_cuda.h"
-static int older;                                      /* this process says that its moek is so much older */
-#define MOEK_EP_NCCL_VERSION_ (MOEK_VERSION - older)
 #endif
 #ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
+#endif
+#ifdef MOEK_IMPLEMENTATION
+static __thread int older;                             /* this rank says that its moek is so much older */
+#define MOEK_EP_NCCL_VERSION_ (MOEK_VERSION - older)
 #endif
 #include "moek_ep_nccl.h"
 #include "layer.h"
@@ -463,6 +466,112 @@ static void silence(rank *k, int path)
     meet(k);
 }
 
+/* ---- operations that do not fit, ranks that close early, ranks of another version ------------------------------- */
+
+/* alltoall with room for a row less than it takes: all ranks hear of it, and how much it takes; then only the first
+ * token of each rank goes anywhere, and that fits. */
+static void too_many(rank *k, int path)
+{
+    scene s = k->all->scene[5];
+    const int moves = path == MOEK_EP_NCCL_SENDS, before = held();
+    const size_t n = 2 * HIDDEN * (size_t)s.tokens[k->number];
+    uint16_t *const y = (uint16_t *)malloc(n);
+    int32_t ids[TOPK * MOST];
+    int all, needs = k->all->ranks * fullest(&s, k->all->ranks, &all), i, first = 0, untouched = 1;
+    char words[64];
+    moek_status status;
+    if (!moves) needs = all;
+    s.group.max_rows = needs - (moves ? k->all->ranks : 1);
+    for (i = 0; i < k->number; i++) first += s.tokens[i];
+    if (!opens(k, &s, path) || !plan_rank(k, &s)) exit(1);
+    mem_must(cudaMemset(k->args.y, LAYER_POISON, n));
+    run(k, &s, 1);
+    status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
+    snprintf(words, sizeof words, "need max_rows = %d, the group has %d", needs, s.group.max_rows);
+    SAY(status == MOEK_E_CAPACITY && strstr(k->wire.text, words), "rank %d: %s: \"%s\" has no \"%s\"", k->number,
+        moek_status_name(status), k->wire.text, words);
+    mem_get(1, y, k->args.y, n);
+    for (i = 0; i < (int)n; i++) untouched &= ((unsigned char *)y)[i] == LAYER_POISON;
+    SAY(untouched, "rank %d: y was written", k->number);
+    mem_get(1, ids, k->args.topk_ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    for (i = TOPK; i < TOPK * s.tokens[k->number]; i++) ids[i] = -1;
+    mem_put(1, k->args.topk_ids, ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    run(k, &s, 1);
+    waited(k, &s, "behind what did not fit");
+    mem_get(1, y, k->args.y, n);
+    SAY(!memcmp(y, s.one + HIDDEN * first, 2 * HIDDEN), "rank %d: other bits behind what did not fit", k->number);
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
+    free(y);
+    let_go(k);
+    SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
+    meet(k);
+}
+/* The other ranks have all that is theirs, and close, while the last kernel of rank 1 has yet to run: close waits for
+ * it, and frees nothing before. */
+static void closes_early(rank *k, int path)
+{
+    scene *s = &k->all->scene[0];
+    const int late = k->number == 1, before = held();
+    const size_t n = 2 * HIDDEN * (size_t)s->tokens[k->number];
+    uint16_t *const y = (uint16_t *)malloc(n);
+    double start;
+    moek_step step;
+    int i, first = 0;
+    for (i = 0; i < k->number; i++) first += s->tokens[i];
+    if (!opens(k, s, path) || !plan_rank(k, s)) exit(1);
+    run(k, s, 1);
+    waited(k, s, "before the last run");
+    mem_must(cudaMemset(k->args.y, LAYER_POISON, n));
+    mem_must(cudaDeviceSynchronize());
+    meet(k);
+    start = now_s();
+    if (late) {
+        const moek_stream on = (moek_stream)k->stream;
+        SAY(moek_begin(&k->plan, &k->args, &step) == MOEK_OK && moek_route(&step, on) == MOEK_OK &&
+            moek_prepare(&step, on) == MOEK_OK && moek_experts_apply(&step, on) == MOEK_OK &&
+            moek_finalize_send(&step, on) == MOEK_OK, "rank %d: %s", k->number, k->why);
+        usleep(300000);
+        SAY(moek_finalize_receive(&step, on) == MOEK_OK, "rank %d: %s", k->number, k->why);
+    } else run(k, s, 1);
+    waited(k, s, "the last run");
+    SAY(late || path == MOEK_EP_NCCL_SENDS || now_s() - start < 0.25 || MOST < 10, "rank %d waited for %.2f s",
+        k->number, now_s() - start);
+    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK && now_s() - start > 0.29, "rank %d: close after %.2f s", k->number,
+        now_s() - start);
+    mem_get(1, y, k->args.y, n);
+    SAY(!memcmp(y, s->one + HIDDEN * first, n), "rank %d: other bits", k->number);
+    free(y);
+    let_go(k);
+    SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
+    meet(k);
+}
+static void test_versions(rank *k)
+{
+#ifdef MOEK_IMPLEMENTATION
+    moek_ep_config g = k->all->scene[0].group;
+    char words[64];
+    g.layer = &k->all->scene[0].config;
+    older = k->number == 1;
+    snprintf(words, sizeof words, "rank 1 has moek %d.%d, rank 0 has %d.%d", MOEK_VERSION - 1,
+             (int)MOEK_EP_WIRE_VERSION_, (int)MOEK_VERSION, (int)MOEK_EP_WIRE_VERSION_);
+    refused(k, g, 0, MOEK_E_MISMATCH, words);
+    older = 0;
+#else
+    (void)k;
+    check_skipped++;
+#endif
+}
+static void test_ends(rank *k)
+{
+    int path;
+    test_versions(k);
+    for (path = MOEK_EP_NCCL_WINDOW; path <= MOEK_EP_NCCL_SENDS; path++) {
+        if (path == MOEK_EP_NCCL_WINDOW && !k->all->window) continue;
+        too_many(k, path);
+        closes_early(k, path);
+    }
+}
+
 /* ---- what only emulated ones do ---------------------------------------------------------------------------------- */
 
 #ifdef MOEK_EMU
@@ -550,11 +659,6 @@ static void test_paths(rank *k)
     if (odd) emu_gpu.no_memory = 2;                    /* what it says is had; windows are not */
     refused(k, g, 0, MOEK_E_CUDA, "sends: rank 1: ");
     all_well();
-    older = odd;
-    snprintf(words, sizeof words, "rank 1 has moek %d.%d, rank 0 has %d.%d", MOEK_VERSION - 1,
-             (int)MOEK_EP_WIRE_VERSION_, (int)MOEK_VERSION, (int)MOEK_EP_WIRE_VERSION_);
-    refused(k, g, 0, MOEK_E_MISMATCH, words);
-    older = 0;
 }
 
 /* The communicator has gone; another one. */
@@ -624,48 +728,8 @@ static void ends(rank *k, int aborts)
     SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
     next_comm(k);
 }
-/* alltoall with room for a row less than it takes: all ranks hear of it, and how much it takes; then only the first
- * token of each rank goes anywhere, and that fits. */
-static void too_many(rank *k, int path)
-{
-    scene s = k->all->scene[5];
-    const int moves = path == MOEK_EP_NCCL_SENDS, before = held();
-    const size_t n = 2 * HIDDEN * (size_t)s.tokens[k->number];
-    uint16_t *const y = (uint16_t *)malloc(n);
-    int32_t ids[TOPK * MOST];
-    int all, needs = k->all->ranks * fullest(&s, k->all->ranks, &all), i, first = 0, untouched = 1;
-    char words[64];
-    moek_status status;
-    if (!moves) needs = all;
-    s.group.max_rows = needs - (moves ? k->all->ranks : 1);
-    for (i = 0; i < k->number; i++) first += s.tokens[i];
-    if (!opens(k, &s, path) || !plan_rank(k, &s)) exit(1);
-    mem_must(cudaMemset(k->args.y, LAYER_POISON, n));
-    run(k, &s, 1);
-    status = moek_ep_nccl_wait(&k->wire, &k->ep, (moek_stream)k->stream, 0);
-    snprintf(words, sizeof words, "need max_rows = %d, the group has %d", needs, s.group.max_rows);
-    SAY(status == MOEK_E_CAPACITY && strstr(k->wire.text, words), "rank %d: %s: \"%s\" has no \"%s\"", k->number,
-        moek_status_name(status), k->wire.text, words);
-    mem_get(1, y, k->args.y, n);
-    for (i = 0; i < (int)n; i++) untouched &= ((unsigned char *)y)[i] == LAYER_POISON;
-    SAY(untouched, "rank %d: y was written", k->number);
-    mem_get(1, ids, k->args.topk_ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
-    for (i = TOPK; i < TOPK * s.tokens[k->number]; i++) ids[i] = -1;
-    mem_put(1, k->args.topk_ids, ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
-    run(k, &s, 1);
-    waited(k, &s, "behind what did not fit");
-    mem_get(1, y, k->args.y, n);
-    SAY(!memcmp(y, s.one + HIDDEN * first, 2 * HIDDEN), "rank %d: other bits behind what did not fit", k->number);
-    SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
-    free(y);
-    let_go(k);
-    SAY(held() == before, "rank %d: holds %d, before %d", k->number, held(), before);
-    meet(k);
-}
 static void test_emulated(rank *k)
 {
-    too_many(k, MOEK_EP_NCCL_IPC);
-    too_many(k, MOEK_EP_NCCL_SENDS);
     test_paths(k);
     test_leaves(k);
     ends(k, 0);
@@ -748,6 +812,7 @@ static void *be_thread(void *p)
     rank *k = (rank *)p;
     begin(k);
     test_refused(k);
+    test_ends(k);
     all_paths(k);
     all_silent(k);
     mem_must(cudaStreamDestroy(k->stream));
@@ -806,6 +871,9 @@ static int be_process(int number, int ranks, const char *path)
     start_process(&k, number, ranks, path);
 #ifdef MOEK_EMU
     test_refused(&k);
+#endif
+    test_ends(&k);
+#ifdef MOEK_EMU
     test_emulated(&k);
 #endif
     all_paths(&k);

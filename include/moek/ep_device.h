@@ -85,6 +85,14 @@ MOEK_DEVICE void moek_store_words_sys_(void *p, moek_words_ v)
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
                  :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
+/* Stored, and the last to leave L2. */
+MOEK_DEVICE void moek_store_words_last_(void *p, moek_words_ v)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;\n" : "=l"(policy));
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;\n"
+                 :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(policy) : "memory");
+}
 /* 4 bytes past L1. */
 MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
 {
@@ -120,6 +128,7 @@ MOEK_FN void moek_store_words_sys_(void *p, moek_words_ v)
     int i;
     for (i = 0; i < 4; i++) __atomic_store_n((uint32_t *)p + i, v.w[i], __ATOMIC_RELAXED);
 }
+MOEK_FN void moek_store_words_last_(void *p, moek_words_ v) { moek_store_words_(p, v); }
 MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 #endif
 
@@ -853,7 +862,9 @@ MOEK_DEVICE void moek_ep_gpu_look_(moek_ep_sizes_ size, const char *x, int w0, m
         v[d] = w < size.words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
     }
 }
-/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before. */
+/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before.  These
+ * copies are the last to leave L2: experts read as many weights as fit there many times, and for each line that has to
+ * go back to memory meanwhile a read waits; the next operation writes over them. */
 MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_ size, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
@@ -881,7 +892,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
             #pragma unroll
             for (d = 0; d < MOEK_EP_TAKEN_; d++) {
                 const int w = w0 + d * MOEK_EP_THREADS_ + me;
-                if (w < size.words) moek_store_words_(to + 16 * (size_t)w, v[d]);
+                if (w < size.words) moek_store_words_last_(to + 16 * (size_t)w, v[d]);
             }
         }
     }
@@ -1346,7 +1357,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
         for (d = 0; d < loads; d++) {
             const float by = __shfl_sync(0xffffffff, s.weight, (n0 + d / words) % 32);
             if (!at[d / words]) continue;
-            if (few) moek_store_words_(at[d / words] + d % words * 16, moek_zero_words_());
+            if (few) moek_store_words_last_(at[d / words] + d % words * 16, moek_zero_words_());
             if (few) v[d] = moek_not_words_(v[d]);
             if (!f32) moek_from_t8_(x, v[d], dtype);
             #pragma unroll
