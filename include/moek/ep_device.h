@@ -138,15 +138,13 @@ MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 enum { MOEK_EP_THREADS_ = 256, MOEK_EP_EACH_ = 3 };
 enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
 
-/* Of a row: columns; 16 bytes of x on the wire; scales.  Kernels of one hidden size have them as constants: rows of T
- * without scales or, codes, of e4m3 with one for 128 columns. */
+/* Of a row: columns; 16 bytes of x on the wire; scales.  Kernels of one hidden size have those of e4m3 with a scale for
+ * 128 columns as constants. */
 typedef struct moek_ep_sizes_ { int hidden, words, groups; } moek_ep_sizes_;
-MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_(int hidden, int codes)
+MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden)
 {
     moek_ep_sizes_ s;
-    s.hidden = hidden;
-    s.words = codes ? hidden / 16 : hidden / 8;
-    s.groups = codes ? (hidden + 127) / 128 : 0;
+    s.hidden = hidden; s.words = hidden / 16; s.groups = (hidden + 127) / 128;
     return s;
 }
 
@@ -1453,36 +1451,29 @@ MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
     else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16);
 }
 
-/* For one of the hidden sizes that are supported, and bf16: rows of T or fp8b128, REDUCED. */
+/* For one of the hidden sizes that are supported, and bf16: what sends fp8b128, and REDUCED.  (The others have no
+ * format to choose, and a size alone gains them less than 1 %.) */
 #define MOEK_EP_BAKED_(h) \
-    MOEK_EP_FEW_K_ moek_ep_send_words_h##h##_k_(const moek_ep_send_ a) \
-    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_(h, 0), 0); } \
     MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
-    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_(h, 1), MOEK_DTYPE_BF16); } \
-    MOEK_EP_FEW_K_ moek_ep_receive_words_h##h##_k_(const moek_ep_receive_ a) \
-    { moek_ep_gpu_receive_few_(&a, moek_ep_sizes_of_(h, 0)); } \
-    MOEK_EP_FEW_K_ moek_ep_receive_codes_h##h##_k_(const moek_ep_receive_ a) \
-    { moek_ep_gpu_receive_few_(&a, moek_ep_sizes_of_(h, 1)); } \
+    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h), MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_giveback_h##h##_k_(const moek_ep_giveback_ a) \
     { moek_ep_gpu_giveback_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_collect_h##h##_k_(const moek_ep_collect_ a) \
     { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16); }
 #define MOEK_EP_KERNELS_(h) \
-    { h, { moek_ep_send_words_h##h##_k_, moek_ep_send_codes_h##h##_k_ }, \
-      { moek_ep_receive_words_h##h##_k_, moek_ep_receive_codes_h##h##_k_ }, \
-      moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
+    { h, moek_ep_send_codes_h##h##_k_, moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
 
-/* [2]: rows of T, or codes.  The last: for any size. */
+/* The last: for any size. */
 typedef struct moek_ep_kernels_ {
     int hidden;
-    void (*send[2])(moek_ep_send_), (*receive[2])(moek_ep_receive_);
-    void (*giveback)(moek_ep_giveback_), (*collect)(moek_ep_collect_);
+    void (*send_codes)(moek_ep_send_);
+    void (*giveback)(moek_ep_giveback_);
+    void (*collect)(moek_ep_collect_);
 } moek_ep_kernels_;
 MOEK_EACH_HIDDEN(MOEK_EP_BAKED_)
 static const moek_ep_kernels_ moek_ep_few_kernels_[] = {
     MOEK_EACH_HIDDEN(MOEK_EP_KERNELS_)
-    { 0, { moek_ep_send_words_k_, moek_ep_send_codes_k_ }, { moek_ep_receive_k_, moek_ep_receive_k_ },
-      moek_ep_giveback_k_, moek_ep_collect_k_ }
+    { 0, moek_ep_send_codes_k_, moek_ep_giveback_k_, moek_ep_collect_k_ }
 };
 #undef MOEK_EP_BAKED_
 #undef MOEK_EP_KERNELS_

@@ -234,12 +234,6 @@ static const moek_ep_kernels_ *moek_ep_few_of_(const moek_ep *ep, int serve)
     while (k->hidden && !(serve && k->hidden == ep->baked)) k++;
     return k;
 }
-/* codes: the kernel takes or makes them. */
-static const moek_ep_kernels_ *moek_ep_few_for_rows_(const moek_ep *ep, moek_ep_sizes_ size, int codes)
-{
-    const moek_ep_sizes_ baked = moek_ep_sizes_of_(ep->hidden, codes);
-    return moek_ep_few_of_(ep, size.words == baked.words && size.groups == baked.groups);
-}
 static const moek_ep_kernels_ *moek_ep_few_for_sums_(const moek_ep *ep)
 {
     return moek_ep_few_of_(ep, ep->config.combine == MOEK_EP_REDUCED);
@@ -248,14 +242,13 @@ static const moek_ep_kernels_ *moek_ep_few_for_sums_(const moek_ep *ep)
 /* Kernels are loaded now: not while others wait in theirs. */
 static int moek_ep_few_loaded_(const moek_ep_kernels_ *k)
 {
-    int codes, ok = MOEK_READY_(k->giveback, 0) == MOEK_OK && MOEK_READY_(k->collect, 0) == MOEK_OK;
-    for (codes = 0; codes < 2; codes++)
-        ok &= MOEK_READY_(k->send[codes], 0) == MOEK_OK && MOEK_READY_(k->receive[codes], 0) == MOEK_OK;
-    return ok;
+    return MOEK_READY_(k->send_codes, 0) == MOEK_OK && MOEK_READY_(k->giveback, 0) == MOEK_OK &&
+           MOEK_READY_(k->collect, 0) == MOEK_OK;
 }
 static moek_status moek_ep_load_kernels_(const moek_ep *ep, moek_text_ *why)
 {
     if (moek_ep_few_loaded_(moek_ep_few_of_(ep, 0)) && moek_ep_few_loaded_(moek_ep_few_of_(ep, 1)) &&
+        MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_shares_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_send_many_words_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK &&
@@ -409,9 +402,9 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.before = ep->config.kind == MOEK_EP_ALLTOALL ? w.before : NULL;
     if (moek_ep_shares_(ep)) { a.rows = w.rows; a.back = w.back; }
     if (few) {
-        const moek_ep_kernels_ *const k = moek_ep_few_for_rows_(ep, a.size, fused);
         blocks = (tokens < most ? tokens : most) + 1;
-        status = MOEK_CHAIN_(k->send[fused], blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = fused ? MOEK_CHAIN_(moek_ep_few_of_(ep, 1)->send_codes, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
+                       : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         blocks = tokens < most ? (tokens ? tokens : 1) : most;
         if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
@@ -450,9 +443,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = (uint32_t *)(few ? w.arrived.scale : w.scale);
     if (few) {
-        const int codes = m.groups > 0;
-        const moek_ep_kernels_ *const k = moek_ep_few_for_rows_(ep, a.size, codes);
-        status = MOEK_CHAIN_(k->receive[codes], most, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
     } else {
         status = MOEK_CHAIN_(moek_ep_receive_rows_k_, rows < most ? rows : most, MOEK_EP_THREADS_, 0, stream, early, a);
