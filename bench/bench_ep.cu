@@ -516,7 +516,7 @@ static void measure(int ranks, int gpus, int tokens, int quant, const asked *a)
     lines(&s);
     pthread_barrier_destroy(&s.barrier);
 #ifdef USE_NCCL
-    if (gpus >= ranks && !a->path && !s.halves) measure_nccl(&s);
+    if (ranks > 1 && gpus >= ranks && !a->path && !s.halves) measure_nccl(&s);
 #endif
 }
 
@@ -559,8 +559,10 @@ int main(int argc, char **argv)
     for (i = 1; i < argc; i++) if (!strncmp(argv[i], "ranks=", 6)) ranks = atoi(argv[i] + 6);
     if (ranks < 1 || ranks > RANKS || EXPERTS % ranks) { printf("bench_ep: ranks=1, 2, 4 or 8\n"); return 1; }
     mem_must(cudaGetDeviceProperties(&p, 0));
-    printf("# %s, %d ranks on %d GPU%s, %s, hidden %d, %d experts, top-%d\n", p.name, ranks, gpus,
-           gpus > 1 ? "s" : "", gpus > 1 ? "peer access" : "loopback: no wire", HIDDEN, EXPERTS, TOPK);
+    if (gpus > ranks) gpus = ranks;
+    printf("# %s, %d rank%s on %d GPU%s, %s, hidden %d, %d experts, top-%d\n", p.name, ranks, ranks > 1 ? "s" : "",
+           gpus, gpus > 1 ? "s" : "", gpus < 2 ? "loopback: no wire" : gpus < ranks ? "some share one" : "peer access",
+           HIDDEN, EXPERTS, TOPK);
     printf("# medians of %d operations of the slowest rank, in CUDA graphs; floor at %.0f GB/s\n",
            REPLAYS * OPERATIONS, WIRE / 1e9);
     printf("tokens  format    kind         what              us       p90       bytes     floor  share\n");

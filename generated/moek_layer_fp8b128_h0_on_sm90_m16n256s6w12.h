@@ -383,8 +383,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_down_finish_(const m
 }
 
 /* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine.  Rows come by way of the
- * ring, PARTS times DEPTH of them ahead.  No branch stands between loads, or between sums: a row that is nobody's is
- * zeros, and its weight 0.  dtype: of rows and y, a constant. */
+ * ring, PARTS - 1 times DEPTH of them ahead.  No branch stands between loads, or between sums: a row that is nobody's
+ * is zeros, and its weight 0.  dtype: of rows and y, a constant. */
 MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_combine_(const moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_params *p, const uint16_t *ids, const float *weights,
                                      unsigned char *ring, int t, const int dtype)
 {

@@ -559,6 +559,7 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
+        if (g->tiled && (g->k * 1 % 128 || g->n % 8)) return MOEK_E_ARGUMENT;
         p.units[i] = (g->n + 7) / 8;
         p.steps[i] = (g->k * 1 + 255) / 256;
         p.pitch[i] = p.steps[i] * 512 + 16;                    /* no bank twice */

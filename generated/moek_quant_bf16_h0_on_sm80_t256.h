@@ -160,7 +160,7 @@ MOEK_LAUNCHER moek_quant_bf16_h0_on_sm80_t256(const void *args, moek_stream stre
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
     if (blocks > most) blocks = most;
-    if (a->few && blocks > a->few) blocks = a->few;
+    if (few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
     if (p.copies > 1) return MOEK_CHAIN_(moek_quant_bf16_h0_on_sm80_t256_copies_k, grid, threads, 0,

@@ -256,7 +256,7 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
     if (blocks > most) blocks = most;
-    if (a->few && blocks > a->few) blocks = a->few;
+    if (few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
     if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, *a);

@@ -43,7 +43,9 @@
  * go on sending, but nothing that counts.
  * On `sends` two handles need the same order on all ranks, as all that is given to a communicator does; no two of its
  * operations may be enqueued by different threads at once.
- * Opening waits at most timeout_ms a step, but for what NCCL does in ncclCommWindowRegister.
+ * Opening waits at most timeout_ms a step, but for what NCCL does in ncclCommWindowRegister, and in a communicator's
+ * first collective, where it connects ranks: of a blocking communicator (config.blocking, NCCL's default) that may wait
+ * for a rank that never comes.  With config.blocking = 0 it does not.
  *
  * MEMORY.  moek_ep_nccl_open allocates what ranks exchange by, and close frees it: one piece a rank, a window; on
  * `sends` two, one behind the other.  Or bring it:

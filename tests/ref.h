@@ -439,6 +439,7 @@ static inline void ref_quant(const moek_quant_args *a, int quant)
 {
     float s = 0, m;
     int r;
+    ref_table_(&ref_e4m3), ref_table_(ref_t(a->dtype));                /* made before threads want them */
     if (quant == MOEK_FP8T) {
         for (r = 0; r < a->rows && !a->static_scale; r++) {
             if (!ref_quant_live(a, r)) continue;

@@ -693,6 +693,25 @@ static void bind_refused(moek_plan *p, const moek_weights *w, const char *senten
         bind_refused(&p, &w, sentence, #change, __LINE__);                                   \
     } while (0)
 #define BESIDE(field) w.field = (const float *)(memory + 1)
+
+/* moek_repack_up, _down: what is refused, of a plan for the CPU. */
+static void test_repack(void)
+{
+    moek_config c = good();
+    moek_plan p;
+    memset(&p, 0, sizeof p);
+    CHECK(moek_repack_up(NULL, memory, memory + 64, 1, 0, NULL) == MOEK_E_ARGUMENT, "no plan");
+    CHECK(moek_repack_down(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_ARGUMENT, "a plan not initialized");
+    c.exclude = MOEK_BACKENDS_GPU;
+    if (moek_plan_init(&p, &c) != MOEK_OK) return;
+    CHECK(moek_repack_up(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_NO_KERNEL, "on the CPU");
+    CHECK(moek_repack_up(&p, NULL, memory, 1, 0, NULL) == MOEK_E_ARGUMENT, "from is NULL");
+    CHECK(moek_repack_up(&p, memory, NULL, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is NULL");
+    CHECK(moek_repack_down(&p, memory, memory + 8, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is not aligned");
+    CHECK(moek_repack_down(&p, memory, memory + 64, -1, 0, NULL) == MOEK_E_ARGUMENT, "-1 experts");
+    c.weight_layout = 2;
+    CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is 2"), "%s", p.why);
+}
 #define BESIDE_INT(field) w.field = (int32_t *)(memory + 1)
 
 static void test_bind(void)
@@ -996,6 +1015,7 @@ int main(void)
     test_tuned_lines();
     test_tuned_tile();
     test_bind();
+    test_repack();
     test_bind_formats();
     fixture();
     test_run_refused();

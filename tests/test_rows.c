@@ -467,13 +467,14 @@ static void sort_case(int slots, int experts, int block_m, int rows_per_expert, 
 }
 static void test_sort(void)
 {
-    static const int slots[] = { 0, 1, 7, 64, 1000, 1024, 1025, 20000 }, experts[] = { 1, 8, 61, 128, 257, 1026 };
+    static const int slots[] = { 0, 1, 7, 64, 1000, 1024, 1025, 5003, 16384, 16385 };
+    static const int experts[] = { 1, 8, 61, 128, 257, 1026 };
     static const int m[] = { 8, 16, 64, 128 }, limits[] = { 1, 3, 16, 1000 };
     int s, e, kind, turn = 0;
     for (s = 0; s < COUNT(slots); s++)
         for (e = 0; e < COUNT(experts); e++)
             for (kind = 0; kind < IDS_KINDS; kind++, turn++) {
-                if (slots[s] == 20000 && (kind > 1 || SMALL)) continue;
+                if (slots[s] > 2000 && (kind > 1 || SMALL)) continue;
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 1);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 0);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], limits[turn % COUNT(limits)], kind, 0);
@@ -1420,7 +1421,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
               now.what, off.rel_l2, off.max_abs);
         layer_left(h.state, (const moek_layer_state *)got(h.state), blocks);
         free(want);
-        if (d_up.tiled == 0 && (d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
+        if ((d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
             void *const y = ref_alloc(rows_find(h.y)->bytes);
             memcpy(y, got(h.y), rows_find(h.y)->bytes);
             MOVE(d_up.w), MOVE(d_down.w);

@@ -202,15 +202,6 @@ MOEK_DEVICE moek_words_ moek_load_once_(const void *global)
     return r;
 }
 
-/* 16 bytes that another block may have written. */
-MOEK_DEVICE moek_words_ moek_load_l2_(const void *p)
-{
-    moek_words_ v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
-    return v;
-}
-
 /* What other blocks write, or read, at the same time: each of the eight T comes whole, in no order. */
 MOEK_DEVICE moek_words_ moek_load_relaxed_(const void *p)
 {
@@ -380,7 +371,6 @@ MOEK_FN void moek_from_t2_(float f[2], uint32_t two, int dtype)
 MOEK_FN uint32_t moek_to_e4m3x2_(float lo, float hi) { return moek_to_e4m3_(lo) | (uint32_t)moek_to_e4m3_(hi) << 8; }
 MOEK_FN void moek_store_words_(void *to, moek_words_ v) { memcpy(to, &v, 16); }
 MOEK_FN moek_words_ moek_load_once_(const void *global) { return moek_load_words_(global); }
-MOEK_FN moek_words_ moek_load_l2_(const void *global) { return moek_load_words_(global); }
 MOEK_FN moek_words_ moek_load_relaxed_(const void *global) { return moek_load_words_(global); }
 MOEK_FN void moek_store_relaxed_(uint16_t *global, uint16_t t) { *global = t; }
 MOEK_FN uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)

@@ -11,7 +11,8 @@
  * "T" is dtype, MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16.  A slot is one (token, k) pair: slot = token * topk + k.
  * "device pointer" means host memory for rows of arch cpu.  Device arrays of T, e4m3 and weights are 16-byte aligned.
  * `early`, on sm_90 and newer: 1 if the kernel before this one in the stream is one of the same layer's (programmatic
- * dependent launch: this one may start while that one still runs; a GEMM then fetches weights).  Else 0.
+ * dependent launch: this one may start while that one still runs; a GEMM then fetches weights).  Else 0.  A kernel that
+ * was launched early ends only after the one before it has: who waits for it has waited for all before.
  * Whatever is not said to be written is not written.  All results are the same bits in every run.                */
 #ifndef MOEK_OPS_H
 #define MOEK_OPS_H
@@ -122,7 +123,8 @@ typedef struct moek_quant_args {
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* 1: see above.  2: and that kernel writes nothing that is read here, nor reads
                                        what is written                                                               */
-    int few;                        /* > 0: at most so many blocks, of more threads: others are to run beside them    */
+    int few;                        /* > 0: at most so many blocks, of more threads, if it is not fp8c, nor fp8t without
+                                       static_scale: others are to run beside them                                   */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -162,8 +164,10 @@ typedef struct moek_gemm_args {
     int slots;                      /*   [slots] expert of each slot, as `sort` takes them.  The row sorts by itself, as
                                          `sort` would; of its results none is read.  up reads row slot / a_div and
                                          writes sorted rows, down the other way round.  ids are older than the kernel
-                                         before, even if early.  Not for fp8c.  up, m = 128: the row counts by itself,
-                                         and of `sort` reads a_order alone                                            */
+                                         before, even if early.  Not for fp8c.
+                                         up with m = 128: any slots and format; the row only counts by itself, so
+                                         a_order must be given (and out_order may be), and a_order may be as young
+                                         as a; counts and offsets are not read                                        */
     float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  sm90 rows with m < 128 then   */
     int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
                                          an order that depends on counts.  [MOEK_SPLITS], zeros before.  With m = 128
@@ -176,7 +180,8 @@ typedef struct moek_gemm_args {
                                        written, rows of n e4m3: what quant makes of out, which is not written        */
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
-    int tiled;                      /* w lies as `repack` makes it; sm90 rows                                        */
+    int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 rows;
+                                       others do not look at it                                                      */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 

@@ -125,8 +125,8 @@ static int moek_counts_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const moek_kernel *up;
-    if (plan->arch < 90 || !plan->tiles || plan->prepare_finalize != &moek_local ||
-        plan->experts->apply != moek_table_apply_ || moek_orders_(step) ||
+    if (plan->arch < 90 || !plan->tiles || plan->config.quant == MOEK_FP8C ||          /* fp8c's quant takes all */
+        plan->prepare_finalize != &moek_local || plan->experts->apply != moek_table_apply_ || moek_orders_(step) ||
         (long long)step->tokens * plan->slots > MOEK_SORT_FEW) return 0;
     up = plan->up[moek_plan_tile(plan, step->tokens)];
     return up->arch == 90 && up->m == 128;
@@ -377,12 +377,15 @@ static moek_status moek_repack_(const moek_plan *plan, int down, const void *fro
     const moek_kernel *k = NULL;
     moek_gemm_args g;
     moek_repack_args a;
-    int i;
+    int i, whole;                                      /* elements of 128 bytes */
     if (!plan || !plan->backend || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
+    whole = moek_is_fp8_(plan->config.quant) ? 128 : 64;
     for (i = 0; i < MOEK_ROWS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
+    if (moek_device_current_() != plan->device || plan->config.hidden % whole || plan->config.inter % whole)
+        return MOEK_E_ARGUMENT;
     memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
     if (down) moek_down_weights_(plan, &g);
@@ -469,7 +472,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
         if (orders) s.slot_row = w.slot_row;
         if (early && plan->prepare_finalize == &moek_local)            /* 1: beside the quantization of x */
-            s.early = step->routed && !moek_counts_(step) ? 2 : fp8 && !orders;
+            s.early = step->routed && !moek_counts_(step) ? 2 : (fp8 || c->router_weight_on_input) && !orders;
         if (!moek_self_sorts_(step) && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
         if (moek_self_sorts_(step) || moek_counts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);

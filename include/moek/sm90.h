@@ -51,6 +51,7 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
         stride[3] = 128 * w_rows;
     }
     if (!encode) return MOEK_E_CUDA;
+    if (a->tiled && (row % 128 || a->n % 8)) return MOEK_E_ARGUMENT;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
                   size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   by_8 || a->tiled ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -306,10 +307,8 @@ MOEK_DEVICE moek_schedule_ moek_schedule_of_(void *shared, const int32_t *counts
     return moek_schedule_tails_(shared, counts, experts, m, 0, 0);
 }
 
-/* By all threads: ids of at most MOEK_SELF_SORT slots to shared memory (0xffff: nobody's), and how many of each.  place
- * (or NULL): a number of each slot among those of its expert, in any order. */
-MOEK_DEVICE void moek_place_ids_(uint16_t *to, uint16_t *place, int *counts, const int32_t *ids, int slots,
-                                 int experts)
+/* By all threads: ids of at most MOEK_SELF_SORT slots to shared memory (0xffff: nobody's), and how many of each. */
+MOEK_DEVICE void moek_count_ids_(uint16_t *to, int *counts, const int32_t *ids, int slots, int experts)
 {
     int32_t next = (int)threadIdx.x < slots ? ids[threadIdx.x] : -1;         /* on its way meanwhile */
     int i;
@@ -319,15 +318,10 @@ MOEK_DEVICE void moek_place_ids_(uint16_t *to, uint16_t *place, int *counts, con
         const int32_t id = next;
         const int in = (uint32_t)id < (uint32_t)experts;
         to[i] = in ? (uint16_t)id : 0xffff;
-        if (in && place) place[i] = (uint16_t)atomicAdd(&counts[id], 1);
-        else if (in) atomicAdd(&counts[id], 1);
+        if (in) atomicAdd(&counts[id], 1);
         next = i + (int)blockDim.x < slots ? ids[i + blockDim.x] : -1;
     }
     __syncthreads();
-}
-MOEK_DEVICE void moek_count_ids_(uint16_t *to, int *counts, const int32_t *ids, int slots, int experts)
-{
-    moek_place_ids_(to, NULL, counts, ids, slots, experts);
 }
 
 /* By all threads: how many slots each expert has. */
@@ -398,9 +392,10 @@ MOEK_DEVICE void moek_order_of_(uint16_t *order, int *cursor, const uint16_t *id
     }
 }
 
-/* The same after moek_place_ids_, in two steps with a barrier between, each by `threads` threads, of which this is t.
- * First slots are listed by expert, in any order; 1: an expert has so many that moek_order_of_ must do it.  Then each
- * of the slots [from, until) gets its place: its rank among those of its expert is counted, so they must be few. */
+/* The same where each slot has a number among those of its expert, `place`, in two steps with a barrier between, each
+ * by `threads` threads, of which this is t.  First slots are listed by expert, in any order; 1: an expert has so many
+ * that moek_order_of_ must do it.  Then each of the slots [from, until) gets its place: its rank among those of its
+ * expert is counted, so they must be few. */
 MOEK_DEVICE int moek_order_list_(const uint16_t *place, uint16_t *list, const uint16_t *ids, int slots, const int *row,
                                  int t, int threads)
 {
