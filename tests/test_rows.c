@@ -474,7 +474,7 @@ static void test_sort(void)
     for (s = 0; s < COUNT(slots); s++)
         for (e = 0; e < COUNT(experts); e++)
             for (kind = 0; kind < IDS_KINDS; kind++, turn++) {
-                if (slots[s] > 2000 && (kind > 1 || SMALL)) continue;
+                if (slots[s] > 2000 && (kind > 1 || e % 2 == 0 || SMALL)) continue;
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 1);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 0);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], limits[turn % COUNT(limits)], kind, 0);
