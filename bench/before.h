@@ -46,30 +46,11 @@ static void before_launch(const before *b, int kind, int turn, cudaStream_t stre
 static result before_time(const before *b, int kind, const timer *by)
 {
     cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    double t[REPLAYS];
-    result r;
     CUDA(cudaStreamSynchronize(by->stream));
     CUDA(cudaStreamBeginCapture(by->stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < BEFORE_TIMES; i++) before_launch(b, kind, i, by->stream);
     CUDA(cudaStreamEndCapture(by->stream, &graph));
-    CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    rest(ask.rest);
-    for (int i = -WARM_UPS; i < REPLAYS; i++) {
-        stamp *const stamps = by->stamps + 2 * (i < 0 ? 0 : i);
-        stamp_k<<<1, 1, 0, by->stream>>>(stamps);
-        CUDA(cudaEventRecord(by->e0, by->stream));
-        CUDA(cudaGraphLaunch(exec, by->stream));
-        CUDA(cudaEventRecord(by->e1, by->stream));
-        stamp_k<<<1, 1, 0, by->stream>>>(stamps + 1);
-        t[i < 0 ? 0 : i] = 1e6 * ceiling_seconds(by->e0, by->e1) / BEFORE_TIMES;
-    }
-    CUDA(cudaGraphExecDestroy(exec));
-    CUDA(cudaGraphDestroy(graph));
-    r.mhz = mean_mhz(by->stamps, 2 * REPLAYS);
-    qsort(t, REPLAYS, sizeof t[0], ascending);
-    r.us = t[REPLAYS / 2]; r.low = t[0]; r.high = t[REPLAYS - 1];
-    return r;
+    return time_graph(graph, BEFORE_TIMES, NULL, by, INFINITY);
 }
 
 /* Weights are not read, so that what there is may stand for them. */

@@ -209,31 +209,26 @@ static double time_host(const cell *c, const timer *t)
     return us;
 }
 
-/* Given up, with what the warm-up took, if that is far beyond `limit` microseconds a layer. */
-static result time_cell(const cell *c, const timer *by, double limit)
+/* Replays of a graph of so many layers; the graph is destroyed.  cold: 128 MB that are written before each, so that L2
+ * has nothing of before; or NULL.  Given up, with what the warm-up took, if that is far beyond `limit` microseconds a
+ * layer. */
+static result time_graph(cudaGraph_t graph, int layers, void *cold, const timer *by, double limit)
 {
-    cudaGraph_t graph;
     cudaGraphExec_t exec;
     double t[REPLAYS];
     result r;
     int hopeless = 0;
-    CUDA(cudaStreamSynchronize(by->stream));
-    CUDA(cudaStreamBeginCapture(by->stream, cudaStreamCaptureModeThreadLocal));
-    for (int l = 0; l < c->layers; l++) run_layer(c, l, by->stream);
-    CUDA(cudaStreamEndCapture(by->stream, &graph));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    CUDA(cudaMemsetAsync(c->y, 0xff, 2 * (size_t)c->tokens * c->config.hidden, by->stream));
-    CUDA(cudaStreamSynchronize(by->stream));
     rest(ask.rest);
     for (int i = -WARM_UPS; i < REPLAYS && !hopeless; i++) {
         stamp *const stamps = by->stamps + 2 * (i < 0 ? 0 : i);
-        CUDA(cudaMemsetAsync(c->cold, i, (size_t)128 << 20, by->stream));
+        if (cold) CUDA(cudaMemsetAsync(cold, i, (size_t)128 << 20, by->stream));
         stamp_k<<<1, 1, 0, by->stream>>>(stamps);
         CUDA(cudaEventRecord(by->e0, by->stream));
         CUDA(cudaGraphLaunch(exec, by->stream));
         CUDA(cudaEventRecord(by->e1, by->stream));
         stamp_k<<<1, 1, 0, by->stream>>>(stamps + 1);
-        const double us = 1e6 * ceiling_seconds(by->e0, by->e1) / c->layers;
+        const double us = 1e6 * ceiling_seconds(by->e0, by->e1) / layers;
         hopeless = i < 0 && us > (i == -1 ? 1.5 : 4) * limit;
         t[hopeless || i < 0 ? 0 : i] = us;
     }
@@ -244,6 +239,17 @@ static result time_cell(const cell *c, const timer *by, double limit)
     qsort(t, REPLAYS, sizeof t[0], ascending);
     r.us = t[REPLAYS / 2]; r.low = t[0]; r.high = t[REPLAYS - 1];
     return r;
+}
+static result time_cell(const cell *c, const timer *by, double limit)
+{
+    cudaGraph_t graph;
+    CUDA(cudaStreamSynchronize(by->stream));
+    CUDA(cudaStreamBeginCapture(by->stream, cudaStreamCaptureModeThreadLocal));
+    for (int l = 0; l < c->layers; l++) run_layer(c, l, by->stream);
+    CUDA(cudaStreamEndCapture(by->stream, &graph));
+    CUDA(cudaMemsetAsync(c->y, 0xff, 2 * (size_t)c->tokens * c->config.hidden, by->stream));
+    CUDA(cudaStreamSynchronize(by->stream));
+    return time_graph(graph, c->layers, c->cold, by, limit);
 }
 
 #include "before.h"

@@ -869,7 +869,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
                 w.first = 0;
-                if (plan.pieces > 1) {                  /* whoever is done last adds them all, in their order */
+                if (plan.pieces > 1) {             /* whoever is done last adds them all, in their order */
                     /* [tiles][pieces][M / 4][CONSUMERS] */
                     float4 *const part = (float4 *)a->split + (t - 128);
                     float4 from[PIECES][M / 4];

@@ -811,7 +811,7 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
                 w.first = 0;
-                if (plan.pieces > 1) {                  /* whoever is done last adds them all, in their order */
+                if (plan.pieces > 1) {             /* whoever is done last adds them all, in their order */
                     /* [tiles][pieces][M / 4][CONSUMERS] */
                     float4 *const part = (float4 *)a->split + (t - 128);
                     float4 from[PIECES][M / 4];

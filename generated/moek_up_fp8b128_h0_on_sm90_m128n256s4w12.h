@@ -109,17 +109,16 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_up
                                      int both, int narrow, int gated, int step, int once)
 {
     const int mine = (int)(blockIdx.x % 2), turn = step % 2 == mine;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * 128;
-    const int of = tiled ? e * (p->a.k / 128) + step : e;
+    const int2 from = moek_tma_step_(&p->a, 128, step, e);
     int half;
     #pragma unroll
     for (half = 0; half < 2 - narrow; half++) {
         unsigned char *const at = to + half * 16384;
         const int group = (j0 + half * (gated ? 64 : 128)) / 8;
-        if (once) moek_tma_once_(at, &p->w, full, moek_evict_first_(), k, group, 0, of);
+        if (once) moek_tma_once_(at, &p->w, full, moek_evict_first_(), from.x, group, 0, from.y);
         else
-        if (!both) moek_tma_shared_(at, &p->w, full, k, group, of);
-        else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, k, group, of);
+        if (!both) moek_tma_shared_(at, &p->w, full, from.x, group, from.y);
+        else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, from.x, group, from.y);
     }
 }
 
@@ -376,7 +375,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
     unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
     uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
     uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
-    uint64_t *const known = asked + TILES;                             /* down: tiles, but for their rows */
+    uint64_t *const known = asked + TILES;                             /* tiles, but for their rows; up: the first */
     uint64_t *const given = known + TILES;                             /* [GIVEN]: of `number`, from the other block */
     int32_t *const number = (int32_t *)(given + GIVEN);
     moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *const list = (moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *)(number + GIVEN);

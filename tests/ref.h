@@ -589,7 +589,7 @@ static inline void ref_down(const moek_gemm_args *a, int quant, double *y, doubl
     ref_gemm_(a, quant, 0, y, slack);
 }
 
-/* ---- combine ----------------------------------------------------------------------------------------------------- */
+/* ---- repack ------------------------------------------------------------------------------------------------------ */
 
 static inline void ref_repack(const moek_repack_args *a)
 {
@@ -612,6 +612,8 @@ static inline void ref_repack(const moek_repack_args *a)
             }
         }
 }
+
+/* ---- combine ----------------------------------------------------------------------------------------------------- */
 
 static inline void ref_combine(const moek_combine_args *a, double *y, double *slack)
 {

@@ -851,15 +851,12 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 static void gemm_late(const moek_gemm_args *h)
 {
     moek_gemm_args d = *h;
-    void *const want = ref_alloc(rows_find(h->out)->bytes);
-    memcpy(want, got(h->out), rows_find(h->out)->bytes);
     d.early = 1;
     gemm_move(&d);
     late_begin(d.a, h->a);
     if (h->a_scale) late_begin(d.a_scale, h->a_scale);
     if (h->slots) late_begin(d.a_order, h->a_order);
-    if (launch_twice(&d)) rows_same("out behind a late kernel", h->out, want);
-    else free(want);
+    rows_again("out behind a late kernel", &d, h->out);
     late_end();
 }
 #endif
@@ -880,14 +877,10 @@ static const void *gemm_tiles(const moek_gemm_args *h)
 static void gemm_tiled(const moek_gemm_args *h)
 {
     moek_gemm_args d = *h;
-    void *want;
     if (now.row->arch != 90 || !(d.w = gemm_tiles(h))) return;
-    want = ref_alloc(rows_find(h->out)->bytes);
-    memcpy(want, got(h->out), rows_find(h->out)->bytes);
     d.tiled = 1;
     gemm_move(&d);
-    if (launch_twice(&d)) rows_same("out of tiled weights", h->out, want);
-    else free(want);
+    rows_again("out of tiled weights", &d, h->out);
 }
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */
 static void gemm_requantized(const moek_gemm_args *h, int quant, int rows)
@@ -1422,12 +1415,9 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         layer_left(h.state, (const moek_layer_state *)got(h.state), blocks);
         free(want);
         if ((d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
-            void *const y = ref_alloc(rows_find(h.y)->bytes);
-            memcpy(y, got(h.y), rows_find(h.y)->bytes);
             MOVE(d_up.w), MOVE(d_down.w);
             d_up.tiled = d_down.tiled = 1;
-            if (launch_twice(&d)) rows_same("y of tiled weights", h.y, y);
-            else free(y);
+            rows_again("y of tiled weights", &d, h.y);
         }
     }
     rows_clear();

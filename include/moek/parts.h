@@ -14,6 +14,13 @@ static void *moek_take_(moek_carver_ *c, size_t bytes)
 }
 
 static int moek_is_fp8_(int quant) { return quant == MOEK_FP8T || quant == MOEK_FP8C || quant == MOEK_FP8B128; }
+static int moek_element_(int quant) { return moek_is_fp8_(quant) ? 1 : 2; }            /* bytes, of weights as of q */
+/* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
+static int moek_can_tile_(const moek_config *c)
+{
+    const int line = 128 / moek_element_(c->quant);
+    return c->hidden % line == 0 && c->inter % line == 0;
+}
 static size_t moek_groups_(size_t columns) { return (columns + 127) / 128; }
 
 /* f32 scales of `rows` quantized rows. */
@@ -28,7 +35,7 @@ typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantiz
 static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns)
 {
     moek_quantized_ q;
-    q.q = moek_take_(c, rows * columns * (moek_is_fp8_(config->quant) ? 1 : 2));
+    q.q = moek_take_(c, rows * columns * moek_element_(config->quant));
     q.scale = (float *)moek_take_(c, 4 * moek_scales_(config->quant, rows, columns));
     q.partial = (float *)moek_take_(c, config->quant == MOEK_FP8T ? 4 * MOEK_QUANT_PARTIALS : 0);
     return q;
@@ -91,15 +98,28 @@ static size_t moek_one_rank_workspace_(const moek_prepare_finalize *self, const 
     return moek_one_rank_layout_(plan, NULL, &w);
 }
 
+/* Are rows of sm90 the experts of a plan on one rank? */
+static int moek_sm90_here_(const moek_plan *plan)
+{
+    return plan->arch >= 90 && plan->prepare_finalize == &moek_local && plan->experts->apply == moek_table_apply_;
+}
+/* The up row that a run takes, if so, and if it is one of sm90; else NULL. */
+static const moek_kernel *moek_sm90_up_(const moek_step *step)
+{
+    const moek_plan *plan = step->plan;
+    const moek_kernel *up;
+    if (!moek_sm90_here_(plan) || !plan->tiles) return NULL;
+    up = plan->up[moek_plan_tile(plan, step->tokens)];
+    return up->arch == 90 ? up : NULL;
+}
+
 /* Does the up row sort by itself?  Then the kernel before it is the quantization of x, which zeroes its flags. */
 static int moek_self_sorts_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
+    const moek_kernel *up = moek_sm90_up_(step);
     const int fp8 = plan->config.quant == MOEK_FP8B128 || (plan->config.quant == MOEK_FP8T && plan->weights.h_scale);
-    const int tile = moek_plan_tile(plan, step->tokens);
-    return plan->arch >= 90 && plan->tiles && plan->up[tile]->arch == 90 && plan->up[tile]->m < 128 && fp8 &&
-           plan->prepare_finalize == &moek_local && plan->experts->apply == moek_table_apply_ &&
-           (long long)step->tokens * plan->slots <= MOEK_SELF_SORT;
+    return up && up->m < 128 && fp8 && (long long)step->tokens * plan->slots <= MOEK_SELF_SORT;
 }
 
 /* Does a run write rows of x in sorted order (each once a slot), for the copy engine, instead of having the up row
@@ -107,29 +127,21 @@ static int moek_self_sorts_(const moek_step *step)
 static int moek_orders_wide_(const moek_plan *plan)
 {
     const moek_config *c = &plan->config;
-    return plan->arch >= 90 && plan->prepare_finalize == &moek_local && plan->experts->apply == moek_table_apply_ &&
-           c->quant != MOEK_FP8C && c->inter >= 4096 && c->hidden >= 512;
+    return moek_sm90_here_(plan) && c->quant != MOEK_FP8C && c->inter >= 4096 && c->hidden >= 512;
 }
 static int moek_orders_(const moek_step *step)
 {
-    const moek_plan *plan = step->plan;
-    const moek_kernel *up;
-    if (!moek_orders_wide_(plan) || moek_mean_rows_(plan, step->tokens) < 512) return 0;
-    up = plan->up[moek_plan_tile(plan, step->tokens)];
-    return up->arch == 90 && up->m == 128;
+    const moek_kernel *up = moek_sm90_up_(step);
+    return up && up->m == 128 && moek_orders_wide_(step->plan) && moek_mean_rows_(step->plan, step->tokens) >= 512;
 }
 
 /* Does the up row count slots by itself?  It then begins beside the sort and the quantization of x, which leave
- * multiprocessors to it.  Few slots only: each of its blocks looks at all ids. */
+ * multiprocessors to it (fp8c's does not).  Few slots only: each of its blocks looks at all ids. */
 static int moek_counts_(const moek_step *step)
 {
-    const moek_plan *plan = step->plan;
-    const moek_kernel *up;
-    if (plan->arch < 90 || !plan->tiles || plan->config.quant == MOEK_FP8C ||          /* fp8c's quant takes all */
-        plan->prepare_finalize != &moek_local || plan->experts->apply != moek_table_apply_ || moek_orders_(step) ||
-        (long long)step->tokens * plan->slots > MOEK_SORT_FEW) return 0;
-    up = plan->up[moek_plan_tile(plan, step->tokens)];
-    return up->arch == 90 && up->m == 128;
+    const moek_kernel *up = moek_sm90_up_(step);
+    return up && up->m == 128 && step->plan->config.quant != MOEK_FP8C && !moek_orders_(step) &&
+           (long long)step->tokens * step->plan->slots <= MOEK_SORT_FEW;
 }
 
 /* Nothing to send on one rank: quantize, and multiply by the router's weight where that is asked for. */
@@ -377,22 +389,20 @@ static moek_status moek_repack_(const moek_plan *plan, int down, const void *fro
     const moek_kernel *k = NULL;
     moek_gemm_args g;
     moek_repack_args a;
-    int i, whole;                                      /* elements of 128 bytes */
+    int i;
     if (!plan || !plan->backend || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
-    whole = moek_is_fp8_(plan->config.quant) ? 128 : 64;
     for (i = 0; i < MOEK_ROWS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
-    if (moek_device_current_() != plan->device || plan->config.hidden % whole || plan->config.inter % whole)
-        return MOEK_E_ARGUMENT;
+    if (moek_device_current_() != plan->device || !moek_can_tile_(&plan->config)) return MOEK_E_ARGUMENT;
     memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
     if (down) moek_down_weights_(plan, &g);
     else moek_up_weights_(plan, &g);
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
-    a.row_bytes = (size_t)g.k * (moek_is_fp8_(plan->config.quant) ? 1 : 2);
+    a.row_bytes = (size_t)g.k * moek_element_(plan->config.quant);
     a.back = back; a.from = from; a.to = to;
     return k->launch(&a, stream);
 }
@@ -443,6 +453,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const int fp8 = moek_is_fp8_(c->quant), slots = step->rows * plan->slots;
     const int from = moek_requantizes_from_(plan, plan->up[tile]);
     const int requantizes = from && moek_mean_rows_(plan, rows) >= from, orders = moek_orders_(step);
+    const int self_sorts = moek_self_sorts_(step), counts = moek_counts_(step);
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -472,9 +483,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
         if (orders) s.slot_row = w.slot_row;
         if (early && plan->prepare_finalize == &moek_local)            /* 1: beside the quantization of x */
-            s.early = step->routed && !moek_counts_(step) ? 2 : (fp8 || c->router_weight_on_input) && !orders;
-        if (!moek_self_sorts_(step) && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
-        if (moek_self_sorts_(step) || moek_counts_(step)) { g.ids = step->expert_ids; g.slots = slots; }
+            s.early = step->routed && !counts ? 2 : (fp8 || c->router_weight_on_input) && !orders;
+        if (!self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+        if (self_sorts || counts) { g.ids = step->expert_ids; g.slots = slots; }
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         g.counts = w.counts; g.offsets = w.offsets;
         g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
@@ -499,7 +510,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
-        else if (!moek_self_sorts_(step)) q.row_limit = w.offsets + g.experts;
+        else if (!self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = early;
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
@@ -522,7 +533,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     const moek_config *c = &plan->config;
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
-                       moek_is_fp8_(c->quant) ? 1 : 2, blocks).fits;
+                       moek_element_(c->quant), blocks).fits;
 }
 /* The most at which it was measured to win, or, if it was asked for, that it may have. */
 static int moek_few_most_(const moek_plan *plan)

@@ -42,7 +42,6 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
-    const int whole = moek_is_fp8_(c->quant) ? 128 : 64;               /* elements of 128 bytes */
     const int own = c->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : c->dtype;
     if (!moek_quant_name(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
@@ -62,9 +61,10 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
     if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_TILED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
-    if (c->weight_layout == MOEK_WEIGHTS_TILED && (c->hidden % whole || c->inter % whole))
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
-                 "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter, whole);
+                 "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
+                 128 / moek_element_(c->quant));
     if (c->ue8m0 && c->quant != MOEK_FP8B128)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
     if (c->act == MOEK_SWIGLUOAI_UNINTERLEAVE && !(c->limit > 0))

@@ -88,13 +88,18 @@ MOEK_DEVICE void moek_tma_once_(void *to, const CUtensorMap *map, uint64_t *bar,
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
                     "r"(k), "r"(second), "r"(third), "r"(expert), "r"(0), "l"(policy) : "memory");
 }
+/* Where a step of k (128 bytes, `per` elements) of expert e begins in a map of weights: k, and its expert. */
+MOEK_DEVICE int2 moek_tma_step_(const moek_gemm_args *a, int per, int step, int e)
+{
+    return make_int2(a->tiled ? 0 : step * per, a->tiled ? e * (a->k / per) + step : e);
+}
 /* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
  * 128 bytes. */
 MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
                                    const moek_gemm_args *a, int per, int step, int j0, int e)
 {
-    moek_tma_once_(to, map, bar, policy, a->tiled ? 0 : step * per, 0, j0 / 8,
-                   a->tiled ? e * (a->k / per) + step : e);
+    const int2 at = moek_tma_step_(a, per, step, e);
+    moek_tma_once_(to, map, bar, policy, at.x, 0, j0 / 8, at.y);
 }
 /* Of a map not by_8, weights that several row blocks read: no hint to L2.  Then: to both blocks of a
  * cluster, at the same place in each, where each one's `bar` counts the bytes. */
