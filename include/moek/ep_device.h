@@ -85,13 +85,18 @@ MOEK_DEVICE void moek_store_words_sys_(void *p, moek_words_ v)
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
                  :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
-/* Stored, and the last to leave L2. */
-MOEK_DEVICE void moek_store_words_last_(void *p, moek_words_ v)
+/* Stored; stays: and the last to leave L2.  (A policy made once takes collect more registers.) */
+MOEK_DEVICE void moek_store_words_last_(void *p, moek_words_ v, int stays)
 {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;\n" : "=l"(policy));
-    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;\n"
-                 :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(policy) : "memory");
+    asm volatile("{\n"
+                 ".reg .pred stays;\n"
+                 "setp.ne.s32 stays, %6, 0;\n"
+                 "@stays st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;\n"
+                 "@!stays st.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
+                 "}\n" :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(policy), "r"(stays)
+                 : "memory");
 }
 /* 4 bytes past L1. */
 MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
@@ -128,7 +133,7 @@ MOEK_FN void moek_store_words_sys_(void *p, moek_words_ v)
     int i;
     for (i = 0; i < 4; i++) __atomic_store_n((uint32_t *)p + i, v.w[i], __ATOMIC_RELAXED);
 }
-MOEK_FN void moek_store_words_last_(void *p, moek_words_ v) { moek_store_words_(p, v); }
+MOEK_FN void moek_store_words_last_(void *p, moek_words_ v, int stays) { (void)stays; moek_store_words_(p, v); }
 MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 #endif
 
@@ -829,6 +834,7 @@ typedef struct moek_ep_receive_ {
     int experts, rows_per_expert, ue8m0;
     moek_ep_sizes_ size;
     int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
+    int stays;                        /* low_latency: copies are the last to leave L2                                 */
     int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids, *token;  /* written, as moek_ep_work_ says            */
     float *weights;
     char *x;
@@ -861,8 +867,8 @@ MOEK_DEVICE void moek_ep_gpu_look_(moek_ep_sizes_ size, const char *x, int w0, m
     }
 }
 /* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before.  These
- * copies are the last to leave L2: experts read as many weights as fit there many times, and for each line that has to
- * go back to memory meanwhile a read waits; the next operation writes over them. */
+ * copies are the last to leave L2, where they fit: experts read as many weights as fit there many times, and for
+ * each line that has to go back to memory meanwhile a read waits; the next operation writes over them. */
 MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_ size, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
@@ -890,7 +896,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
             #pragma unroll
             for (d = 0; d < MOEK_EP_TAKEN_; d++) {
                 const int w = w0 + d * MOEK_EP_THREADS_ + me;
-                if (w < size.words) moek_store_words_last_(to + 16 * (size_t)w, v[d]);
+                if (w < size.words) moek_store_words_last_(to + 16 * (size_t)w, v[d], a->stays);
             }
         }
     }
@@ -1251,6 +1257,7 @@ typedef struct moek_ep_collect_ {
     int straight;                     /* the kernel ahead is giveback.  Else it may be yours: of x, if y is x, or of
                                          shared_y; then y waits for it                                                */
     const int32_t *back;              /* as send left it, or NULL                                                     */
+    int stays;                        /* low_latency: zeros are the last to leave L2                                  */
 } moek_ep_collect_;
 
 /* Rows of partial that come back for a token, in the order of their sum: lane n of a warp gets row n, and whose it is.
@@ -1355,7 +1362,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
         for (d = 0; d < loads; d++) {
             const float by = __shfl_sync(0xffffffff, s.weight, (n0 + d / words) % 32);
             if (!at[d / words]) continue;
-            if (few) moek_store_words_last_(at[d / words] + d % words * 16, moek_zero_words_());
+            if (few) moek_store_words_last_(at[d / words] + d % words * 16, moek_zero_words_(), a->stays);
             if (few) v[d] = moek_not_words_(v[d]);
             if (!f32) moek_from_t8_(x, v[d], dtype);
             #pragma unroll

@@ -365,6 +365,17 @@ static int moek_ep_few_rows_(const moek_ep *ep, int tokens)
     return rows < most ? rows : most;
 }
 
+/* low_latency: may copies of received rows, and zeros where sums come, be the last to leave L2?  Where those of all
+ * operations under way on this GPU take so much of it at most, if other ranks have about as many tokens as this one. */
+enum { MOEK_EP_STAYS_ = 24 << 20 };
+static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
+{
+    const size_t element = ep->config.combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
+    const size_t copies = (size_t)ep->slots * moek_ep_message_of_(plan).x_bytes;
+    const size_t zeros = (size_t)ep->layout.slots * (size_t)ep->hidden * element;
+    return (copies + zeros) * (size_t)(tokens * ep->config.handles * ep->sharing) <= (size_t)MOEK_EP_STAYS_;
+}
+
 static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_plan *plan, const moek_ep_message_ *m)
 {
     moek_ep_sizes_ s;
@@ -435,6 +446,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     memset(&a, 0, sizeof a);
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.go = moek_ep_alone_(ep);
+    a.stays = moek_ep_stays_(ep, plan, step->tokens);
     a.shares = moek_ep_shares_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
     a.size = moek_ep_sizes_sent_(plan, &m); a.ue8m0 = m.ue8m0;
@@ -505,6 +517,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.y = (uint16_t *)step->args.y;
     a.straight = step->straight;
     a.back = moek_ep_shares_(ep) ? w.back : NULL;
+    a.stays = moek_ep_stays_(ep, step->plan, step->tokens);
     if (moek_ep_low_latency_(ep)) {
         const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
         const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), blocks = items < 1 ? 1 : items < most ? (int)items : most;
