@@ -489,8 +489,9 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
         const int blocks = moek_ep_few_rows_(ep, step->tokens * moek_ep_stretches_(ep)) + 1;
         status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->giveback, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
+        /* Not early: two blocks would come to each multiprocessor that down leaves first, to the others none. */
         const int blocks = moek_ep_blocks_(ep, 1) + 1;
-        status = MOEK_CHAIN_(moek_ep_giveback_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
+        status = MOEK_LAUNCH_(moek_ep_giveback_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, a);
     }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_COMBINE, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
