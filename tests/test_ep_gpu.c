@@ -140,15 +140,19 @@ static void drop(const side *k, unsigned char *p, size_t bytes, const char *what
     if (!shared) mem_free(k->gpu, p - GUARD);
     else munmap(p - GUARD, bytes + 2 * GUARD);
 }
+static void *room(side *k, size_t bytes)
+{
+    on(k);
+    if (k->gifts == 64) abort();
+    return k->given[k->gifts++] = mem_alloc(k->gpu, bytes);
+}
 static const void *gift(side *k, const void *host, size_t bytes)
 {
     void *p;
     if (!host) return NULL;
-    on(k);
-    p = mem_alloc(k->gpu, bytes);
+    p = room(k, bytes);
     mem_put(k->gpu, p, host, bytes);
-    if (k->gifts == 64) abort();
-    return k->given[k->gifts++] = p;
+    return p;
 }
 
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
@@ -903,6 +907,52 @@ static void test_baked(void)
                   hidden[i], moek_quant_name(quants[q]));
             free(want); free(y);
         }
+}
+
+/* The same weights, tiled. */
+static int tile(scene *s, side *k)
+{
+    const size_t element = s->config.quant == MOEK_BF16 ? 2 : 1, n = (size_t)k->ep.local_experts;
+    const size_t row = element * (size_t)s->config.hidden;
+    void *const up = room(k, n * row * (size_t)s->whole.up_rows);
+    void *const down = room(k, n * row * (size_t)s->config.inter);
+    k->config.weight_layout = MOEK_WEIGHTS_TILED;
+    if (!CHECK(moek_plan_init(&k->plan, &k->config) == MOEK_OK, "%s: %s", s->what, k->plan.why)) return 0;
+    CHECK(moek_repack_up(&k->plan, k->w.w_up, up, (int)n, 0, (moek_stream)k->stream) == MOEK_OK &&
+          moek_repack_down(&k->plan, k->w.w_down, down, (int)n, 0, (moek_stream)k->stream) == MOEK_OK, "%s: repack",
+          s->what);
+    k->w.w_up = up; k->w.w_down = down;
+    return CHECK(moek_plan_bind(&k->plan, &k->w) == MOEK_OK, "%s: %s", s->what, k->plan.why) &&
+           CHECK(moek_workspace_size(&k->plan) <= k->args.workspace_size, "%s: more workspace", s->what);
+}
+static void tiled(int quant)
+{
+    static const half halves[] = { NULL, moek_route, moek_prepare_send, moek_prepare_receive, moek_experts_apply,
+                                   moek_finalize_send, moek_finalize_receive };
+    scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, 2, quant, "tiled weights");
+    int r, i, ok = staged(s, UNIFORM) && layered(s);
+    for (r = 0; r < s->group.ranks && ok; r++) ok = tile(s, &s->gpu[r]);
+    if (ok) {
+        poison_y(s);
+        for (i = 0; i < 7 && ok; i++) ok = each(s, s->gpu, halves[i]);
+        sync_all(s);
+        same_y(s, "tiled");
+        alive(s);
+    }
+    forget(s);
+}
+static void test_tiled(void)
+{
+    if (gpu_arch < 90) {
+        printf("tiled weights: only sm90 rows read them\n");
+        check_skipped++;
+        return;
+    }
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
+        tiled(MOEK_FP8B128);
+        tiled(MOEK_BF16);
+    }
+    kind = MOEK_EP_LOW_LATENCY;
 }
 
 #if MEM_CUDA
@@ -1850,6 +1900,7 @@ int main(int argc, char **argv)
     RUN(test_maps);
     RUN(test_sizes);
     RUN(test_baked);
+    RUN(test_tiled);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
     RUN(test_exchange);
