@@ -356,7 +356,9 @@ static int cell_plan(cell *c, const char *kernel)
 static const moek_kernel *cell_row(const cell *c)
 {
     const moek_kernel *const layer = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
-    return layer ? layer : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
+    if (layer) return layer;
+    if (moek_plan_mlp(&c->plan, c->tokens)) return moek_plan_mlp(&c->plan, c->tokens);
+    return c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
 }
 
 /* Tiled weights, and what it takes to make them. */
@@ -449,7 +451,8 @@ static void tune(cell *c, const char *device, const timer *by)
     us = built_in_us = tune_row(c, NULL, by, INFINITY);
     k = moek_kernels(&n);
     for (int i = 0; i < n; i++) {
-        if ((k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER) || k[i].quant != c->config.quant) continue;
+        const int op = k[i].op;
+        if ((op != MOEK_OP_UP && op != MOEK_OP_LAYER && op != MOEK_OP_MLP) || k[i].quant != c->config.quant) continue;
         if (&k[i] == built_in || !cell_plan(c, k[i].name) || cell_row(c) != &k[i]) continue;
         const double row_us = tune_row(c, k[i].name, by, us);
         if (row_us < us) us = row_us, best = &k[i];

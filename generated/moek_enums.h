@@ -11,6 +11,7 @@
 #define MOEK_OP_COMBINE                7
 #define MOEK_OP_LAYER                  8
 #define MOEK_OP_REPACK                 9
+#define MOEK_OP_MLP                    10
 
 #define MOEK_BF16                      1
 #define MOEK_FP16                      2
@@ -35,7 +36,7 @@
 #define MOEK_ARCH_SM90                 90
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
-#define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9)
+#define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10)
 #define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5)
 #define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(SM80, sm80, 80) X(SM90, sm90, 90)
 #define MOEK_EACH_ACT(X) \

@@ -47,7 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOEK_VERSION 106                              /* 10000 * major + 100 * minor + patch */
+#define MOEK_VERSION 107                              /* 10000 * major + 100 * minor + patch */
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
@@ -261,7 +261,8 @@ typedef struct moek_kernel {
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
 
 typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
-enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2 };           /* or: the built-in rule; plan.layer[LAYER - pair] */
+enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
+                                      /* or: the built-in rule; plan.layer[LAYER - pair]; plan.mlp[MLP - pair]        */
 
 /* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {
@@ -284,6 +285,9 @@ typedef struct moek_plan {
     int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
     const moek_kernel *layer[MOEK_MAX_TILES];
     int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */
+    int mlps;                         /* rows that are up and down of some rows an expert, smallest tile first        */
+    const moek_kernel *mlp[MOEK_MAX_TILES];
+    int mlps_demanded;                /* config.kernel is one of them: for any run                                    */
     int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
@@ -332,6 +336,10 @@ int         moek_plan_tile(const moek_plan *plan, int rows);
 /* The row that moek_run takes, given args.state, for the whole of a run of so many tokens, after routing; NULL: it goes
  * step by step, as the stages below always do.                                                                       */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);
+
+/* The row that takes the place of both, up and down, for a run that brings `rows` rows to the experts (standard
+ * format); NULL: those of moek_plan_tile.                                                                            */
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
  * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in

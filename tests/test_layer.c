@@ -676,6 +676,53 @@ static void test_one_launch(void)
     }
 }
 
+/* Rows that are up and down, each by itself, with fewer rows an expert than a tile has, and more; then where the plan
+ * takes them. */
+static void mlp_case(int quant, const char *row, int tokens, int turn)
+{
+    moek_config c = config_of(quant);
+    uint16_t *y;
+    layer l;
+    c.hidden = turn % 2 ? 1152 : 640; c.inter = turn % 3 ? 256 : 384; c.experts = row ? 9 : 140; c.topk = row ? 2 : 4;
+    c.max_tokens = tokens;
+    c.up_layout = turn % 4;
+    c.kernel = row;
+    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL;
+    if (turn % 5 == 3) c.shared_slots = 1;
+    layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0) | (turn % 4 == 2 ? LAYER_LOGITS : 0), tokens);
+    if (!layer_check(&l, row ? row : "the plan's mlp row") ||
+        !CHECK(moek_plan_mlp(&l.plan, tokens) != NULL, "%s: no row takes it", l.what)) {
+        layer_free(&l);
+        return;
+    }
+    if ((y = layer_y(&l, moek_run)) != NULL) {
+        layer_same(&l, by_stages, y, "by stages");
+#if MEM_CUDA
+        layer_same(&l, by_graph, y, "a graph");
+#endif
+        if (row) {
+            l.config.chunk_tokens = (tokens + 1) / 2;
+            if (layer_plan(&l)) layer_same(&l, moek_run, y, "two chunks");
+        }
+        free(y);
+    }
+    layer_free(&l);
+}
+static void test_mlp(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int n, i, turn = 0;
+        const moek_kernel *k = moek_kernels(&n);
+        if (layer_arch != 90 || quant == MOEK_FP8C) continue;          /* there are none */
+        for (i = 0; i < n; i++)
+            if (k[i].op == MOEK_OP_MLP && k[i].quant == quant) {
+                mlp_case(quant, k[i].name, 40, turn++);
+                mlp_case(quant, k[i].name, 300, turn++);
+            }
+        mlp_case(quant, NULL, 200 + 350 * (quant % 3), quant);
+    }
+}
+
 /* Tiled weights, made by the library: the same bits from rows of every kind; and back again.  Rows that read them not
  * say so. */
 static void *repacked(layer *l, int down, const void *from, int back)
@@ -1071,6 +1118,7 @@ static void test_backend(const char *name)
     RUN(test_options);
     RUN(test_same_bits);
     RUN(test_one_launch);
+    RUN(test_mlp);
     RUN(test_tiled);
     RUN(test_chunks);
     RUN(test_no_tokens);

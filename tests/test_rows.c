@@ -714,6 +714,8 @@ typedef struct gemm_case_t {
 /* The sorted rows of each expert, as the row will get them: offsets, order, counts and the blocks, or counts only. */
 static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
 {
+    const int self = now.row->op == MOEK_OP_MLP || (now.row->m == 128 && c->up) ||
+                     (now.row->m < 128 && now.row->quant != MOEK_FP8C && c->slots <= MOEK_SELF_SORT);
     const int block_m = now.row->m ? now.row->m : 16, blocks = moek_max_blocks(c->slots, c->experts, block_m);
     moek_sort_args s;
     int32_t *ids = (int32_t *)ref_alloc((size_t)c->slots * 4);
@@ -722,8 +724,7 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     s.slots = c->slots, s.experts = c->experts, s.block_m = block_m, s.ids = ids, s.counts = in_i32(c->experts);
     fill_ids(ids, c->slots, c->experts, c->kind);
     h->counts = s.counts;
-    if (now.row->arch == 90 && !c->batched && c->order == (c->up ? ORDER_IN : ORDER_OUT) &&
-        (now.row->m < 128 ? now.row->quant != MOEK_FP8C && c->slots <= MOEK_SELF_SORT : c->up)) {
+    if (now.row->arch == 90 && !c->batched && c->order == (c->up ? ORDER_IN : ORDER_OUT) && self) {
         int32_t *own = in_i32(c->slots);
         memcpy(own, ids, (size_t)c->slots * 4);
         h->ids = own;
@@ -1495,6 +1496,166 @@ static void test_layer(void)
 
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */
 
+/* ---- mlp --------------------------------------------------------------------------------------------------------- */
+
+/* Each slot is a token of a layer with one slot a token and no weights: its y is the slot's row. */
+static void mlp_want(const moek_mlp_args *h, const void *x, const int32_t *ids, int slots, int topk, double *want)
+{
+    const size_t row = (size_t)h->up->k * 2;
+    char *const every = (char *)ref_alloc((size_t)slots * row);
+    moek_weights w;
+    ref_layer_args r;
+    int i;
+    memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
+    for (i = 0; i < slots; i++) memcpy(every + i * row, (const char *)x + i / topk * row, row);
+    r.tokens = slots, r.slots = 1, r.experts = h->up->experts, r.hidden = h->up->k, r.inter = h->up->n;
+    r.quant = now.row->quant, r.dtype = h->up->dtype, r.act = h->up->act;
+    r.alpha = h->up->alpha, r.beta = h->up->beta, r.limit = h->up->limit;
+    r.up_layout = h->up->w_rows == h->up->n || h->up->gate_first < h->up->up_first
+                ? h->up->w_step == 2 ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES : MOEK_UP_SWAPPED;
+    r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
+    w.w_up = h->up->w, w.w_up_scale = h->up->w_scale, w.w_up_bias = h->up->bias;
+    w.w_down = h->down->w, w.w_down_scale = h->down->w_scale, w.w_down_bias = h->down->bias;
+    if (r.quant == MOEK_FP8T) w.x_scale = h->up->a_scale, w.h_scale = h->down->a_scale;
+    ref_layer(&r, want);
+    free(every);
+}
+static void mlp_move(moek_mlp_args *d, moek_gemm_args *up, moek_gemm_args *down)
+{
+    d->up = up, d->down = down;
+    MOVE(d->flags);
+    gemm_move(up);
+    gemm_move(down);
+}
+/* x -> a of up: what quant makes of it. */
+static void mlp_quantize(moek_gemm_args *up, const void *x, int tokens, int ue8m0)
+{
+    moek_quant_args q;
+    memset(&q, 0, sizeof q);
+    up->a = x;
+    if (now.row->quant < MOEK_FP8T) return;
+    q.rows = tokens, q.cols = up->k, q.source_div = 1, q.dtype = up->dtype, q.x = x, q.ue8m0 = ue8m0;
+    up->a = q.q = in((size_t)tokens * up->k);
+    if (now.row->quant == MOEK_FP8T) q.static_scale = up->a_scale, q.scale = ref_alloc(4);
+    else up->a_scale = (float *)(q.scale = in_f32(tokens * ((up->k + 127) / 128)));
+    ref_quant(&q, now.row->quant);
+    if (now.row->quant == MOEK_FP8T) free(q.scale);
+}
+static void mlp_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter, int kind)
+{
+    const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk, by_slot = turn % 4 != 1;
+    const double all = (double)slots * hidden;
+    const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && all < 1e4 ? 4 : all < 100 ? 2 : 1);
+    gemm_case_t c;
+    moek_gemm_args up, down, d_up, d_down;
+    moek_mlp_args h, d;
+    const int32_t *ids;
+    const uint16_t *made;
+    const uint16_t *before;
+    uint16_t *x, *of_slot;
+    double *want;
+    ref_distance off;
+    int i, p, touched = 0;
+    memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down), memset(&h, 0, sizeof h);
+    if (turn % 3 == 2 || turn % 7 == 0) hidden = round_up(hidden, 128), inter = round_up(inter, 128);  /* also tiled */
+    SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d", tokens, topk, experts,
+        hidden, inter, act, layout, kind, turn);
+    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1;
+    c.up = 1, c.experts = experts, c.slots = slots, c.topk = topk, c.kind = kind, c.order = ORDER_IN;
+    up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && turn % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
+    down.experts = experts;
+    gemm_rows(&c, &up);
+    ids = up.ids;
+    up.slots = slots;
+    gemm_act(&c, &up);
+    gemm_w(quant, &c, &up);
+    gemm_w(quant, &c, &down);
+    x = (uint16_t *)in((size_t)tokens * hidden * 2);
+    fill_t(x, (size_t)tokens * hidden, up.dtype, 1);
+    if (quant == MOEK_FP8T) {
+        up.a_scale = in_f32(1), down.a_scale = in_f32(1);
+        fill_f32((float *)up.a_scale, 1, 0.009f, 0.01f), fill_f32((float *)down.a_scale, 1, 0.009f, 0.01f);
+    }
+    h.ue8m0 = quant == MOEK_FP8B128 && turn % 4 == 3;
+    mlp_quantize(&up, x, tokens, h.ue8m0);
+    down.a = scratch((size_t)slots * inter * 2);
+    if (quant == MOEK_FP8B128) down.a_scale = (float *)scratch((size_t)slots * ((inter + 127) / 128) * 4);
+    down.out = out((size_t)slots * hidden * 2);
+    if (by_slot) down.out_order = up.a_order;
+    h.flags = (int32_t *)scratch((size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
+    memset(h.flags, 0, (size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
+    h.up = &up, h.down = &down;
+    if (turn % 2) up.ids = NULL;                       /* else the row counts by itself */
+    d = h, d_up = up, d_down = down;
+    mlp_move(&d, &d_up, &d_down);
+    if (launch_twice(&d)) {
+        want = (double *)ref_alloc((size_t)slots * hidden * sizeof *want);
+        of_slot = (uint16_t *)ref_alloc((size_t)slots * hidden * 2);
+        memset(of_slot, 0, (size_t)slots * hidden * 2);
+        made = (const uint16_t *)got(down.out), before = (const uint16_t *)rows_want(down.out);
+        rows_say("the reference");
+        mlp_want(&h, x, ids, slots, topk, want);
+        for (p = 0; p < up.offsets[experts]; p++) {
+            const int slot = up.a_order[p];
+            memcpy(of_slot + (size_t)slot * hidden, made + (size_t)(by_slot ? slot : p) * hidden, (size_t)hidden * 2);
+        }
+        off = ref_compare_t(of_slot, want, (size_t)slots * hidden, up.dtype);
+        worse(off.rel_l2 / tolerance);
+        CHECK(off.rel_l2 < tolerance && off.same_nonfinite, "%s: %s: off by %.2e, at most %.2e", now.row->name,
+              now.what, off.rel_l2, off.max_abs);
+        for (i = 0; i < slots; i++) {                  /* nobody's rows */
+            const int nobody = by_slot ? ids[i] < 0 || ids[i] >= experts : i >= up.offsets[experts];
+            touched += nobody && memcmp(made + (size_t)i * hidden, before + (size_t)i * hidden, (size_t)hidden * 2);
+        }
+        CHECK(!touched, "%s: %s: %d rows that are nobody's were written", now.row->name, now.what, touched);
+        free(want), free(of_slot), free((void *)before);
+#if MEM_CUDA
+        if (slots < 3000) {                            /* behind a kernel that has not written a, or its order, yet */
+            d = h, d_up = up, d_down = down;
+            d_up.early = 1;
+            mlp_move(&d, &d_up, &d_down);
+            late_begin(d_up.a, up.a);
+            late_begin(d_up.a_order, up.a_order);
+            if (fp8 && quant != MOEK_FP8T) late_begin(d_up.a_scale, up.a_scale);
+            rows_again("out behind a late kernel", &d, down.out);
+            late_end();
+        }
+#endif
+        d = h, d_up = up, d_down = down;
+        if ((d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
+            d_up.tiled = d_down.tiled = 1;
+            mlp_move(&d, &d_up, &d_down);
+            rows_again("out of tiled weights", &d, down.out);
+        }
+    }
+    rows_clear();
+}
+static void test_mlp(void)
+{
+    static const int tokens[] = { 1, 3, 9, 17, 33, 64, 65, 127, 200, 255 };
+    static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
+    int i, layout, kind, turn = 0;
+    for (i = 0; i < COUNT(acts); i++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
+            mlp_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
+                     gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
+    for (i = 0; i < COUNT(tokens); i++)
+        for (kind = 0; kind < IDS_KINDS; kind++, turn++)
+            mlp_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 1 + turn % 60,
+                     gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392), kind);
+    /* Several tiles a block of up and of down, in the ring many times over; the most experts, of which not all have
+     * rows; the most row blocks there may be, an expert's side by side, more slots than few blocks sort. */
+    for (kind = 0; kind < IDS_KINDS; kind++, turn++)
+        mlp_case(turn, MOEK_SILU, MOEK_UP_HALVES, 400, 2, 40, round_up(700, now.row->granule),
+                 round_up(264, now.row->granule), kind);
+    mlp_case(1, MOEK_SILU, MOEK_UP_HALVES, 700, 1, 1000, round_up(72, now.row->granule),
+             round_up(16, now.row->granule), IDS_RANDOM);
+    for (i = 0; i < 2; i++)
+        mlp_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, 500 * now.row->m, 2, 3, now.row->granule, now.row->granule,
+                 IDS_EVEN);
+}
+
 static int wanted(const char *name, int words, char **word)
 {
     int i;
@@ -1519,6 +1680,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_COMBINE: test_combine(); break;
     case MOEK_OP_REPACK:  test_repack(); break;
     case MOEK_OP_LAYER:   now.row->m == 4 ? test_layer_few() : test_layer(); break;
+    case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }
     printf("%-44s %5d cases  worst %.3f, %.1f s  %s\n", row->name, now.cases, now.worst, seconds() - now.start,

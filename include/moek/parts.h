@@ -74,6 +74,7 @@ static moek_quant_args moek_quant_x_(const moek_step *step, const int32_t *slot_
 typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
 
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream);
+static int moek_run_rows_(const moek_step *step);
 static long long moek_mean_rows_(const moek_plan *plan, int rows);
 
 static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_rank_ *w)
@@ -103,12 +104,13 @@ static int moek_sm90_here_(const moek_plan *plan)
 {
     return plan->arch >= 90 && plan->prepare_finalize == &moek_local && plan->experts->apply == moek_table_apply_;
 }
-/* The up row that a run takes, if so, and if it is one of sm90; else NULL. */
+/* The up or mlp row that a run takes, if so, and if it is one of sm90; else NULL. */
 static const moek_kernel *moek_sm90_up_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const moek_kernel *up;
     if (!moek_sm90_here_(plan) || !plan->tiles) return NULL;
+    if ((up = moek_plan_mlp(plan, step->tokens)) != NULL) return up;
     up = plan->up[moek_plan_tile(plan, step->tokens)];
     return up->arch == 90 ? up : NULL;
 }
@@ -119,7 +121,7 @@ static int moek_self_sorts_(const moek_step *step)
     const moek_plan *plan = step->plan;
     const moek_kernel *up = moek_sm90_up_(step);
     const int fp8 = plan->config.quant == MOEK_FP8B128 || (plan->config.quant == MOEK_FP8T && plan->weights.h_scale);
-    return up && up->m < 128 && fp8 && (long long)step->tokens * plan->slots <= MOEK_SELF_SORT;
+    return up && up->op == MOEK_OP_UP && up->m < 128 && fp8 && (long long)step->tokens * plan->slots <= MOEK_SELF_SORT;
 }
 
 /* Does a run write rows of x in sorted order (each once a slot), for the copy engine, instead of having the up row
@@ -132,7 +134,8 @@ static int moek_orders_wide_(const moek_plan *plan)
 static int moek_orders_(const moek_step *step)
 {
     const moek_kernel *up = moek_sm90_up_(step);
-    return up && up->m == 128 && moek_orders_wide_(step->plan) && moek_mean_rows_(step->plan, step->tokens) >= 512;
+    return up && up->op == MOEK_OP_UP && up->m == 128 && moek_orders_wide_(step->plan) &&
+           moek_mean_rows_(step->plan, step->tokens) >= 512;
 }
 
 /* Does the up row count slots by itself?  It then begins beside the sort and the quantization of x, which leave
@@ -140,7 +143,8 @@ static int moek_orders_(const moek_step *step)
 static int moek_counts_(const moek_step *step)
 {
     const moek_kernel *up = moek_sm90_up_(step);
-    return up && up->m == 128 && step->plan->config.quant != MOEK_FP8C && !moek_orders_(step) &&
+    return up && (up->op == MOEK_OP_MLP || up->m == 128) && step->plan->config.quant != MOEK_FP8C &&
+           !moek_orders_(step) &&
            (long long)step->tokens * step->plan->slots <= MOEK_SORT_FEW;
 }
 
@@ -276,13 +280,16 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
     const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
-    size_t splits, split;
+    size_t splits, split, flags;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
     /* For sm90 rows that split tiles (batch_invariant forbids it) or take them by demand.  Flags first: `sort` zeroes
      * them, or moek_local_prepare_. */
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
-    w->flags = (int32_t *)moek_take_(&carver, 2 * 4 * splits);
+    flags = 2 * splits;
+    if (plan->mlps && flags < MOEK_MLP_FLAGS + moek_max_blocks(slots, experts, (size_t)plan->mlp[0]->m))
+        flags = MOEK_MLP_FLAGS + moek_max_blocks(slots, experts, (size_t)plan->mlp[0]->m);
+    w->flags = (int32_t *)moek_take_(&carver, 4 * flags);
     split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
     if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
         split = (size_t)plan->layer[plan->layers - 1]->m * 4 * 256;
@@ -314,6 +321,7 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
 static int moek_tile_mean_(const moek_plan *plan, const moek_kernel *up)
 {
     if (up->arch != 90) return up->m;
+    if (up->op == MOEK_OP_MLP) return up->m - 8;
     return up->m == 32 && plan->config.inter < 512 ? 14 : 2 * up->m / 3;
 }
 
@@ -444,6 +452,27 @@ static moek_status moek_order_x_(const moek_step *step, const moek_table_work_ *
     return plan->quant->launch(&q, stream);
 }
 
+/* up, quantization of h and down by an mlp row.  g: as up has it, but for weights. */
+static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, const moek_table_work_ *w,
+                             const moek_gemm_args *g, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int fp8 = moek_is_fp8_(plan->config.quant);
+    moek_gemm_args up = *g, down = *g;
+    moek_mlp_args a;
+    moek_up_weights_(plan, &up);
+    moek_down_weights_(plan, &down);
+    up.early = plan->arch >= 90;
+    down.rows = step->rows * plan->slots;
+    down.a = fp8 ? w->hq.q : w->h;
+    down.a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.h_scale : fp8 ? w->hq.scale : NULL;
+    down.out = step->out;
+    down.out_order = w->order;
+    a.up = &up; a.down = &down;
+    a.flags = w->flags; a.ue8m0 = plan->config.ue8m0;
+    return mlp->launch(&a, stream);
+}
+
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -454,6 +483,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const int from = moek_requantizes_from_(plan, plan->up[tile]);
     const int requantizes = from && moek_mean_rows_(plan, rows) >= from, orders = moek_orders_(step);
     const int self_sorts = moek_self_sorts_(step), counts = moek_counts_(step);
+    const moek_kernel *const mlp = moek_plan_mlp(plan, rows);
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -474,25 +504,27 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         g.counts = step->expert_tokens;
     } else {
         memset(&s, 0, sizeof s);
-        s.slots = slots; s.experts = plan->local_experts; s.block_m = plan->up[tile]->m;
+        s.slots = slots; s.experts = plan->local_experts;
+        s.block_m = mlp ? mlp->m : plan->up[tile]->m;
+        g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         s.ids = step->expert_ids;
         s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
-        if (plan->up[tile]->arch != 90) {             /* those find row blocks from the counts */
+        if (!mlp && plan->up[tile]->arch != 90) {     /* those find row blocks from the counts */
             s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         }
-        s.zero = w.flags; s.zeros = w.flags ? 2 * MOEK_SPLITS : 0;
+        s.zero = w.flags; s.zeros = mlp ? MOEK_MLP_FLAGS + g.max_blocks : w.flags ? 2 * MOEK_SPLITS : 0;
         if (orders) s.slot_row = w.slot_row;
         if (early && plan->prepare_finalize == &moek_local)            /* 1: beside the quantization of x */
             s.early = step->routed && !counts ? 2 : (fp8 || c->router_weight_on_input) && !orders;
         if (!self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
         if (self_sorts || counts) { g.ids = step->expert_ids; g.slots = slots; }
-        g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         g.counts = w.counts; g.offsets = w.offsets;
         g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
         g.a_order = w.order; g.a_div = plan->slots;
         if (orders && (status = moek_order_x_(step, &w, &g, stream)) != MOEK_OK) return status;
     }
 
+    if (mlp) return moek_mlp_(mlp, step, &w, &g, stream);
     moek_up_weights_(plan, &g);
     g.out = w.h;
     g.early = early;
@@ -549,7 +581,7 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     const long long used = slots < plan->local_experts ? slots : plan->local_experts;
     const int measured = moek_measured_(plan, tokens);
     int i;
-    if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0) return NULL;
+    if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0 || measured <= MOEK_CHOICE_MLP) return NULL;
     if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
@@ -563,6 +595,28 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
         if (tokens <= plan->layer[i]->m || moek_mean_rows_(plan, tokens) <= moek_tile_mean_(plan, plan->layer[i]))
             return plan->layer[i];
     return NULL;
+}
+
+/* As measured: where most experts' rows fit into a tile (moek_tile_mean_), and with few rows an expert, for which other
+ * rows cut tiles, only if there are some slots, and two tiles and more for each block, of up and of down. */
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
+{
+    const moek_config *c = &plan->config;
+    const long long slots = (long long)rows * plan->slots;
+    const long long used = slots < plan->local_experts ? slots : plan->local_experts;
+    const long long mean = moek_mean_rows_(plan, rows), few = 2 * plan->multiprocessors;
+    const int columns = moek_act_gated_(c->act) ? 128 : 256;
+    const int measured = moek_measured_(plan, rows);
+    const moek_kernel *k = NULL;
+    int i;
+    if (!plan->mlps || rows < 1 || measured >= 0) return NULL;
+    if (c->quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
+    else if (plan->mlps_demanded) k = plan->mlp[0];
+    else if (mean <= 16 && (slots < 256 || used * ((c->inter + columns - 1) / columns) < few ||
+                            used * ((c->hidden + 255) / 256) < few)) return NULL;
+    for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
+    return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
 }
 
 /* What follows routing, in one launch of such a row. */

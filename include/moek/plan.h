@@ -139,7 +139,8 @@ typedef struct moek_oracle_ {
 static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN || k->op == MOEK_OP_LAYER;
+    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN || k->op == MOEK_OP_LAYER ||
+                     k->op == MOEK_OP_MLP;
     moek_text_ t = moek_text_in_(why, size);
     if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm))            /* sm90 has GEMMs of its own, no more */
         moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
@@ -290,12 +291,13 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 /* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
 static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan)
 {
-    const moek_kernel *all[5 + 3 * MOEK_MAX_TILES];
+    const moek_kernel *all[5 + 4 * MOEK_MAX_TILES];
     int i, n = 0;
     all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant;
     all[n++] = plan->combine;
     for (i = 0; i < plan->tiles; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
     for (i = 0; i < plan->layers; i++) all[n++] = plan->layer[i];
+    for (i = 0; i < plan->mlps; i++) all[n++] = plan->mlp[i];
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
             const char *const own = all[i]->arch >= 90 ? "a" : "";
@@ -335,6 +337,24 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
     }
 }
 
+/* Rows that are up and down.  None if another row was demanded for what they do. */
+static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    const int op = demanded ? demanded->op : MOEK_OP_MLP;
+    char why[160];
+    int i;
+    plan->mlps = 0;
+    plan->mlps_demanded = demanded && op == MOEK_OP_MLP;
+    if (!plan->tiles || plan->rows_per_expert || c->batch_invariant || op == MOEK_OP_UP || op == MOEK_OP_DOWN) return;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op == MOEK_OP_MLP && moek_demanded_(k, c) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+            moek_add_tile_(plan->mlp, &plan->mlps, k);
+    }
+}
+
 static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
@@ -360,6 +380,7 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
         return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
     moek_choose_layers_(o, arch, plan);
+    moek_choose_mlps_(o, arch, plan);
     return MOEK_OK;
 }
 
@@ -431,6 +452,7 @@ static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
     int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
     for (i = 0; i < p->pairs; i++) has |= k == p->up[i] || k == p->down[i];
     for (i = 0; i < p->layers; i++) has |= k == p->layer[i];
+    for (i = 0; i < p->mlps; i++) has |= k == p->mlp[i];
     return has;
 }
 
@@ -454,7 +476,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         else status = moek_try_(o, b, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
             plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
-            plan->tiles = plan->pairs = plan->layers = 0;
+            plan->tiles = plan->pairs = plan->layers = plan->mlps = 0;
         }
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
@@ -612,6 +634,7 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     for (i = 0; i < plan->choices; i++)
         moek_say_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
                   plan->choice[i].pair >= 0 ? plan->up[plan->choice[i].pair]->name :
+                  plan->choice[i].pair <= MOEK_CHOICE_MLP ? plan->mlp[MOEK_CHOICE_MLP - plan->choice[i].pair]->name :
                   plan->choice[i].pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
     if (plan->choices) moek_say_(t, "  otherwise: the built-in rule\n");
     if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
@@ -654,6 +677,11 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         }
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
     }
+    for (i = 0; i < plan->mlps; i++)
+        moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "or both   ", plan->mlp[i]->name,
+                  moek_tile_mean_(plan, plan->mlp[i]));
+    if (plan->mlps)
+        moek_say_(&t, "          instead of up, quant and down, where experts have rows and tiles enough\n");
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
     for (i = 0; i < plan->layers; i++) {
         const int few = plan->layer[i]->m == 4;

@@ -137,6 +137,20 @@ MOEK_DEVICE uint64_t moek_evict_first_(void)
     return policy;
 }
 
+/* Rows of y: the next kernel reads them, and the next layer's lie in the same place, so what stays in L2 need never be
+ * written to memory.  All of them may be more than it holds: half of their lines are the last to go. */
+MOEK_DEVICE uint64_t moek_evict_last_half_(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 0.5;\n" : "=l"(policy));
+    return policy;
+}
+MOEK_DEVICE void moek_store_kept_(void *to, uint2 v)
+{
+    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;\n"
+                 :: "l"(to), "r"(v.x), "r"(v.y), "l"(moek_evict_last_half_()) : "memory");
+}
+
 /* ---- mbarrier ---------------------------------------------------------------------------------------------------- */
 
 MOEK_DEVICE void moek_mbar_init_(uint64_t *bar, int arrivals)
@@ -472,6 +486,35 @@ MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int 
         }
     #pragma unroll
     for (i = 0; i < n; i++) y[i] = e[i];
+}
+
+/* The same of n columns of a row each in y and z, from the sums a and b: gates at 4 i and 4 i + 1, ups behind them.
+ * One reciprocal serves a column of a and one of b, of the same row.  n <= 32. */
+MOEK_DEVICE void moek_fast_pairs_(float *y, float *z, const float *a, const float *b, int n)
+{
+    uint32_t redo = 0;                             /* a bit a row: what is in another must not change this one */
+    int i;
+    #pragma unroll
+    for (i = 0; i < n; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        float e, f, r;
+        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(a[at] * -1.44269504f));
+        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(f) : "f"(b[at] * -1.44269504f));
+        e += 1;
+        f += 1;
+        asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(e * f));
+        if (!(e * f < 1e37f)) redo |= 1u << i;     /* the product is too large for a float, or one is NaN */
+        y[i] = a[at] * (r * f) * a[at + 2];
+        z[i] = b[at] * (r * e) * b[at + 2];
+    }
+    if (redo)
+        #pragma unroll
+        for (i = 0; i < n; i++) {
+            const int at = i / 2 * 4 + i % 2;
+            if (!(redo >> i & 1)) continue;
+            y[i] = moek_fast_silu_(a[at], a[at + 2]);
+            z[i] = moek_fast_silu_(b[at], b[at + 2]);
+        }
 }
 
 /* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */

@@ -163,7 +163,7 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
     return NULL;
 }
 
-/* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER - i;
+/* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER - i, MOEK_CHOICE_MLP - i;
  * MOEK_CHOICE_RULE: none of these, and the note says why. */
 static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
 {
@@ -174,6 +174,7 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     int i;
     for (i = 0; i < MOEK_ROWS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
     for (i = 0; i < plan->layers; i++) if (up == plan->layer[i]) return MOEK_CHOICE_LAYER - i;
+    for (i = 0; i < plan->mlps; i++) if (up == plan->mlp[i]) return MOEK_CHOICE_MLP - i;
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
     for (i = 0; !no && i < plan->pairs; i++) if (plan->up[i] == up) return i;
     if (!no && plan->pairs == MOEK_MAX_TILES) no = "is one too many";
