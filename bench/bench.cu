@@ -355,10 +355,9 @@ static int cell_plan(cell *c, const char *kernel)
 
 static const moek_kernel *cell_row(const cell *c)
 {
-    const moek_kernel *const layer = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
-    if (layer) return layer;
-    if (moek_plan_mlp(&c->plan, c->tokens)) return moek_plan_mlp(&c->plan, c->tokens);
-    return c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
+    const moek_kernel *row = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
+    if (!row && c->state) row = moek_plan_mlp(&c->plan, c->tokens);
+    return row ? row : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
 }
 
 /* Tiled weights, and what it takes to make them. */
@@ -439,8 +438,8 @@ static double tune_row(cell *c, const char *kernel, const timer *by, double limi
     return r.us;
 }
 
-/* The built-in choice, then every other up row that this device takes.  What seems faster by less than a hundredth, or
- * only the first time, is not. */
+/* The built-in choice, then every other up, mlp or layer row that this device takes.  What seems faster by less than a
+ * hundredth, or only the first time, is not. */
 static void tune(cell *c, const char *device, const timer *by)
 {
     const moek_kernel *k, *best = NULL, *built_in;

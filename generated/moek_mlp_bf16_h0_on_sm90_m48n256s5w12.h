@@ -157,7 +157,7 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_up_finish_(const moek_mlp
                                        const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile *at, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->up;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, n = a->n;
     const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
     const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
     uint32_t word[2][2][6];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
@@ -253,7 +253,6 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
     int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
     uint16_t *const expert = (uint16_t *)(claim + CLAIMS);             /* [MOEK_MLP_BLOCKS] of row blocks */
     int *const row = (int *)(expert + MOEK_MLP_BLOCKS);                /* [experts + 1]: the first of each */
-    float *const scales = (float *)(row + MOEK_SM90_EXPERTS + 4);      /* [STAGES]: of rows of a; of 64s of rows of w */
     const int t = threadIdx.x, experts = p.up.experts;
     int32_t *const flags = p.a.flags, *const ready = flags + MOEK_MLP_FLAGS;
     const int guess = (int)moek_over_(blockIdx.x, p.size[0].over_tiles);       /* of an expert */

@@ -166,7 +166,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_up_finish_(const moek_
                                        const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile *at, float *top, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->up;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, n = a->n;
     const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
     const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
     uint32_t word[2][2][8];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
@@ -205,6 +205,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_up_finish_(const moek_
         enum { ROUNDS = 2 };
         const int groups = (n + 127) / 128, group = at->j0 / 128 + (gated ? 0 : mine);
         const int rows = at->end - at->row0, first = gated ? 0 : mine * 4, others = gated ? 4 : first;
+        const int c = lane % 4 * 2;
         uint32_t *const most = (uint32_t *)top;
         moek_inverse_ by[ROUNDS];
         int finite = 1, r;

@@ -235,10 +235,11 @@ typedef struct moek_args {
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
                                          once (cudaMemset), then left alone: runs of few tokens (without `shared`) then
-                                         take one launch (moek_plan_layer), whose blocks wait for each other's flags and
-                                         h in here.  It needs all multiprocessors at once: no two such runs on a device
-                                         at the same time, in any stream or process, and beside it no kernel that waits
-                                         for something behind it; they could wait for each other forever              */
+                                         take one launch (moek_plan_layer), and runs of some rows an expert one for both
+                                         GEMMs (moek_plan_mlp).  Blocks of such a launch wait for each other, in here or
+                                         in the workspace.  It needs all multiprocessors at once: no two such runs on a
+                                         device at the same time, in any stream or process, and beside it no kernel that
+                                         waits for something behind it; they could wait for each other forever        */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -261,8 +262,8 @@ typedef struct moek_kernel {
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
 
 typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
+/* Or: the built-in rule; up to LAYER plan.layer[LAYER - pair]; up to MLP plan.mlp[MLP - pair]. */
 enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
-                                      /* or: the built-in rule; plan.layer[LAYER - pair]; plan.mlp[MLP - pair]        */
 
 /* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {
@@ -285,9 +286,6 @@ typedef struct moek_plan {
     int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
     const moek_kernel *layer[MOEK_MAX_TILES];
     int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */
-    int mlps;                         /* rows that are up and down of some rows an expert, smallest tile first        */
-    const moek_kernel *mlp[MOEK_MAX_TILES];
-    int mlps_demanded;                /* config.kernel is one of them: for any run                                    */
     int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
@@ -295,6 +293,9 @@ typedef struct moek_plan {
     int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
     moek_choice choice[MOEK_MAX_CHOICES];      /* more tokens than the last has: the built-in rule                    */
     char note[MOEK_NOTE];             /* what of config.tuned was passed over, and why; else empty                    */
+    int mlps;                         /* rows that do up, quantization of h and down in one launch, smallest first    */
+    const moek_kernel *mlp[MOEK_MAX_TILES];
+    int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -337,8 +338,9 @@ int         moek_plan_tile(const moek_plan *plan, int rows);
  * step by step, as the stages below always do.                                                                       */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);
 
-/* The row that takes the place of both, up and down, for a run that brings `rows` rows to the experts (standard
- * format); NULL: those of moek_plan_tile.                                                                            */
+/* The row that, given args.state, does up, quantization of h and down of such a run in one launch, where
+ * moek_plan_layer has none; NULL: those of moek_plan_tile.  On one rank, standard format, at most 1024 row blocks
+ * (moek/ops.h), hidden above 896 bytes and inter above 128; fp8t: after moek_plan_bind, with static scales.          */
 const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.

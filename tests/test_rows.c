@@ -59,7 +59,7 @@ static int late_can(void)
     return major >= 9;
 }
 typedef struct late_array { unsigned char *at, *there; size_t bytes; } late_array;   /* an input, and what is in it */
-typedef struct late_arrays { late_array of[3]; int count; } late_arrays;
+typedef struct late_arrays { late_array of[4]; int count; } late_arrays;
 /* A kernel that lets the next one begin at once, and writes only 20 us later what that one reads. */
 static __global__ void late_k(late_arrays late)
 {
@@ -1541,9 +1541,13 @@ static void mlp_quantize(moek_gemm_args *up, const void *x, int tokens, int ue8m
     ref_quant(&q, now.row->quant);
     if (now.row->quant == MOEK_FP8T) free(q.scale);
 }
-static void mlp_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter, int kind)
+/* What a case has besides: a token of NaN, or of Inf; gates so far below 0 that two have no reciprocal in common. */
+enum { MLP_PLAIN, MLP_NAN, MLP_INF, MLP_FAR, MLP_ODDITIES };
+static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
+                         int kind, int odd)
 {
-    const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk, by_slot = turn % 4 != 1;
+    const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk, by_slot = rng_below(4) != 1;
+    const int self = rng_below(2);                     /* the row counts by itself */
     const double all = (double)slots * hidden;
     const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && all < 1e4 ? 4 : all < 100 ? 2 : 1);
     gemm_case_t c;
@@ -1557,12 +1561,12 @@ static void mlp_case(int turn, int act, int layout, int tokens, int topk, int ex
     ref_distance off;
     int i, p, touched = 0;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down), memset(&h, 0, sizeof h);
-    if (turn % 3 == 2 || turn % 7 == 0) hidden = round_up(hidden, 128), inter = round_up(inter, 128);  /* also tiled */
-    SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d", tokens, topk, experts,
-        hidden, inter, act, layout, kind, turn);
-    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1;
+    if (rng_below(5) < 2) hidden = round_up(hidden, 128), inter = round_up(inter, 128);              /* also tiled */
+    c.act = act, c.layout = layout, c.turn = turn, c.bias = rng_below(3) == 1;
+    SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d bias %d kind %d turn %d odd %d", tokens, topk,
+        experts, hidden, inter, act, layout, c.bias, kind, turn, odd);
     c.up = 1, c.experts = experts, c.slots = slots, c.topk = topk, c.kind = kind, c.order = ORDER_IN;
-    up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && turn % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && rng_below(2)) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
     down.experts = experts;
     gemm_rows(&c, &up);
@@ -1572,12 +1576,15 @@ static void mlp_case(int turn, int act, int layout, int tokens, int topk, int ex
     gemm_w(quant, &c, &up);
     gemm_w(quant, &c, &down);
     x = (uint16_t *)in((size_t)tokens * hidden * 2);
-    fill_t(x, (size_t)tokens * hidden, up.dtype, 1);
+    fill_t(x, (size_t)tokens * hidden, up.dtype, odd == MLP_FAR ? 30 : 1);
+    p = odd == MLP_NAN || odd == MLP_INF ? rng_below(tokens) * hidden : 0;
+    for (i = 0; odd == MLP_NAN && i < hidden; i++) x[p + i] = 0x7fff;
+    if (odd == MLP_INF) x[p + rng_below(hidden)] = ref_to_t(INFINITY, up.dtype);
     if (quant == MOEK_FP8T) {
         up.a_scale = in_f32(1), down.a_scale = in_f32(1);
         fill_f32((float *)up.a_scale, 1, 0.009f, 0.01f), fill_f32((float *)down.a_scale, 1, 0.009f, 0.01f);
     }
-    h.ue8m0 = quant == MOEK_FP8B128 && turn % 4 == 3;
+    h.ue8m0 = quant == MOEK_FP8B128 && rng_below(4) == 3;
     mlp_quantize(&up, x, tokens, h.ue8m0);
     down.a = scratch((size_t)slots * inter * 2);
     if (quant == MOEK_FP8B128) down.a_scale = (float *)scratch((size_t)slots * ((inter + 127) / 128) * 4);
@@ -1586,7 +1593,7 @@ static void mlp_case(int turn, int act, int layout, int tokens, int topk, int ex
     h.flags = (int32_t *)scratch((size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
     memset(h.flags, 0, (size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
     h.up = &up, h.down = &down;
-    if (turn % 2) up.ids = NULL;                       /* else the row counts by itself */
+    if (!self) up.ids = NULL;
     d = h, d_up = up, d_down = down;
     mlp_move(&d, &d_up, &d_down);
     if (launch_twice(&d)) {
@@ -1617,6 +1624,7 @@ static void mlp_case(int turn, int act, int layout, int tokens, int topk, int ex
             mlp_move(&d, &d_up, &d_down);
             late_begin(d_up.a, up.a);
             late_begin(d_up.a_order, up.a_order);
+            late_begin(d.flags, h.flags);
             if (fp8 && quant != MOEK_FP8T) late_begin(d_up.a_scale, up.a_scale);
             rows_again("out behind a late kernel", &d, down.out);
             late_end();
@@ -1631,6 +1639,10 @@ static void mlp_case(int turn, int act, int layout, int tokens, int topk, int ex
     }
     rows_clear();
 }
+static void mlp_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter, int kind)
+{
+    mlp_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, MLP_PLAIN);
+}
 static void test_mlp(void)
 {
     static const int tokens[] = { 1, 3, 9, 17, 33, 64, 65, 127, 200, 255 };
@@ -1644,6 +1656,9 @@ static void test_mlp(void)
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
             mlp_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 1 + turn % 60,
                      gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392), kind);
+    for (i = 0; i < 4 * MLP_ODDITIES; i++, turn++)
+        mlp_odd_case(turn, acts[i / 2 % COUNT(acts)][0], MOEK_UP_HALVES, 20 + 37 * (i % 3), 2, 5,
+                     gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 264), IDS_RANDOM, i % MLP_ODDITIES);
     /* Several tiles a block of up and of down, in the ring many times over; the most experts, of which not all have
      * rows; the most row blocks there may be, an expert's side by side, more slots than few blocks sort. */
     for (kind = 0; kind < IDS_KINDS; kind++, turn++)

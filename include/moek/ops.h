@@ -186,15 +186,16 @@ typedef struct moek_gemm_args {
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 
 /* mlp: up, quant of h and down of the standard format in one launch, as these ops say; not for fp8c, nor for fp8t
- *   without static scales.  down.a and, in fp8b128, down.a_scale are written: h by sorted row, as quant leaves it (bf16, fp16:
- *   down.a is h); a_scale of fp8t are the static scales.  Of up: a, a_order, a_div, ids (as for m = 128), counts,
- *   max_blocks, early; of down: out, out_order, as old as a_order.  Not read: out of up, split, q, block_*, offsets.  */
+ *   without static scales.  down.a and, in fp8b128, down.a_scale are written: h by sorted row, as quant leaves it
+ *   (bf16, fp16: down.a is h); a_scale of fp8t are the static scales.  Read of up: a, a_order, a_div, ids (as for
+ *   m = 128), counts, max_blocks, early; of down: out, out_order, as old as a_order; of both: w, its scales, biases and
+ *   sizes.  Blocks wait for each other: all of them must be resident at once, one a multiprocessor.                 */
 typedef struct moek_mlp_args {
     const moek_gemm_args *up, *down;/* in host memory                                                                */
-    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeros before, as old as a_order     */
+    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeros before, as old as a_order    */
     int ue8m0;                      /* of the scales of h                                                            */
 } moek_mlp_args;
-enum { MOEK_MLP_FLAGS = 64, MOEK_MLP_BLOCKS = 1024 };     /* up.max_blocks: at most MOEK_MLP_BLOCKS            */
+enum { MOEK_MLP_FLAGS = 64, MOEK_MLP_BLOCKS = 1024 };     /* up.max_blocks <= MOEK_MLP_BLOCKS, or E_ARGUMENT         */
 
 /* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
  *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;

@@ -74,7 +74,6 @@ static moek_quant_args moek_quant_x_(const moek_step *step, const int32_t *slot_
 typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
 
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream);
-static int moek_run_rows_(const moek_step *step);
 static long long moek_mean_rows_(const moek_plan *plan, int rows);
 
 static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_rank_ *w)
@@ -104,13 +103,19 @@ static int moek_sm90_here_(const moek_plan *plan)
 {
     return plan->arch >= 90 && plan->prepare_finalize == &moek_local && plan->experts->apply == moek_table_apply_;
 }
+/* The mlp row that a run takes, or NULL.  Its blocks wait for each other: args.state is the caller's word that they
+ * can. */
+static const moek_kernel *moek_mlp_row_(const moek_step *step)
+{
+    return step->args.state ? moek_plan_mlp(step->plan, step->tokens) : NULL;
+}
 /* The up or mlp row that a run takes, if so, and if it is one of sm90; else NULL. */
 static const moek_kernel *moek_sm90_up_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const moek_kernel *up;
     if (!moek_sm90_here_(plan) || !plan->tiles) return NULL;
-    if ((up = moek_plan_mlp(plan, step->tokens)) != NULL) return up;
+    if ((up = moek_mlp_row_(step)) != NULL) return up;
     up = plan->up[moek_plan_tile(plan, step->tokens)];
     return up->arch == 90 ? up : NULL;
 }
@@ -138,7 +143,7 @@ static int moek_orders_(const moek_step *step)
            moek_mean_rows_(step->plan, step->tokens) >= 512;
 }
 
-/* Does the up row count slots by itself?  It then begins beside the sort and the quantization of x, which leave
+/* Does the up or mlp row count slots by itself?  It then begins beside the sort and the quantization of x, which leave
  * multiprocessors to it (fp8c's does not).  Few slots only: each of its blocks looks at all ids. */
 static int moek_counts_(const moek_step *step)
 {
@@ -283,12 +288,10 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     size_t splits, split, flags;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
-    /* For sm90 rows that split tiles (batch_invariant forbids it) or take them by demand.  Flags first: `sort` zeroes
-     * them, or moek_local_prepare_. */
+    /* For sm90 rows that split tiles (batch_invariant forbids it), take them by demand, or are both GEMMs.  Flags
+     * first: `sort` zeroes them, or moek_local_prepare_. */
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
-    flags = 2 * splits;
-    if (plan->mlps && flags < MOEK_MLP_FLAGS + moek_max_blocks(slots, experts, (size_t)plan->mlp[0]->m))
-        flags = MOEK_MLP_FLAGS + moek_max_blocks(slots, experts, (size_t)plan->mlp[0]->m);
+    flags = splits && plan->mlps ? MOEK_MLP_FLAGS + MOEK_MLP_BLOCKS : 2 * splits;
     w->flags = (int32_t *)moek_take_(&carver, 4 * flags);
     split = splits ? (size_t)32 * 128 : 0;            /* of a block: of the tallest tile that is cut */
     if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
@@ -462,8 +465,7 @@ static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, cons
     moek_mlp_args a;
     moek_up_weights_(plan, &up);
     moek_down_weights_(plan, &down);
-    up.early = plan->arch >= 90;
-    down.rows = step->rows * plan->slots;
+    up.early = 1;
     down.a = fp8 ? w->hq.q : w->h;
     down.a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.h_scale : fp8 ? w->hq.scale : NULL;
     down.out = step->out;
@@ -483,7 +485,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const int from = moek_requantizes_from_(plan, plan->up[tile]);
     const int requantizes = from && moek_mean_rows_(plan, rows) >= from, orders = moek_orders_(step);
     const int self_sorts = moek_self_sorts_(step), counts = moek_counts_(step);
-    const moek_kernel *const mlp = moek_plan_mlp(plan, rows);
+    const moek_kernel *const mlp = moek_mlp_row_(step);
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -597,24 +599,27 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     return NULL;
 }
 
-/* As measured: where most experts' rows fit into a tile (moek_tile_mean_), and with few rows an expert, for which other
- * rows cut tiles, only if there are some slots, and two tiles and more for each block, of up and of down. */
+/* As measured: where most experts' rows fit into a tile (moek_tile_mean_), and there are two tiles of up for each
+ * block; with few rows an expert, for which other rows cut tiles, of down as well, and only from some slots on.  Never
+ * with very short tiles (of 128 bytes of k: up 8, down 2): who tells other blocks of a tile, which takes microseconds,
+ * could fall behind. */
 const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
     const long long slots = (long long)rows * plan->slots;
     const long long used = slots < plan->local_experts ? slots : plan->local_experts;
-    const long long mean = moek_mean_rows_(plan, rows), few = 2 * plan->multiprocessors;
-    const int columns = moek_act_gated_(c->act) ? 128 : 256;
-    const int measured = moek_measured_(plan, rows);
+    const long long mean = moek_mean_rows_(plan, rows), tiles = 2 * plan->multiprocessors;
+    const int columns = moek_act_gated_(c->act) ? 128 : 256, element = moek_element_(c->quant);
+    const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, rows);
     const moek_kernel *k = NULL;
     int i;
     if (!plan->mlps || rows < 1 || measured >= 0) return NULL;
     if (c->quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
-    if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
-    else if (plan->mlps_demanded) k = plan->mlp[0];
-    else if (mean <= 16 && (slots < 256 || used * ((c->inter + columns - 1) / columns) < few ||
-                            used * ((c->hidden + 255) / 256) < few)) return NULL;
+    if (c->hidden * element <= 7 * 128 || c->inter * element <= 128) return NULL;
+    if (plan->mlps_demanded) k = plan->mlp[0];
+    else if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
+    else if (used * ((c->inter + columns - 1) / columns) < tiles ||
+             (mean <= 16 && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
     for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
     return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
 }

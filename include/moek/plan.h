@@ -337,7 +337,7 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
     }
 }
 
-/* Rows that are up and down.  None if another row was demanded for what they do. */
+/* Rows that are both GEMMs.  None if another row was demanded for what they do. */
 static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
@@ -347,7 +347,8 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
     int i;
     plan->mlps = 0;
     plan->mlps_demanded = demanded && op == MOEK_OP_MLP;
-    if (!plan->tiles || plan->rows_per_expert || c->batch_invariant || op == MOEK_OP_UP || op == MOEK_OP_DOWN) return;
+    if (!plan->tiles || plan->prepare_finalize != &moek_local || c->batch_invariant || op == MOEK_OP_UP ||
+        op == MOEK_OP_DOWN || op == MOEK_OP_LAYER) return;
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
         if (k->op == MOEK_OP_MLP && moek_demanded_(k, c) && !moek_row_refuses_(k, o, arch, why, sizeof why))
@@ -678,10 +679,10 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, "  down    %s\n", plan->down[i]->name);
     }
     for (i = 0; i < plan->mlps; i++)
-        moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "or both   ", plan->mlp[i]->name,
+        moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ", plan->mlp[i]->name,
                   moek_tile_mean_(plan, plan->mlp[i]));
     if (plan->mlps)
-        moek_say_(&t, "          instead of up, quant and down, where experts have rows and tiles enough\n");
+        moek_say_(&t, "          instead of up and down, with args.state, where moek_plan_mlp says so\n");
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
     for (i = 0; i < plan->layers; i++) {
         const int few = plan->layer[i]->m == 4;

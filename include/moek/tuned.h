@@ -5,8 +5,8 @@
  *   experts    all of them on one rank: config.local_experts;  topk: the slots of a token, shared ones too
  *   tokens     of the run that was measured.  Between two lines the geometric middle divides; where there is no other,
  *              a line counts down to half its tokens and up to twice as many.  Further off the built-in rule decides
- *   up_row     the fastest; the down row is the first of the same tile.  Or a row that is a whole layer; where that
- *              can not serve a run (no args.state, say), the built-in rule decides
+ *   up_row     the fastest; the down row is the first of the same tile.  Or a row that is a whole layer, or both GEMMs;
+ *              where that can not serve a run (no args.state, say), the built-in rule decides
  *   us         what it took, and what the row took that the built-in rule has: for the reader
  * Empty lines, lines with # in front and the line of column names are passed over.  Of two lines for the same tokens
  * the last counts.  A line whose row cannot serve leaves its tokens to the built-in rule, and plan.note says so. */
@@ -149,7 +149,7 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
     const moek_config *c = o->config;
     const int arch = plan->device < 0 ? 0 : up->arch ? up->arch : plan->arch;
     int i;
-    if (up->op != MOEK_OP_UP) return "is no up row";
+    if (up->op != MOEK_OP_UP) return "is no up row, nor one of several steps that this plan can take";
     if (moek_row_refuses_(up, o, arch, why, size)) return why;
     for (i = 0; i < MOEK_BACKENDS_; i++) {
         const moek_backend_ *b = &moek_backends_[i];
