@@ -150,7 +150,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s6w12_store_(const moek_mlp_
         *(uint32_t *)((uint8_t *)p->down.a + (size_t)row * p->up.n + column) =
             odd ? other >> 16 | (both & 0xffff0000) : (both & 0xffff) | other << 16;
 }
-/* Codes of two T: x * high + x * low of numbers (moek_invert_).  Else: by the scale, or of fp8t. */
+/* Codes of two T by the scale, NaN and Inf, too; of fp8t by `inverse` alone. */
 MOEK_DEVICE uint32_t moek_mlp_fp8b128_h0_on_sm90_m32n256s6w12_codes_(uint32_t word, float s, float inverse, int dtype)
 {
     float x[2];

@@ -329,9 +329,9 @@ moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
 
-/* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts: the
- * measured choice for them, if there is one, else the built-in rule: the smallest tile that holds an expert's mean
- * share of them; the largest has no bound.                                                                           */
+/* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts, unless one
+ * of the next two functions has a row for it: the measured choice for them, if there is one, else the built-in rule:
+ * the smallest tile that holds an expert's mean share of them; the largest has no bound.                             */
 int         moek_plan_tile(const moek_plan *plan, int rows);
 
 /* The row that moek_run takes, given args.state, for the whole of a run of so many tokens, after routing; NULL: it goes

@@ -516,7 +516,9 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if (status != MOEK_OK || !demanded || moek_plan_has_(plan, demanded)) return status;
     moek_row_refuses_(demanded, &o, plan->route->arch, reason, sizeof reason);
     MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel,
-             reason[0] ? reason : "no row of the other GEMM has its tile");
+             reason[0] ? reason : demanded->op == MOEK_OP_LAYER || demanded->op == MOEK_OP_MLP
+             ? "it is for prepare/finalize local, without batch_invariant or, a layer row, router_weight_on_input"
+             : "no row of the other GEMM has its tile");
 }
 
 moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
