@@ -444,7 +444,7 @@ moek_mlp_fp8t_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8t_h0
                         const int is = other < row_blocks && moek_flag_read_(ready + other) >= p.size[0].tiles;
                         from_b = at.b;
                         known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
-                        if (known < at.b) known = at.b + 32;           /* all of them */
+                        if (known < at.b) known = at.b + 32;               /* all of them */
                     }
                     __syncwarp();                  /* what one lane saw, all may read */
                     for (step = 0; step < steps; step++) {

@@ -1494,12 +1494,11 @@ static void test_layer(void)
                round_up(16, now.row->granule), IDS_SORTED);
 }
 
-/* ---- all rows ---------------------------------------------------------------------------------------------------- */
-
 /* ---- mlp --------------------------------------------------------------------------------------------------------- */
 
 /* Each slot is a token of a layer with one slot a token and no weights: its y is the slot's row. */
-static void mlp_want(const moek_mlp_args *h, const void *x, const int32_t *ids, int slots, int topk, double *want)
+static void mlp_want(const moek_mlp_args *h, const void *x, const int32_t *ids, int slots, int topk, int layout,
+                     double *want)
 {
     const size_t row = (size_t)h->up->k * 2;
     char *const every = (char *)ref_alloc((size_t)slots * row);
@@ -1511,9 +1510,7 @@ static void mlp_want(const moek_mlp_args *h, const void *x, const int32_t *ids, 
     r.tokens = slots, r.slots = 1, r.experts = h->up->experts, r.hidden = h->up->k, r.inter = h->up->n;
     r.quant = now.row->quant, r.dtype = h->up->dtype, r.act = h->up->act;
     r.alpha = h->up->alpha, r.beta = h->up->beta, r.limit = h->up->limit;
-    r.up_layout = h->up->w_rows == h->up->n || h->up->gate_first < h->up->up_first
-                ? h->up->w_step == 2 ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES : MOEK_UP_SWAPPED;
-    r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
+    r.up_layout = layout, r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
     w.w_up = h->up->w, w.w_up_scale = h->up->w_scale, w.w_up_bias = h->up->bias;
     w.w_down = h->down->w, w.w_down_scale = h->down->w_scale, w.w_down_bias = h->down->bias;
     if (r.quant == MOEK_FP8T) w.x_scale = h->up->a_scale, w.h_scale = h->down->a_scale;
@@ -1554,8 +1551,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     moek_gemm_args up, down, d_up, d_down;
     moek_mlp_args h, d;
     const int32_t *ids;
-    const uint16_t *made;
-    const uint16_t *before;
+    const uint16_t *made, *before;
     uint16_t *x, *of_slot;
     double *want;
     ref_distance off;
@@ -1603,7 +1599,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
         memset(of_slot, 0, (size_t)slots * hidden * 2);
         made = (const uint16_t *)got(down.out), before = (const uint16_t *)rows_want(down.out);
         rows_say("the reference");
-        mlp_want(&h, x, ids, slots, topk, want);
+        mlp_want(&h, x, ids, slots, topk, layout, want);
         for (p = 0; p < up.offsets[experts]; p++) {
             const int slot = up.a_order[p];
             memcpy(of_slot + (size_t)slot * hidden, made + (size_t)(by_slot ? slot : p) * hidden, (size_t)hidden * 2);
@@ -1671,6 +1667,8 @@ static void test_mlp(void)
         mlp_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, 500 * now.row->m, 2, 3, now.row->granule, now.row->granule,
                  IDS_EVEN);
 }
+
+/* ---- all rows ---------------------------------------------------------------------------------------------------- */
 
 static int wanted(const char *name, int words, char **word)
 {

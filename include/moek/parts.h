@@ -455,23 +455,28 @@ static moek_status moek_order_x_(const moek_step *step, const moek_table_work_ *
     return plan->quant->launch(&q, stream);
 }
 
+/* What up and down of a row that is both have in its launch: weights; h, quantized by scales known or by its own. */
+static void moek_both_gemms_(const moek_step *step, const moek_table_work_ *w, moek_gemm_args *up, moek_gemm_args *down)
+{
+    const moek_plan *plan = step->plan;
+    moek_up_weights_(plan, up);
+    moek_down_weights_(plan, down);
+    down->a = moek_is_fp8_(plan->config.quant) ? w->hq.q : w->h;
+    down->a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.h_scale : w->hq.scale;
+    down->out = step->out;
+}
+
 /* up, quantization of h and down by an mlp row.  g: as up has it, but for weights. */
 static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, const moek_table_work_ *w,
                              const moek_gemm_args *g, moek_stream stream)
 {
-    const moek_plan *plan = step->plan;
-    const int fp8 = moek_is_fp8_(plan->config.quant);
     moek_gemm_args up = *g, down = *g;
     moek_mlp_args a;
-    moek_up_weights_(plan, &up);
-    moek_down_weights_(plan, &down);
+    moek_both_gemms_(step, w, &up, &down);
     up.early = 1;
-    down.a = fp8 ? w->hq.q : w->h;
-    down.a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.h_scale : fp8 ? w->hq.scale : NULL;
-    down.out = step->out;
     down.out_order = w->order;
     a.up = &up; a.down = &down;
-    a.flags = w->flags; a.ue8m0 = plan->config.ue8m0;
+    a.flags = w->flags; a.ue8m0 = step->plan->config.ue8m0;
     return mlp->launch(&a, stream);
 }
 
@@ -561,6 +566,17 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     return plan->down[tile]->launch(&g, stream);
 }
 
+/* The most experts that so many slots can have. */
+static long long moek_used_experts_(const moek_plan *plan, long long slots)
+{
+    return slots < plan->local_experts ? slots : plan->local_experts;
+}
+/* Are scales for x and h known before either is, where the format has one for all of it?  Rows for several steps in one
+ * launch cannot look at all of it first. */
+static int moek_scales_known_(const moek_plan *plan)
+{
+    return plan->config.quant != MOEK_FP8T || (plan->weights.x_scale && plan->weights.h_scale);
+}
 /* Can a layer row with m = 4 take so many tokens? */
 static int moek_few_fits_(const moek_plan *plan, int tokens)
 {
@@ -580,11 +596,11 @@ static int moek_few_most_(const moek_plan *plan)
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     const long long slots = (long long)tokens * plan->slots;
-    const long long used = slots < plan->local_experts ? slots : plan->local_experts;
+    const long long used = moek_used_experts_(plan, slots);
     const int measured = moek_measured_(plan, tokens);
     int i;
     if (tokens < 1 || slots > MOEK_SELF_SORT || measured >= 0 || measured <= MOEK_CHOICE_MLP) return NULL;
-    if (plan->config.quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
         if (k->m > 4 || moek_few_fits_(plan, tokens)) return k;
@@ -607,14 +623,14 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
     const long long slots = (long long)rows * plan->slots;
-    const long long used = slots < plan->local_experts ? slots : plan->local_experts;
+    const long long used = moek_used_experts_(plan, slots);
     const long long mean = moek_mean_rows_(plan, rows), tiles = 2 * plan->multiprocessors;
     const int columns = moek_act_gated_(c->act) ? 128 : 256, element = moek_element_(c->quant);
     const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, rows);
     const moek_kernel *k = NULL;
     int i;
     if (!plan->mlps || rows < 1 || measured >= 0) return NULL;
-    if (c->quant == MOEK_FP8T && !(plan->weights.x_scale && plan->weights.h_scale)) return NULL;
+    if (!moek_scales_known_(plan)) return NULL;
     if (c->hidden * element <= 7 * 128 || c->inter * element <= 128) return NULL;
     if (plan->mlps_demanded) k = plan->mlp[0];
     else if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
@@ -628,7 +644,6 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
 static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    const int fp8 = moek_is_fp8_(plan->config.quant), fixed = plan->config.quant == MOEK_FP8T;
     moek_one_rank_ one;
     moek_table_work_ w;
     moek_gemm_args up, down;
@@ -638,13 +653,9 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     memset(&up, 0, sizeof up);
     memset(&down, 0, sizeof down);
     memset(&a, 0, sizeof a);
-    moek_up_weights_(plan, &up);
-    moek_down_weights_(plan, &down);
-    up.a = fp8 ? one.a.q : step->args.x;
-    up.a_scale = fixed ? plan->weights.x_scale : one.a.scale;
-    down.a = fp8 ? w.hq.q : w.h;
-    down.a_scale = fixed ? plan->weights.h_scale : w.hq.scale;
-    down.out = step->out;
+    moek_both_gemms_(step, &w, &up, &down);
+    up.a = moek_is_fp8_(plan->config.quant) ? one.a.q : step->args.x;
+    up.a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.x_scale : one.a.scale;
     a.tokens = step->tokens; a.topk = plan->slots;
     a.ids = step->ids; a.weights = step->topk_weights;
     a.x = step->args.x; a.ue8m0 = plan->config.ue8m0;

@@ -318,23 +318,29 @@ static void moek_add_tile_(const moek_kernel **list, int *count, const moek_kern
     list[i] = k;
 }
 
+/* The best row of op for each tile height. */
+static void moek_add_rows_(const moek_oracle_ *o, int op, int arch, const moek_kernel **list, int *count)
+{
+    char why[160];
+    int i;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op == op && moek_demanded_(k, o->config) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+            moek_add_tile_(list, count, k);
+    }
+}
+
 /* Rows for few tokens.  None if another row was demanded for what they do. */
 static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
-    char why[160];
-    int i;
     plan->layers = 0;
     plan->layers_demanded = demanded && demanded->op == MOEK_OP_LAYER;
     if (!plan->tiles || plan->prepare_finalize != &moek_local || c->batch_invariant || c->router_weight_on_input ||
         (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP))
         return;
-    for (i = 0; i < MOEK_ROWS_; i++) {
-        const moek_kernel *k = &moek_table_[i];
-        if (k->op == MOEK_OP_LAYER && moek_demanded_(k, c) && !moek_row_refuses_(k, o, arch, why, sizeof why))
-            moek_add_tile_(plan->layer, &plan->layers, k);
-    }
+    moek_add_rows_(o, MOEK_OP_LAYER, arch, plan->layer, &plan->layers);
 }
 
 /* Rows that are both GEMMs.  None if another row was demanded for what they do. */
@@ -343,17 +349,11 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
     const int op = demanded ? demanded->op : MOEK_OP_MLP;
-    char why[160];
-    int i;
     plan->mlps = 0;
     plan->mlps_demanded = demanded && op == MOEK_OP_MLP;
     if (!plan->tiles || plan->prepare_finalize != &moek_local || c->batch_invariant || op == MOEK_OP_UP ||
         op == MOEK_OP_DOWN || op == MOEK_OP_LAYER) return;
-    for (i = 0; i < MOEK_ROWS_; i++) {
-        const moek_kernel *k = &moek_table_[i];
-        if (k->op == MOEK_OP_MLP && moek_demanded_(k, c) && !moek_row_refuses_(k, o, arch, why, sizeof why))
-            moek_add_tile_(plan->mlp, &plan->mlps, k);
-    }
+    moek_add_rows_(o, MOEK_OP_MLP, arch, plan->mlp, &plan->mlps);
 }
 
 static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan *plan)
