@@ -303,11 +303,24 @@ static inline uint16_t *layer_y(layer *l, layer_driver drive)
     memcpy(y, layer_got(l, l->args.y), layer_y_bytes(l));
     return y;
 }
-/* Does `drive` give the bits of `y`? */
+/* Does `drive` give the bits of `y`?  If not: in which tokens and columns. */
 static inline int layer_same(layer *l, layer_driver drive, const uint16_t *y, const char *how)
 {
-    return y && layer_run(l, drive) &&
-           CHECK(!memcmp(y, layer_got(l, l->args.y), layer_y_bytes(l)), "%s: %s gives other bits", l->what, how);
+    const int hidden = l->config.hidden, n = l->args.tokens * hidden;
+    int other = 0, first = n, last = 0, left = hidden, right = 0, i;
+    const uint16_t *got;
+    if (!y || !layer_run(l, drive)) return 0;
+    got = (const uint16_t *)layer_got(l, l->args.y);
+    for (i = 0; i < n; i++) {
+        if (got[i] == y[i]) continue;
+        other++, last = i;
+        if (first == n) first = i;
+        if (i % hidden < left) left = i % hidden;
+        if (i % hidden > right) right = i % hidden;
+    }
+    return CHECK(!other, "%s: %s gives other bits: %d elements of tokens %d to %d, columns %d to %d; first %04x for %04x",
+                 l->what, how, other, first / hidden, last / hidden, left, right, other ? got[first] : 0,
+                 other ? y[first] : 0);
 }
 
 /* ---- the reference ----------------------------------------------------------------------------------------------- */
