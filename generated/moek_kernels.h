@@ -89,30 +89,30 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m32n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m32n256s6w12.h"
+#include "moek_mlp_bf16_h0_on_sm90_m32n256s5w12.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m32n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m32n256s6w12.h"
+#include "moek_mlp_fp16_h0_on_sm90_m32n256s5w12.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m32n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8t_h0_on_sm90_m32n256s6w12.h"
+#include "moek_mlp_fp8t_h0_on_sm90_m32n256s5w12.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m32n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8b128_h0_on_sm90_m32n256s6w12.h"
+#include "moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
@@ -169,6 +169,62 @@ MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m64n256s5w12(const void *args, moek_strea
 MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream);
 #else
 #include "moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_bf16_h0_on_sm90_m80n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_fp16_h0_on_sm90_m80n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_fp8t_h0_on_sm90_m80n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m112n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_bf16_h0_on_sm90_m112n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m112n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_fp16_h0_on_sm90_m112n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m144n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_bf16_h0_on_sm90_m144n256s4w12.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m144n256s4w12(const void *args, moek_stream stream);
+#else
+#include "moek_mlp_fp16_h0_on_sm90_m144n256s4w12.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)

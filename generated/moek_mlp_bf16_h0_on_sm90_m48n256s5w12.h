@@ -142,36 +142,46 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_act_(const moek_gemm_args
     }
 }
 
-/* Two columns of a row of a in each of 4 lanes side by side, of 8 columns `low` and of 8 others `high` -> four columns
- * a lane: of low in even lanes, of high in odd ones.  Then stored from column `to` of low or high on. */
-MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_store_(const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_params *p, uint32_t low, uint32_t high, int row, int end, int to)
+/* Rows of h in `page`, 128 columns each -> down.a; from number `first` of the tile on,
+ * or, not gated, half as many of two groups of columns.  8 lanes a row. */
+MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_rows_(const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_params *p, const unsigned char *page, const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile *at,
+                                  int first, int gated, int dtype)
 {
-    const int odd = threadIdx.x % 2, column = to + (threadIdx.x * 2 & 4);
-    const uint32_t other = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
-    if (row < end && column < p->up.n)
-        *(uint2 *)((uint16_t *)p->down.a + (size_t)row * p->up.n + column) =
-            odd ? make_uint2(other, high) : make_uint2(low, other);
+    enum { ROWS = 48, PITCH = 272 };
+    const int n = moek_here_(p->up.n), u = moek_here_(threadIdx.x) - 128, c = u % 8 * 16;
+    int slot;
+    #pragma unroll 1
+    for (slot = u / 8; slot < ROWS; slot += 32) {          /* of a warp: all or none */
+        const int side = gated ? 0 : slot / (ROWS / 2), row = at->row0 + first + slot - side * (ROWS / 2);
+        const int j = at->j0 + 128 * side + c, is = row < at->end && j < n;
+        const size_t to = (size_t)row * n + j;
+        moek_words_ x[2];
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++)
+            x[h] = is && j + 8 * h < n ? moek_load_words_(page + slot * PITCH + 2 * c + 16 * h) : moek_zero_words_();
+        #pragma unroll
+        for (h = 0; h < 2; h++)
+            if (is && j + 8 * h < n) moek_store_words_((uint16_t *)p->down.a + to + 8 * h, x[h]);
+    }
+    (void)dtype;
 }
-/* h of a tile -> down.a. */
+/* h of a tile -> down.a, by way of `page`: of a row's 128 columns each warp has some.
+ * page: shared, [48][272] bytes. */
 MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_up_finish_(const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_params *p, float (*sum)[24],
-                                       const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile *at, int mine, int dtype)
+                                       const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile *at, unsigned char *page, int dtype)
 {
+    enum { HALF = 24, PITCH = 272 };
     const moek_gemm_args *const a = &p->up;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, n = a->n;
+    const int t = moek_here_(threadIdx.x), mine = t / 128 - 1;         /* nothing of it is kept through a loop */
+    const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_here_(a->n);
     const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
     const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
-    uint32_t word[2][2][6];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
-    int b, i;
+    int part, b, i;
     if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
-        float y[2][12];
-        moek_fast_pairs_(y[0], y[1], sum[0], sum[1], 12);
         #pragma unroll
-        for (b = 0; b < 2; b++)
-            #pragma unroll
-            for (i = 0; i < 6; i++) {   /* now a lane has a row of a, and two columns */
-                word[b][0][i] = moek_transpose_(moek_to_t2_(y[b][2 * i], y[b][2 * i + 1], dtype));
-                word[b][1][i] = 0;
-            }
+        for (part = 0; part < 1; part++)
+            moek_fast_pairs_(sum[0] + part * 24, sum[1] + part * 24, 12);
     } else {
         #pragma unroll
         for (b = 0; b < 2; b++) {
@@ -184,33 +194,36 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_up_finish_(const moek_mlp
             }
             moek_mlp_bf16_h0_on_sm90_m48n256s5w12_scaled_(a, sum[b], at->e, w_row, dtype);
             moek_mlp_bf16_h0_on_sm90_m48n256s5w12_act_(a, sum[b], swapped);
-            #pragma unroll
-            for (i = 0; i < 6; i++) {
-                word[b][0][i] = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
-                word[b][1][i] = gated ? 0
-                              : moek_transpose_(moek_to_t2_(sum[b][4 * i + 2], sum[b][4 * i + 3], dtype));
-            }
         }
     }
-    {
+    #pragma unroll
+    for (part = 0; part < 2; part++) {      /* half a page of rows; not gated, of two groups */
+        unsigned char *const to = page + ((gated ? part % 2 : mine) * HALF + lane % 8) * PITCH;
+        if (!gated || part % 2 == 0) moek_named_wait_(3, 256);     /* all have read what was there before */
         #pragma unroll
-        for (i = 0; i < 6; i++) {
-            const int row = at->row0 + 8 * i + g;
-            if (row - g >= at->end) break;
+        for (i = 0; i < HALF / 8; i++) {
+            const float *const low = sum[0] + (part * (HALF / 8) + i) * 4, *const high = sum[1] + (low - sum[0]);
+            unsigned char *const put = to + 8 * i * PITCH;
+            const int half = lane / 8 % 2;
             if (gated) {
-                moek_mlp_bf16_h0_on_sm90_m48n256s5w12_store_(p, word[0][0][i], word[1][0][i], row, at->end, j0 + next * (lane % 2));
+                moek_stmatrix2_trans_(put + 2 * (64 * mine + 8 * warp + 32 * half), moek_to_t2_(low[0], low[1], dtype),
+                                      moek_to_t2_(high[0], high[1], dtype));
             } else {
-                #pragma unroll
-                for (b = 0; b < 2; b++)
-                    moek_mlp_bf16_h0_on_sm90_m48n256s5w12_store_(p, word[b][0][i], word[b][1][i], row, at->end, j0 + next * b + 8 * (lane % 2));
+                moek_stmatrix2_trans_(put + 2 * (16 * warp + 8 * half), moek_to_t2_(low[0], low[1], dtype),
+                                      moek_to_t2_(low[2], low[3], dtype));
+                moek_stmatrix2_trans_(put + 2 * (64 + 16 * warp + 8 * half), moek_to_t2_(high[0], high[1], dtype),
+                                      moek_to_t2_(high[2], high[3], dtype));
             }
         }
+        if (gated && part % 2 == 0) continue;
+        moek_named_wait_(3, 256);
+        moek_mlp_bf16_h0_on_sm90_m48n256s5w12_rows_(p, page, at, (gated ? part - 1 : part) * HALF, gated, dtype);
     }
 }
 
-/* y of a tile -> down.out, a row a slot.  row: of the slots, [m / 8]. */
+/* y of a tile -> down.out.  to: where each of its rows goes, shared; NULL: as they lie. */
 MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_down_finish_(const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_params *p, float (*sum)[24],
-                                         const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile *at, const int *row, int mine, int dtype)
+                                         const moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -222,13 +235,14 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m48n256s5w12_down_finish_(const moek_m
         moek_mlp_bf16_h0_on_sm90_m48n256s5w12_scaled_(a, sum[b], at->e, w_row, dtype);
         #pragma unroll
         for (i = 0; i < 6; i++) {       /* now a lane has a row of a, and two columns */
-            if (at->row0 + 8 * i >= at->end) break;
+            const int r = at->row0 + 8 * i + g, row = to ? to[8 * i + g] : r;
+            if (r - g >= at->end) break;
             const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
             const uint32_t high = moek_transpose_(moek_to_t2_(sum[b][4 * i + 2], sum[b][4 * i + 3], dtype));
             const int odd = lane % 2, column = j + 8 * odd + (c & 4);          /* four columns: of `high` if odd */
             const uint32_t other = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
-            if (row[i] >= 0 && column < n)
-                moek_store_kept_((uint16_t *)a->out + (size_t)(uint32_t)row[i] * n + column,
+            if (r < at->end && column < n)
+                moek_store_kept_((uint16_t *)a->out + (size_t)(uint32_t)row * n + column,
                                  odd ? make_uint2(other, high) : make_uint2(low, other));
         }
     }
@@ -241,25 +255,26 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 48, STAGES = 5, STAGE = 38912, A = M * 128, SCALES = 0, CONSUMERS = 256,
-           CLAIMS = 16, ROWS = M / 8, AHEAD = 4, TOLD = 4 };
+           CLAIMS = 16, ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
-    float *const top = (float *)(ring + STAGES * STAGE);               /* [2][M][8 warps] */
-    uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
+    unsigned char *const ring = moek_shared_1024_;
+    unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
+    uint64_t *const full = (uint64_t *)(page + 13056), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
     uint64_t *const guessed = landed + STAGES;                         /* [AHEAD]: weights asked for in advance */
     uint64_t *const stored = guessed + AHEAD, *const told = stored + TOLD;     /* [TOLD]: tiles of h */
     uint64_t *const named = told + TOLD;                               /* [CLAIMS] */
     int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
     uint16_t *const expert = (uint16_t *)(claim + CLAIMS);             /* [MOEK_MLP_BLOCKS] of row blocks */
-    int *const row = (int *)(expert + MOEK_MLP_BLOCKS);                /* [experts + 1]: the first of each */
+    int *const row = (int *)(expert + MOEK_MLP_BLOCKS);                /* [experts + 2]: each one's first; row blocks */
+    int *const order = row + MOEK_SM90_EXPERTS + 4;                    /* [ORDERS][M]: where rows of a tile of y go */
     const int t = threadIdx.x, experts = p.up.experts;
     int32_t *const flags = p.a.flags, *const ready = flags + MOEK_MLP_FLAGS;
     const int guess = (int)moek_over_(blockIdx.x, p.size[0].over_tiles);       /* of an expert */
     const int ahead = guess < experts ? min((int)AHEAD, p.size[0].steps) : 0;
     unsigned char *const scratch = ring + AHEAD * STAGE;
     moek_schedule_ s;
-    int i, tile, row_blocks, n = 0;
+    int i, tile, n = 0;
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w_up);
@@ -290,7 +305,7 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
         moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
         s = moek_schedule_of_(scratch, p.up.counts, experts, M);       /* ends with a barrier, as above */
     }
-    row_blocks = s.block[experts];
+    if (t == 0) row[experts + 1] = s.block[experts];
     for (i = t; i <= experts; i += 384) {
         int b;
         row[i] = s.row[i];
@@ -321,7 +336,7 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                         moek_mbar_arrive_(named + n % CLAIMS);
                     }
                     n++;
-                    if (tile >= row_blocks * p.size[0].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[0].tiles) break;
                     moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 0, &at);
                     for (step = 0; step < p.size[0].steps; step++) {
                         const int before = issued - (issued < STAGES ? 2 : 4);         /* more are not on their way */
@@ -351,7 +366,7 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                         moek_mbar_arrive_(named + n % CLAIMS);
                     }
                     n++;
-                    if (tile >= row_blocks * p.size[1].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[1].tiles) break;
                     moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 1, &at);
                     for (step = 0; step < p.size[1].steps; step++) {
                         const int before = issued - (issued < STAGES ? 2 : 4);         /* more are not on their way */
@@ -374,11 +389,12 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 for (;;) {
-                    int from[ROWS], rows;
+                    int rows;
+                    uint32_t from[ROWS];           /* where rows begin, in 16 bytes */
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     tile = claim[n++ % CLAIMS];
                     __syncwarp();                                  /* wgmma wants the warp together */
-                    if (tile >= row_blocks * p.size[0].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[0].tiles) break;
                     moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     #pragma unroll
@@ -386,21 +402,20 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                         const int r = at.row0 + min(u / 8 + 8 * i, rows - 1);
                         from[i] = p.up.a_order ? p.up.a_order[r] : r;
                     }
-                    if (p.up.a_order)
-                        #pragma unroll
-                        for (i = 0; i < ROWS; i++) from[i] = (int)moek_over_(from[i], p.div);
+                    #pragma unroll
+                    for (i = 0; i < ROWS; i++) {
+                        if (p.up.a_order) from[i] = moek_over_(from[i], p.div);
+                        from[i] *= (uint32_t)(row_bytes / 16);
+                    }
                     for (step = 0; step < steps; step++) {
-                        unsigned char *const stage = ring + slot * STAGE;
+                        unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
                         const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                         const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
                         moek_mbar_wait_(empty + slot, phase);
                         #pragma unroll
-                        for (i = 0; i < ROWS; i++) {
-                            const int to = u / 8 + 8 * i;
-                            if (to < rows)
-                                moek_cp_async16_(stage + to * 128 + (u % 8 ^ to % 8) * 16,
-                                                 at_k + (size_t)(unsigned)from[i] * (unsigned)row_bytes, bytes);
-                        }
+                        for (i = 0; i < ROWS; i++)
+                            if (u / 8 + 8 * i < rows)
+                                moek_cp_async16_(to + i * 1024, moek_at_(at_k, from[i], 16), bytes);
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
@@ -411,35 +426,34 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
                 for (;;) {
-                    int from[ROWS], rows;
+                    int rows;
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     tile = claim[n++ % CLAIMS];
                     __syncwarp();                                  /* wgmma wants the warp together */
-                    if (tile >= row_blocks * p.size[1].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[1].tiles) break;
                     moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 1, &at);
                     rows = min(at.end - at.row0, M);
-                    #pragma unroll
-                    for (i = 0; i < ROWS; i++) from[i] = at.row0 + u / 8 + 8 * i;
+                    const uint32_t from = (uint32_t)(at.row0 + u / 8) * (uint32_t)(row_bytes / 16);
                     while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
                         const int other = at.b + u % 32;
-                        const int is = other < row_blocks && moek_flag_read_(ready + other) >= p.size[0].tiles;
+                        const int is = other < row[experts + 1] && moek_flag_read_(ready + other) >= p.size[0].tiles;
                         from_b = at.b;
                         known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
                         if (known < at.b) known = at.b + 32;               /* all of them */
                     }
                     __syncwarp();                  /* what one lane saw, all may read */
                     for (step = 0; step < steps; step++) {
-                        unsigned char *const stage = ring + slot * STAGE;
+                        unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
                         const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                         const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
                         moek_mbar_wait_(empty + slot, phase);
+                        if (step == 0 && p.down.out_order)
+                            for (i = u; i < rows; i += 64)
+                                moek_cp_async4_(order + (n - 1) % ORDERS * M + i, p.down.out_order + at.row0 + i);
                         #pragma unroll
-                        for (i = 0; i < ROWS; i++) {
-                            const int to = u / 8 + 8 * i;
-                            if (to < rows)
-                                moek_cp_async16_(stage + to * 128 + (u % 8 ^ to % 8) * 16,
-                                                 at_k + (size_t)(unsigned)from[i] * (unsigned)row_bytes, bytes);
-                        }
+                        for (i = 0; i < ROWS; i++)
+                            if (u / 8 + 8 * i < rows)
+                                moek_cp_async16_(to + i * 1024, moek_at_(at_k, from + (uint32_t)i * (uint32_t)(row_bytes / 2), 16), bytes);
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
@@ -450,7 +464,7 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                 moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                 tile = claim[n++ % CLAIMS];
                 __syncwarp();                                  /* wgmma wants the warp together */
-                if (tile >= row_blocks * p.size[0].tiles) break;
+                if (tile >= row[experts + 1] * p.size[0].tiles) break;
                 moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 0, &at);
                 if (t == 96) {
                     const int k = n - 1;
@@ -473,7 +487,7 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
             moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
             tile = claim[n++ % CLAIMS];
             __syncwarp();                                  /* wgmma wants the warp together */
-            if (tile >= row_blocks * p.size[0].tiles) break;
+            if (tile >= row[experts + 1] * p.size[0].tiles) break;
             moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 0, &at);
             #pragma unroll
             for (i = 0; i < M; i++) {
@@ -499,23 +513,17 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                 moek_mbar_arrive_warp_(empty + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
-            moek_mlp_bf16_h0_on_sm90_m48n256s5w12_up_finish_(&p, sum, &at, mine, dtype);
+            moek_mlp_bf16_h0_on_sm90_m48n256s5w12_up_finish_(&p, sum, &at, page, dtype);
             if (n > TOLD) moek_mbar_wait_(told + (n - 1) % TOLD, ((n - 1) / TOLD + 1) % 2);    /* of an earlier tile */
             moek_mbar_arrive_warp_(stored + (n - 1) % TOLD);
         }
         for (;;) {
             float sum[2][M / 2];
-            int to[M / 8];
             moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
             tile = claim[n++ % CLAIMS];
             __syncwarp();                                  /* wgmma wants the warp together */
-            if (tile >= row_blocks * p.size[1].tiles) break;
+            if (tile >= row[experts + 1] * p.size[1].tiles) break;
             moek_mlp_bf16_h0_on_sm90_m48n256s5w12_tile_(&p, expert, row, tile, 1, &at);
-            #pragma unroll
-            for (i = 0; i < M / 8; i++) {          /* where this lane's rows go */
-                const int r = at.row0 + 8 * i + t % 32 / 4;
-                to[i] = r >= at.end ? -1 : p.down.out_order ? p.down.out_order[r] : r;
-            }
             #pragma unroll
             for (i = 0; i < M; i++) {
                 sum[i / (M / 2)][i % (M / 2)] = 0;
@@ -540,7 +548,8 @@ moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k(const __grid_constant__ moek_mlp_bf16_h0
                 moek_mbar_arrive_warp_(empty + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
-            moek_mlp_bf16_h0_on_sm90_m48n256s5w12_down_finish_(&p, sum, &at, to, mine, dtype);
+            moek_mlp_bf16_h0_on_sm90_m48n256s5w12_down_finish_(&p, sum, &at, p.down.out_order ? order + (n - 1) % ORDERS * M : NULL,
+                                     mine, dtype);
         }
     }
 #endif
@@ -552,7 +561,7 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m48n256s5w12(const void *args, moek_strea
     moek_mlp_bf16_h0_on_sm90_m48n256s5w12_params p;
     moek_status status;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k, 384, 205224);
+    if (!a) return MOEK_READY_SM90_(moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k, 384, 215720);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags) return MOEK_E_ARGUMENT;
@@ -569,6 +578,6 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m48n256s5w12(const void *args, moek_strea
     status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k, moek_multiprocessors_(), 384, 205224, stream, a->up->early, p);
+    return MOEK_CHAIN_(moek_mlp_bf16_h0_on_sm90_m48n256s5w12_k, moek_multiprocessors_(), 384, 215720, stream, a->up->early, p);
 }
 #endif

@@ -143,44 +143,47 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_act_(const moek_gemm_a
     }
 }
 
-/* Two columns of a row of a in each of 4 lanes side by side, of 8 columns `low` and of 8 others `high` -> four columns
- * a lane: of low in even lanes, of high in odd ones.  Then stored from column `to` of low or high on. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_store_(const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_params *p, uint32_t low, uint32_t high, int row, int end, int to)
+/* Rows of h in `page`, 128 columns each -> down.a, quantized; from number `first` of the tile on,
+ * or, not gated, half as many of two groups of columns.  8 lanes a row. */
+MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_rows_(const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_params *p, const unsigned char *page, const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile *at,
+                                  int first, int gated, int dtype)
 {
-    const int odd = threadIdx.x % 2, column = to + (threadIdx.x * 2 & 4);
-    const uint32_t both = low | high << 16, other = __shfl_xor_sync(0xffffffff, both, 1);
-    if (row < end && column < p->up.n)
-        *(uint32_t *)((uint8_t *)p->down.a + (size_t)row * p->up.n + column) =
-            odd ? other >> 16 | (both & 0xffff0000) : (both & 0xffff) | other << 16;
+    enum { ROWS = 64, PITCH = 272 };
+    const int n = moek_here_(p->up.n), u = moek_here_(threadIdx.x) - 128, c = u % 8 * 16;
+    int slot;
+    #pragma unroll 1
+    for (slot = u / 8; slot < ROWS; slot += 32) {          /* of a warp: all or none */
+        const int side = gated ? 0 : slot / (ROWS / 2), row = at->row0 + first + slot - side * (ROWS / 2);
+        const int j = at->j0 + 128 * side + c, is = row < at->end && j < n;
+        const size_t to = (size_t)row * n + j;
+        moek_words_ x[2];
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++)
+            x[h] = is && j + 8 * h < n ? moek_load_words_(page + slot * PITCH + 2 * c + 16 * h) : moek_zero_words_();
+        uint2 q[2];
+        const float s = moek_group_codes_(q, x, 2, 8, p->a.ue8m0, dtype);
+        if (is && c == 0) ((float *)p->down.a_scale)[(size_t)row * ((n + 127) / 128) + j / 128] = s;
+        if (is) *(uint4 *)((uint8_t *)p->down.a + to) = make_uint4(q[0].x, q[0].y, q[1].x, q[1].y);
+    }
+    (void)dtype;
 }
-/* Codes of two T by the scale, NaN and Inf, too; of fp8t by `inverse` alone. */
-MOEK_DEVICE uint32_t moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_codes_(uint32_t word, float s, float inverse, int dtype)
-{
-    float x[2];
-    moek_from_t2_(x, word, dtype);
-    x[0] = moek_by_scale_(x[0], s, inverse); x[1] = moek_by_scale_(x[1], s, inverse);
-    return moek_to_e4m3x2_(x[0], x[1]);
-}
-/* h of a tile -> down.a, quantized.  top: shared, [m][8 warps]. */
+/* h of a tile -> down.a, quantized, by way of `page`: of a row's 128 columns each warp has some.
+ * page: shared, [64][272] bytes. */
 MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_up_finish_(const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_params *p, float (*sum)[32],
-                                       const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile *at, float *top, int mine, int dtype)
+                                       const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile *at, unsigned char *page, int dtype)
 {
+    enum { HALF = 32, PITCH = 272 };
     const moek_gemm_args *const a = &p->up;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, n = a->n;
+    const int t = moek_here_(threadIdx.x), mine = t / 128 - 1;         /* nothing of it is kept through a loop */
+    const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_here_(a->n);
     const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
     const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
-    uint32_t word[2][2][8];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
-    int b, i;
+    int part, b, i;
     if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
-        float y[2][16];
-        moek_fast_pairs_(y[0], y[1], sum[0], sum[1], 16);
         #pragma unroll
-        for (b = 0; b < 2; b++)
-            #pragma unroll
-            for (i = 0; i < 8; i++) {   /* now a lane has a row of a, and two columns */
-                word[b][0][i] = moek_transpose_(moek_to_t2_(y[b][2 * i], y[b][2 * i + 1], dtype));
-                word[b][1][i] = 0;
-            }
+        for (part = 0; part < 1; part++)
+            moek_fast_pairs_(sum[0] + part * 32, sum[1] + part * 32, 16);
     } else {
         #pragma unroll
         for (b = 0; b < 2; b++) {
@@ -193,120 +196,38 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_up_finish_(const moek_
             }
             moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_scaled_(a, sum[b], at->e, w_row, dtype);
             moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_act_(a, sum[b], swapped);
-            #pragma unroll
-            for (i = 0; i < 8; i++) {
-                word[b][0][i] = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
-                word[b][1][i] = gated ? 0
-                              : moek_transpose_(moek_to_t2_(sum[b][4 * i + 2], sum[b][4 * i + 3], dtype));
-            }
         }
     }
-    {
-        enum { ROUNDS = 2 };
-        const int groups = (n + 127) / 128, group = at->j0 / 128 + (gated ? 0 : mine);
-        const int rows = at->end - at->row0, first = gated ? 0 : mine * 4, others = gated ? 4 : first;
-        const int c = lane % 4 * 2;
-        uint32_t *const most = (uint32_t *)top;
-        moek_inverse_ by[ROUNDS];
-        int finite = 1, r;
+    #pragma unroll
+    for (part = 0; part < 2; part++) {      /* half a page of rows; not gated, of two groups */
+        unsigned char *const to = page + ((gated ? part % 2 : mine) * HALF + lane % 8) * PITCH;
+        if (!gated || part % 2 == 0) moek_named_wait_(3, 256);     /* all have read what was there before */
         #pragma unroll
-        for (b = 0; b < 2; b++)                    /* columns behind the last are no part of a group */
-            #pragma unroll
-            for (i = 0; i < 8; i++) {
-                if (j0 + next * b + c >= n) word[b][0][i] = 0;
-                if (j0 + next * b + c + 8 >= n) word[b][1][i] = 0;
-            }
-        #pragma unroll
-        for (i = 0; i < 8; i++) {       /* the largest of 128 columns: over the warps that have them */
-            uint32_t x = moek_most_t2_(moek_most_t2_(word[0][0][i], word[1][0][i], dtype),
-                                       moek_most_t2_(word[0][1][i], word[1][1][i], dtype), dtype);
-            x = moek_most_t2_(x, __shfl_xor_sync(0xffffffff, x, 1), dtype);
-            x = moek_most_t2_(x, __shfl_xor_sync(0xffffffff, x, 2), dtype);
-            if (c == 0) most[(8 * i + g) * 8 + mine * 4 + warp] = moek_most_t2_(x, x >> 16, dtype) & 0x7fff;
-        }
-        moek_named_wait_(3, 256);
-        #pragma unroll
-        for (r = 0; r < ROUNDS; r++) {             /* a lane has a row */
-            const int row = 32 * r + lane, is = row < min(rows, 64);
-            const uint4 low = *(const uint4 *)(most + (is ? row : 0) * 8);
-            const uint4 high = *(const uint4 *)(most + (is ? row : 0) * 8 + 4);
-            const uint32_t x = max(max(low.x, low.y), max(low.z, low.w));
-            const uint32_t y = max(max(high.x, high.y), max(high.z, high.w));
-            float f[2], s;
-            finite &= !is || moek_finite_t_(max(x, y), dtype);
-            moek_from_t2_(f, gated ? max(x, y) : mine ? y : x, dtype);
-            s = moek_finite_scale_(f[0], p->a.ue8m0);
-            by[r] = moek_invert_(s);
-            if (is && warp == 0 && (!gated || mine == 0) && group < groups)
-                ((float *)p->down.a_scale)[(size_t)(at->row0 + row) * groups + group] = s;
-        }
-        if (__all_sync(0xffffffff, finite)) {
-            #pragma unroll
-            for (i = 0; i < 8; i++) {
-                const float high = __shfl_sync(0xffffffff, by[i / 4].high, i % 4 * 8 + g);
-                const float low = __shfl_sync(0xffffffff, by[i / 4].low, i % 4 * 8 + g);
-                uint32_t q[2];
-                if (8 * i >= rows) break;
-                #pragma unroll
-                for (b = 0; b < 2; b++) {
-                    float x[4];
-                    moek_from_t2_(x, word[b][0][i], dtype);
-                    moek_from_t2_(x + 2, word[b][1][i], dtype);
-                    q[b] = moek_numbers_to_e4m3x4_(fmaf(x[0], high, x[0] * low), fmaf(x[1], high, x[1] * low),
-                                                   fmaf(x[2], high, x[2] * low), fmaf(x[3], high, x[3] * low));
-                }
-                if (gated) {
-                    moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_store_(p, q[0], q[1], at->row0 + 8 * i + g, at->end, j0 + next * (lane % 2));
-                } else {
-                    #pragma unroll
-                    for (b = 0; b < 2; b++)
-                        moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_store_(p, q[b] & 0xffff, q[b] >> 16, at->row0 + 8 * i + g, at->end,
-                                          j0 + next * b + 8 * (lane % 2));
-                }
-            }
-            return;
-        }
-        moek_named_wait_(3, 256);                  /* NaN or Inf in a row: all have seen that */
-        #pragma unroll
-        for (i = 0; i < 8; i++) {
-            float x[2], all = 0;
-            #pragma unroll
-            for (b = 0; b < 4; b++) {
-                moek_from_t2_(x, word[b / 2][b % 2][i], dtype);
-                all = fmaxf(all, fmaxf(fabsf(x[0]), fabsf(x[1])));
-            }
-            all = fmaxf(all, __shfl_xor_sync(0xffffffff, all, 1));
-            all = fmaxf(all, __shfl_xor_sync(0xffffffff, all, 2));
-            if (c == 0) top[(8 * i + g) * 8 + mine * 4 + warp] = all;
-        }
-        moek_named_wait_(3, 256);
-        #pragma unroll
-        for (i = 0; i < 8; i++) {
-            const int row = at->row0 + 8 * i + g;
-            const float4 low = *(const float4 *)(top + (8 * i + g) * 8 + first);
-            const float4 high = *(const float4 *)(top + (8 * i + g) * 8 + others);
-            const float s = moek_group_scale_(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
-                                                    fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))), p->a.ue8m0);
-            const float inverse = __fdiv_rn(1.0f, s);
-            uint32_t q[2][2];
-            if (row < at->end && warp == 0 && c == 0 && (!gated || mine == 0) && group < groups)
-                ((float *)p->down.a_scale)[(size_t)row * groups + group] = s;
-            #pragma unroll
-            for (b = 0; b < 4; b++) q[b / 2][b % 2] = moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_codes_(word[b / 2][b % 2][i], s, inverse, dtype);
+        for (i = 0; i < HALF / 8; i++) {
+            const float *const low = sum[0] + (part * (HALF / 8) + i) * 4, *const high = sum[1] + (low - sum[0]);
+            unsigned char *const put = to + 8 * i * PITCH;
+            const int half = lane / 8 % 2;
             if (gated) {
-                moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_store_(p, q[0][0], q[1][0], row, at->end, j0 + next * (lane % 2));
+                moek_stmatrix2_trans_(put + 2 * (64 * mine + 8 * warp + 32 * half), moek_to_t2_(low[0], low[1], dtype),
+                                      moek_to_t2_(high[0], high[1], dtype));
             } else {
-                #pragma unroll
-                for (b = 0; b < 2; b++)
-                    moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_store_(p, q[b][0], q[b][1], row, at->end, j0 + next * b + 8 * (lane % 2));
+                moek_stmatrix2_trans_(put + 2 * (16 * warp + 8 * half), moek_to_t2_(low[0], low[1], dtype),
+                                      moek_to_t2_(low[2], low[3], dtype));
+                moek_stmatrix2_trans_(put + 2 * (64 + 16 * warp + 8 * half), moek_to_t2_(high[0], high[1], dtype),
+                                      moek_to_t2_(high[2], high[3], dtype));
             }
         }
+        if (gated && part % 2 == 0) continue;
+        moek_named_wait_(3, 256);
+        if (dtype == MOEK_DTYPE_FP16)
+            moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_rows_(p, page, at, (gated ? part - 1 : part) * HALF, gated, MOEK_DTYPE_FP16);
+        else moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_rows_(p, page, at, (gated ? part - 1 : part) * HALF, gated, MOEK_DTYPE_BF16);
     }
 }
 
-/* y of a tile -> down.out, a row a slot.  row: of the slots, [m / 8]. */
+/* y of a tile -> down.out.  to: where each of its rows goes, shared; NULL: as they lie. */
 MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_down_finish_(const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_params *p, float (*sum)[32],
-                                         const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile *at, const int *row, int mine, int dtype)
+                                         const moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -318,13 +239,14 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_down_finish_(const moe
         moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_scaled_(a, sum[b], at->e, w_row, dtype);
         #pragma unroll
         for (i = 0; i < 8; i++) {       /* now a lane has a row of a, and two columns */
-            if (at->row0 + 8 * i >= at->end) break;
+            const int r = at->row0 + 8 * i + g, row = to ? to[8 * i + g] : r;
+            if (r - g >= at->end) break;
             const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
             const uint32_t high = moek_transpose_(moek_to_t2_(sum[b][4 * i + 2], sum[b][4 * i + 3], dtype));
             const int odd = lane % 2, column = j + 8 * odd + (c & 4);          /* four columns: of `high` if odd */
             const uint32_t other = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
-            if (row[i] >= 0 && column < n)
-                moek_store_kept_((uint16_t *)a->out + (size_t)(uint32_t)row[i] * n + column,
+            if (r < at->end && column < n)
+                moek_store_kept_((uint16_t *)a->out + (size_t)(uint32_t)row * n + column,
                                  odd ? make_uint2(other, high) : make_uint2(low, other));
         }
     }
@@ -337,19 +259,20 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 68, CONSUMERS = 256,
-           CLAIMS = 16, ROWS = M / 8, AHEAD = 4, TOLD = 4 };
+           CLAIMS = 16, ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, ROUNDS = (M + 63) / 64 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
-    float *const top = (float *)(ring + STAGES * STAGE);               /* [2][M][8 warps] */
-    uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
+    unsigned char *const ring = moek_shared_1024_;
+    unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
+    uint64_t *const full = (uint64_t *)(page + 17408), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
     uint64_t *const guessed = landed + STAGES;                         /* [AHEAD]: weights asked for in advance */
     uint64_t *const stored = guessed + AHEAD, *const told = stored + TOLD;     /* [TOLD]: tiles of h */
     uint64_t *const named = told + TOLD;                               /* [CLAIMS] */
     int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
     uint16_t *const expert = (uint16_t *)(claim + CLAIMS);             /* [MOEK_MLP_BLOCKS] of row blocks */
-    int *const row = (int *)(expert + MOEK_MLP_BLOCKS);                /* [experts + 1]: the first of each */
-    float *const scales = (float *)(row + MOEK_SM90_EXPERTS + 4);      /* [STAGES]: of rows of a; of 64s of rows of w */
+    int *const row = (int *)(expert + MOEK_MLP_BLOCKS);                /* [experts + 2]: each one's first; row blocks */
+    int *const order = row + MOEK_SM90_EXPERTS + 4;                    /* [ORDERS][M]: where rows of a tile of y go */
+    float *const scales = (float *)(order + ORDERS * M);               /* [STAGES]: of rows of a; of 64s of w */
     const int t = threadIdx.x, experts = p.up.experts;
     const int gated = p.up.w_rows > p.up.n;
     int32_t *const flags = p.a.flags, *const ready = flags + MOEK_MLP_FLAGS;
@@ -357,7 +280,7 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
     const int ahead = guess < experts ? min((int)AHEAD, p.size[0].steps) : 0;
     unsigned char *const scratch = ring + AHEAD * STAGE;
     moek_schedule_ s;
-    int i, tile, row_blocks, n = 0;
+    int i, tile, n = 0;
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w_up);
@@ -388,7 +311,7 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
         moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
         s = moek_schedule_of_(scratch, p.up.counts, experts, M);       /* ends with a barrier, as above */
     }
-    row_blocks = s.block[experts];
+    if (t == 0) row[experts + 1] = s.block[experts];
     for (i = t; i <= experts; i += 384) {
         int b;
         row[i] = s.row[i];
@@ -421,7 +344,7 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     }
                     n++;
                     tile = __shfl_sync(0xf, tile, 0);
-                    if (tile >= row_blocks * p.size[0].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[0].tiles) break;
                     moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 0, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int of = t % 2 == (p.up.gate_first < p.up.up_first) ? p.up.up_first : p.up.gate_first;
@@ -461,7 +384,7 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     }
                     n++;
                     tile = __shfl_sync(0xf, tile, 0);
-                    if (tile >= row_blocks * p.size[1].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[1].tiles) break;
                     moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 1, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int j = at.j0 + 64 * t;
@@ -491,12 +414,13 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 const int row_bytes = p.up.k * 1, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 for (;;) {
-                    int from[ROWS], rows;
-                    const float *a_scale;
+                    int rows;
+                    uint32_t from[ROWS];           /* where rows begin, in 16 bytes */
+                    uint32_t scale_at[ROUNDS];     /* and their scales */
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     tile = claim[n++ % CLAIMS];
                     __syncwarp();                                  /* wgmma wants the warp together */
-                    if (tile >= row_blocks * p.size[0].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[0].tiles) break;
                     moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     #pragma unroll
@@ -504,27 +428,31 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         const int r = at.row0 + min(u / 8 + 8 * i, rows - 1);
                         from[i] = p.up.a_order ? p.up.a_order[r] : r;
                     }
-                    if (p.up.a_order)
-                        #pragma unroll
-                        for (i = 0; i < ROWS; i++) from[i] = (int)moek_over_(from[i], p.div);
-                    {
-                        const int r = at.row0 + min(u, rows - 1);
-                        const int of = p.up.a_order ? (int)moek_over_(p.up.a_order[r], p.div) : r;
-                        a_scale = p.up.a_scale + (size_t)of * steps;
+                    #pragma unroll
+                    for (i = 0; i < ROUNDS; i++) {
+                        const int r = at.row0 + min(u + 64 * i, rows - 1);
+                        scale_at[i] = p.up.a_order ? moek_over_(p.up.a_order[r], p.div) : (uint32_t)r;
+                        scale_at[i] *= (uint32_t)steps;
+                    }
+                    #pragma unroll
+                    for (i = 0; i < ROWS; i++) {
+                        if (p.up.a_order) from[i] = moek_over_(from[i], p.div);
+                        from[i] *= (uint32_t)(row_bytes / 16);
                     }
                     for (step = 0; step < steps; step++) {
-                        unsigned char *const stage = ring + slot * STAGE;
+                        unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
                         const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                         const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
                         moek_mbar_wait_(empty + slot, phase);
                         #pragma unroll
-                        for (i = 0; i < ROWS; i++) {
-                            const int to = u / 8 + 8 * i;
-                            if (to < rows)
-                                moek_cp_async16_(stage + to * 128 + (u % 8 ^ to % 8) * 16,
-                                                 at_k + (size_t)(unsigned)from[i] * (unsigned)row_bytes, bytes);
-                        }
-                        if (u < rows) moek_cp_async4_(scales + slot * SCALES + u, a_scale + step);
+                        for (i = 0; i < ROWS; i++)
+                            if (u / 8 + 8 * i < rows)
+                                moek_cp_async16_(to + i * 1024, moek_at_(at_k, from[i], 16), bytes);
+                        #pragma unroll
+                        for (i = 0; i < ROUNDS; i++)
+                            if (u + 64 * i < rows)
+                                moek_cp_async4_(scales + slot * SCALES + u + 64 * i,
+                                                p.up.a_scale + scale_at[i] + step);
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
@@ -535,38 +463,40 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
                 for (;;) {
-                    int from[ROWS], rows;
-                    const float *a_scale;
+                    int rows;
                     moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                     tile = claim[n++ % CLAIMS];
                     __syncwarp();                                  /* wgmma wants the warp together */
-                    if (tile >= row_blocks * p.size[1].tiles) break;
+                    if (tile >= row[experts + 1] * p.size[1].tiles) break;
                     moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 1, &at);
                     rows = min(at.end - at.row0, M);
-                    #pragma unroll
-                    for (i = 0; i < ROWS; i++) from[i] = at.row0 + u / 8 + 8 * i;
-                    a_scale = p.down.a_scale + (size_t)(at.row0 + u) * steps;
+                    const uint32_t from = (uint32_t)(at.row0 + u / 8) * (uint32_t)(row_bytes / 16);
+                    const uint32_t scale_at = (uint32_t)(at.row0 + u) * (uint32_t)steps;
                     while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
                         const int other = at.b + u % 32;
-                        const int is = other < row_blocks && moek_flag_read_(ready + other) >= p.size[0].tiles;
+                        const int is = other < row[experts + 1] && moek_flag_read_(ready + other) >= p.size[0].tiles;
                         from_b = at.b;
                         known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
                         if (known < at.b) known = at.b + 32;               /* all of them */
                     }
                     __syncwarp();                  /* what one lane saw, all may read */
                     for (step = 0; step < steps; step++) {
-                        unsigned char *const stage = ring + slot * STAGE;
+                        unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
                         const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                         const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
                         moek_mbar_wait_(empty + slot, phase);
+                        if (step == 0 && p.down.out_order)
+                            for (i = u; i < rows; i += 64)
+                                moek_cp_async4_(order + (n - 1) % ORDERS * M + i, p.down.out_order + at.row0 + i);
                         #pragma unroll
-                        for (i = 0; i < ROWS; i++) {
-                            const int to = u / 8 + 8 * i;
-                            if (to < rows)
-                                moek_cp_async16_(stage + to * 128 + (u % 8 ^ to % 8) * 16,
-                                                 at_k + (size_t)(unsigned)from[i] * (unsigned)row_bytes, bytes);
-                        }
-                        if (u < rows) moek_cp_async4_(scales + slot * SCALES + u, a_scale + step);
+                        for (i = 0; i < ROWS; i++)
+                            if (u / 8 + 8 * i < rows)
+                                moek_cp_async16_(to + i * 1024, moek_at_(at_k, from + (uint32_t)i * (uint32_t)(row_bytes / 2), 16), bytes);
+                        #pragma unroll
+                        for (i = 0; i < ROUNDS; i++)
+                            if (u + 64 * i < rows)
+                                moek_cp_async4_(scales + slot * SCALES + u + 64 * i,
+                                                p.down.a_scale + (scale_at + (uint32_t)(64 * i * steps)) + step);
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
@@ -577,7 +507,7 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
                 tile = claim[n++ % CLAIMS];
                 __syncwarp();                                  /* wgmma wants the warp together */
-                if (tile >= row_blocks * p.size[0].tiles) break;
+                if (tile >= row[experts + 1] * p.size[0].tiles) break;
                 moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 0, &at);
                 if (t == 96) {
                     const int k = n - 1;
@@ -593,14 +523,14 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
         /* ---- Consumers. ---- */
         const int mine = t / 128 - 1, dtype = p.up.dtype;
         moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile at;
-        int slot = 0, phase = 0, step, j, turn = 0;
+        int slot = 0, phase = 0, step, j;
         moek_registers_more_(216);
         for (;;) {
             float sum[2][M / 2];
             moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
             tile = claim[n++ % CLAIMS];
             __syncwarp();                                  /* wgmma wants the warp together */
-            if (tile >= row_blocks * p.size[0].tiles) break;
+            if (tile >= row[experts + 1] * p.size[0].tiles) break;
             moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 0, &at);
             #pragma unroll
             for (i = 0; i < M; i++) {
@@ -683,24 +613,17 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 moek_mbar_arrive_warp_(empty + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
-            moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_up_finish_(&p, sum, &at, top + turn * 8 * M, mine, dtype);
-            turn ^= 1;
+            moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_up_finish_(&p, sum, &at, page, dtype);
             if (n > TOLD) moek_mbar_wait_(told + (n - 1) % TOLD, ((n - 1) / TOLD + 1) % 2);    /* of an earlier tile */
             moek_mbar_arrive_warp_(stored + (n - 1) % TOLD);
         }
         for (;;) {
             float sum[2][M / 2];
-            int to[M / 8];
             moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
             tile = claim[n++ % CLAIMS];
             __syncwarp();                                  /* wgmma wants the warp together */
-            if (tile >= row_blocks * p.size[1].tiles) break;
+            if (tile >= row[experts + 1] * p.size[1].tiles) break;
             moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_tile_(&p, expert, row, tile, 1, &at);
-            #pragma unroll
-            for (i = 0; i < M / 8; i++) {          /* where this lane's rows go */
-                const int r = at.row0 + 8 * i + t % 32 / 4;
-                to[i] = r >= at.end ? -1 : p.down.out_order ? p.down.out_order[r] : r;
-            }
             #pragma unroll
             for (i = 0; i < M; i++) {
                 sum[i / (M / 2)][i % (M / 2)] = 0;
@@ -758,7 +681,8 @@ moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 moek_mbar_arrive_warp_(empty + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
-            moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_down_finish_(&p, sum, &at, to, mine, dtype);
+            moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_down_finish_(&p, sum, &at, p.down.out_order ? order + (n - 1) % ORDERS * M : NULL,
+                                     mine, dtype);
         }
     }
 #endif
@@ -770,7 +694,7 @@ MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12(const void *args, moek_st
     moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_params p;
     moek_status status;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k, 384, 217848);
+    if (!a) return MOEK_READY_SM90_(moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k, 384, 232184);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags) return MOEK_E_ARGUMENT;
@@ -787,6 +711,6 @@ MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12(const void *args, moek_st
     status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k, moek_multiprocessors_(), 384, 217848, stream, a->up->early, p);
+    return MOEK_CHAIN_(moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12_k, moek_multiprocessors_(), 384, 232184, stream, a->up->early, p);
 }
 #endif

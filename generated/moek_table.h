@@ -39,40 +39,64 @@ MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 8, 90, 384, 223640, moek_layer_fp8b128_h
 MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 16, 90, 384, 230488, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 32, 90, 384, 230848, moek_mlp_bf16_h0_on_sm90_m32n256s6w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 32, 90, 384, 200616, moek_mlp_bf16_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 32, 90, 384, 230848, moek_mlp_fp16_h0_on_sm90_m32n256s6w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 32, 90, 384, 200616, moek_mlp_fp16_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 32, 90, 384, 230848, moek_mlp_fp8t_h0_on_sm90_m32n256s6w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 32, 90, 384, 200616, moek_mlp_fp8t_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 32, 90, 384, 231712, moek_mlp_fp8b128_h0_on_sm90_m32n256s6w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 32, 90, 384, 201336, moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 48, 90, 384, 205224, moek_mlp_bf16_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 48, 90, 384, 215720, moek_mlp_bf16_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 48, 90, 384, 205224, moek_mlp_fp16_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 48, 90, 384, 215720, moek_mlp_fp16_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 48, 90, 384, 205224, moek_mlp_fp8t_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 48, 90, 384, 215720, moek_mlp_fp8t_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 48, 90, 384, 206264, moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 48, 90, 384, 216760, moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 64, 90, 384, 216488, moek_mlp_bf16_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 64, 90, 384, 230824, moek_mlp_bf16_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 64, 90, 384, 216488, moek_mlp_fp16_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 64, 90, 384, 230824, moek_mlp_fp16_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 64, 90, 384, 216488, moek_mlp_fp8t_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 64, 90, 384, 230824, moek_mlp_fp8t_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 64, 90, 384, 217848, moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
+MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 64, 90, 384, 232184, moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 80, 90, 384, 202896, moek_mlp_bf16_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 80, 90, 384, 202896, moek_mlp_fp16_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 90)
+MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 80, 90, 384, 202896, moek_mlp_fp8t_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 90)
+MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 80, 90, 384, 204240, moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 112, 90, 384, 229008, moek_mlp_bf16_h0_on_sm90_m112n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 112, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 112, 90, 384, 229008, moek_mlp_fp16_h0_on_sm90_m112n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 112, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 90)
+MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 144, 90, 384, 229008, moek_mlp_bf16_h0_on_sm90_m144n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 144, n = 256, s = 4, w = 12 },")
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 90)
+MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 144, 90, 384, 229008, moek_mlp_fp16_h0_on_sm90_m144n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 144, n = 256, s = 4, w = 12 },")
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 90)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_up_bf16_h0_on_sm90_m16n128s11w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },")

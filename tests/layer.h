@@ -318,7 +318,7 @@ static inline int layer_same(layer *l, layer_driver drive, const uint16_t *y, co
         if (i % hidden < left) left = i % hidden;
         if (i % hidden > right) right = i % hidden;
     }
-    return CHECK(!other, "%s: %s gives other bits: %d elements of tokens %d to %d, columns %d to %d; first %04x for %04x",
+    return CHECK(!other, "%s: %s gives other bits: %d of tokens %d to %d, columns %d to %d; the first is %04x for %04x",
                  l->what, how, other, first / hidden, last / hidden, left, right, other ? got[first] : 0,
                  other ? y[first] : 0);
 }

@@ -701,8 +701,8 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
         layer_same(&l, by_graph, y, "a graph");
 #endif
         if (row) {
-            l.config.chunk_tokens = (tokens + 1) / 2;
-            if (layer_plan(&l)) layer_same(&l, moek_run, y, "two chunks");
+            l.config.chunk_tokens = (tokens + 1) / 2;         /* not to the bit: bench/NOTES.md 207 */
+            if (layer_plan(&l) && layer_run(&l, moek_run)) layer_compare(&l);
         }
     }
     free(y);

@@ -358,12 +358,12 @@ MOEK_DEVICE void moek_tally_ids_(int *counts, const int32_t *ids, int slots, int
             const int at = i + 4 * d * (int)blockDim.x;
             id[d] = make_int4(-1, -1, -1, -1);
             if (aligned && at + 4 <= slots) {
-                id[d] = *(const int4 *)(ids + at);
+                id[d] = __ldcg((const int4 *)(ids + at));
             } else {
-                if (at < slots) id[d].x = ids[at];
-                if (at + 1 < slots) id[d].y = ids[at + 1];
-                if (at + 2 < slots) id[d].z = ids[at + 2];
-                if (at + 3 < slots) id[d].w = ids[at + 3];
+                if (at < slots) id[d].x = __ldcg(ids + at);
+                if (at + 1 < slots) id[d].y = __ldcg(ids + at + 1);
+                if (at + 2 < slots) id[d].z = __ldcg(ids + at + 2);
+                if (at + 3 < slots) id[d].w = __ldcg(ids + at + 3);
             }
         }
         #pragma unroll
@@ -488,10 +488,11 @@ MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int 
     for (i = 0; i < n; i++) y[i] = e[i];
 }
 
-/* The same of n columns of a row each in y and z, from the sums a and b: gates at 4 i and 4 i + 1, ups behind them.
- * One reciprocal serves a column of a and one of b, of the same row.  n <= 32. */
-MOEK_DEVICE void moek_fast_pairs_(float *y, float *z, const float *a, const float *b, int n)
+/* The same in place, of two sums a and b of rows of h: gates at 4 i and 4 i + 1, ups behind them, results where gates
+ * were.  n of each, two a row of 4.  One reciprocal serves a column of a and one of b, of the same row.  n <= 32. */
+MOEK_DEVICE void moek_fast_pairs_(float *a, float *b, int n)
 {
+    float y[32], z[32];
     uint32_t redo = 0;                             /* a bit a row: what is in another must not change this one */
     int i;
     #pragma unroll
@@ -515,6 +516,11 @@ MOEK_DEVICE void moek_fast_pairs_(float *y, float *z, const float *a, const floa
             y[i] = moek_fast_silu_(a[at], a[at + 2]);
             z[i] = moek_fast_silu_(b[at], b[at + 2]);
         }
+    #pragma unroll
+    for (i = 0; i < n; i++) {
+        a[i / 2 * 4 + i % 2] = y[i];
+        b[i / 2 * 4 + i % 2] = z[i];
+    }
 }
 
 /* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
