@@ -298,9 +298,9 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m8n256s6w12_up_finish_(const moek_la
     }
 }
 
-/* y of a tile -> down.out, a row a slot.  row: of the slots, [m / 8]. */
+/* y of a tile -> down.out, a row a slot.  to: of the slots, [m / 8]. */
 MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m8n256s6w12_down_finish_(const moek_layer_bf16_h0_on_sm90_m8n256s6w12_params *p, float (*sum)[4],
-                                         const moek_layer_bf16_h0_on_sm90_m8n256s6w12_tile *at, const int *row, int mine, int dtype)
+                                         const moek_layer_bf16_h0_on_sm90_m8n256s6w12_tile *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -314,8 +314,8 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m8n256s6w12_down_finish_(const moek_
         for (i = 0; i < 1; i++) {       /* now a lane has a row of a, and two columns */
             const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
             const uint32_t high = moek_transpose_(moek_to_t2_(sum[b][4 * i + 2], sum[b][4 * i + 3], dtype));
-            uint16_t *const out = (uint16_t *)a->out + (size_t)(uint32_t)row[i] * n + j + c;
-            if (row[i] < 0) continue;
+            uint16_t *const out = (uint16_t *)a->out + (size_t)(uint32_t)to[i] * n + j + c;
+            if (to[i] < 0) continue;
             if (j + c < n) *(uint32_t *)out = low;
             if (j + c + 8 < n) *(uint32_t *)(out + 8) = high;
         }

@@ -192,7 +192,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12_up_finish_(const moek_
             const int j = j0 + next * b;
             int w_row[2];
             #pragma unroll
-            for (i = 0; i < 2; i++) {              /* a column behind the last is not stored: any bias will do */
+            for (i = 0; i < 2; i++) {                  /* a column behind the last is not stored: any bias will do */
                 const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
                 w_row[i] = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
             }
@@ -260,8 +260,8 @@ static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12_k(const __grid_constant__ moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12_params p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CONSUMERS = 256,
-           CLAIMS = 16, ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, ROUNDS = (M + 63) / 64 };
+    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, ROUNDS = (M + 63) / 64 };
     extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
     unsigned char *const ring = moek_shared_1024_;
     unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
