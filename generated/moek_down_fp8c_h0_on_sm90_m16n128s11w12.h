@@ -14,12 +14,11 @@ typedef struct moek_down_fp8c_h0_on_sm90_m16n128s11w12_params { moek_gemm_args a
 /* d (+)= a * b, 64 x 16 x 32 bytes of k. */
 MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_mma_(float *d, uint64_t a, uint64_t b, int add)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7"
-                 "}, %8, %9, p, 1, 1;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "l"(a), "l"(b), "r"(add));
+    moek_wgmma_(16, "k32.f32.e4m3.e4m3", "{"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, %8, %9, p, 1, 1", "%10",
+ "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "l"(a), "l"(b), "r"(add));
 }
 
 /* Where a tile lies: expert, rows [row0, end), columns from j0 on. */
@@ -107,8 +106,8 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
 #ifdef MOEK_SM90_CODE_
     enum { M = 16, N = 128, STAGES = 11, STAGE = 18432, A = M * 128, SCALES = 0,
            ELEMENT = 1 };
-    extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
+    MOEK_SHARED_1024_(shared);
+    unsigned char *const ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
     uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
     float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64s of rows of w */
     int *const row = (int *)(scales + STAGES * SCALES);                /* [M]: the tile's rows of a; [8][M] slots */

@@ -22,12 +22,11 @@ typedef struct moek_layer_fp16_h0_on_sm90_m16n256s6w12_params {
 /* d (+)= a * b, 64 x 16 x 32 bytes of k. */
 MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_mma_(float *d, uint64_t a, uint64_t b, int add)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7"
-                 "}, %8, %9, p, 1, 1, 0, 0;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "l"(a), "l"(b), "r"(add));
+    moek_wgmma_(16, "k16.f32.f16.f16", "{"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, %8, %9, p, 1, 1, 0, 0", "%10",
+ "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "l"(a), "l"(b), "r"(add));
 }
 
 /* How tiles of up and down are taken: how many there are, whether by demand; in how many pieces of k those of up;
@@ -395,8 +394,8 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
 #ifdef MOEK_SM90_CODE_
     enum { M = 16, STAGES = 6, STAGE = 34816, A = M * 128, SCALES = 0, CONSUMERS = 256,
            CLAIMS = 16, PIECES = 4 };
-    extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_ + (1024 - moek_shared_address_(moek_shared_1024_) % 1024) % 1024;
+    MOEK_SHARED_1024_(shared);
+    unsigned char *const ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
     float *const top = (float *)(ring + STAGES * STAGE);               /* [2][M][8 warps] */
     uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
@@ -726,7 +725,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 for (i = 0; i < M; i++) {
                     sum[i / (M / 2)][i % (M / 2)] = 0;
                     /* (Else the compiler moves zeros behind the fence.) */
-                    asm volatile("" : "+f"(sum[i / (M / 2)][i % (M / 2)]));
+                    moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
                 }
                 for (step = w.first; step < until; step++) {
                     const unsigned char *const stage = ring + slot * STAGE;
@@ -835,7 +834,7 @@ moek_layer_fp16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_fp1
                 for (i = 0; i < M; i++) {
                     sum[i / (M / 2)][i % (M / 2)] = 0;
                     /* (Else the compiler moves zeros behind the fence.) */
-                    asm volatile("" : "+f"(sum[i / (M / 2)][i % (M / 2)]));
+                    moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
                 }
                 for (step = w.first; step < until; step++) {
                     const unsigned char *const stage = ring + slot * STAGE;

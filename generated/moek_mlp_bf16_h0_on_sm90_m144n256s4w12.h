@@ -22,24 +22,23 @@ typedef struct moek_mlp_bf16_h0_on_sm90_m144n256s4w12_params {
 /* d (+)= a * b, 64 x 144 x 32 bytes of k. */
 MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m144n256s4w12_mma_(float *d, uint64_t a, uint64_t b, int add)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-                 "%64, %65, %66, %67, %68, %69, %70, %71"
-                 "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-                   "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                   "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-                   "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
-                 : "l"(a), "l"(b), "r"(add));
+    moek_wgmma_(144, "k16.f32.bf16.bf16", "{"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0", "%74",
+ "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+ "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+ "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+ "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+ "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+ "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+ "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+ "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+ "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+        : "l"(a), "l"(b), "r"(add));
 }
 
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on. */
@@ -265,8 +264,7 @@ moek_mlp_bf16_h0_on_sm90_m144n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h
 #ifdef MOEK_SM90_CODE_
     enum { M = 144, STAGES = 4, STAGE = 51200, A = M * 128, SCALES = 0, CLAIMS = 16,
            ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8 };
-    extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_;
+    MOEK_SHARED_1024_(ring);
     unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
     uint64_t *const full = (uint64_t *)(page + 13056), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
@@ -502,7 +500,7 @@ moek_mlp_bf16_h0_on_sm90_m144n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h
             for (i = 0; i < M; i++) {
                 sum[i / (M / 2)][i % (M / 2)] = 0;
                 /* (Else the compiler moves zeros behind the fence.) */
-                asm volatile("" : "+f"(sum[i / (M / 2)][i % (M / 2)]));
+                moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
             }
             for (step = 0; step < p.size[0].steps; step++) {
                 const unsigned char *const stage = ring + slot * STAGE;
@@ -537,7 +535,7 @@ moek_mlp_bf16_h0_on_sm90_m144n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h
             for (i = 0; i < M; i++) {
                 sum[i / (M / 2)][i % (M / 2)] = 0;
                 /* (Else the compiler moves zeros behind the fence.) */
-                asm volatile("" : "+f"(sum[i / (M / 2)][i % (M / 2)]));
+                moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
             }
             for (step = 0; step < p.size[1].steps; step++) {
                 const unsigned char *const stage = ring + slot * STAGE;

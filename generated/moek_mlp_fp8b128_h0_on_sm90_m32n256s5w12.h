@@ -22,13 +22,12 @@ typedef struct moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params {
 /* d (+)= a * b, 64 x 32 x 32 bytes of k. */
 MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(float *d, uint64_t a, uint64_t b, int add)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, %16, %17, p, 1, 1;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "l"(a), "l"(b), "r"(add));
+    moek_wgmma_(32, "k32.f32.e4m3.e4m3", "{"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "}, %16, %17, p, 1, 1", "%18",
+ "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+ "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+        : "l"(a), "l"(b), "r"(add));
 }
 
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on. */
@@ -257,8 +256,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
 #ifdef MOEK_SM90_CODE_
     enum { M = 32, STAGES = 5, STAGE = 36864, A = M * 128, SCALES = 36, CLAIMS = 16,
            ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, ROUNDS = (M + 63) / 64 };
-    extern __shared__ __align__(1024) unsigned char moek_shared_1024_[];
-    unsigned char *const ring = moek_shared_1024_;
+    MOEK_SHARED_1024_(ring);
     unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
     uint64_t *const full = (uint64_t *)(page + 8704), *const empty = full + STAGES;
     uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
@@ -562,9 +560,9 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         for (i = 0; i < M / 4; i++) {
                             const float a = of[i / 2 * 8 + t % 4 * 2 + i % 2];
                             by[0][i] = a * low;
-                            asm volatile("" : "+f"(by[0][i]));
+                            moek_keep_(by[0][i]);
                             by[1][i] = a * high;
-                            asm volatile("" : "+f"(by[1][i]));
+                            moek_keep_(by[1][i]);
                         }
                     }
                     moek_wgmma_wait_(1);
@@ -587,9 +585,9 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         for (i = 0; i < M / 4; i++) {
                             const float a = of[i / 2 * 8 + t % 4 * 2 + i % 2];
                             by[0][i] = a * low;
-                            asm volatile("" : "+f"(by[0][i]));
+                            moek_keep_(by[0][i]);
                             by[1][i] = a * high;
-                            asm volatile("" : "+f"(by[1][i]));
+                            moek_keep_(by[1][i]);
                         }
                     }
                     moek_wgmma_fence_();
@@ -654,7 +652,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         for (i = 0; i < M / 4; i++) {
                             const float a = of[i / 2 * 8 + t % 4 * 2 + i % 2];
                             by[0][i] = a * low;
-                            asm volatile("" : "+f"(by[0][i]));
+                            moek_keep_(by[0][i]);
                         }
                     }
                     moek_wgmma_wait_(1);
@@ -667,7 +665,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         for (i = 0; i < M / 4; i++) {
                             const float a = of[i / 2 * 8 + t % 4 * 2 + i % 2];
                             by[0][i] = a * low;
-                            asm volatile("" : "+f"(by[0][i]));
+                            moek_keep_(by[0][i]);
                         }
                     }
                     moek_wgmma_wait_(0);

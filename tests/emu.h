@@ -3,11 +3,12 @@
  *     #define MOEK_EMU
  *     #include "emu.h"            before moek.h or a generated kernel
  *
- * Blocks run one after another.  Threads run until they wait: at __syncthreads, or in a warp for the lanes of a mask;
- * the last lane that comes does the work of all.  It stops with a sentence (and abort) where a GPU would hang or give
- * any result: a barrier that some threads never reach, lanes that meet at different words or lines, a shuffle from a
- * lane that is not there, writes behind dynamic shared memory, a stack that overflows.  Shared memory starts as 0x7f
- * bytes in each block.  cp.async delivers at the wait for it, no sooner: until then its target reads 0x7f.
+ * The blocks of a grid are all there at once if they are no more than EMU_RESIDENT, else they run one after another.
+ * Threads run until they wait: at __syncthreads, or in a warp for the lanes of a mask; the last lane that comes does
+ * the work of all.  It stops with a sentence (and abort) where a GPU would hang or give any result: a barrier that some
+ * threads never reach, lanes that meet at different words or lines, a shuffle from a lane that is not there, writes
+ * behind dynamic shared memory, a stack that overflows.  Shared memory starts as 0x7f bytes in each block.  cp.async
+ * delivers at the wait for it, no sooner: until then its target reads 0x7f.  Of Hopper: emu_sm90.h.
  * With -Wall, add -Wno-unknown-pragmas for #pragma unroll.
  * moek_emu_backwards = 1 runs blocks, warps and lanes in falling order: results that change show a race.
  * moek_emu_hold = "name" keeps kernels with that in their name waiting, until moek_emu_let_go() runs them in order: as
@@ -18,11 +19,13 @@
 #error "emu.h: compile as C++ with -DMOEK_EMU"
 #endif
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <functional>
+#include <map>
 #include <vector>
 
 /* ---- The compiler's words. ---- */
@@ -60,6 +63,7 @@ EMU_FN uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { uint4 
 EMU_FN float4 make_float4(float x, float y, float z, float w) { float4 v = { x, y, z, w }; return v; }
 
 EMU_FN float __fdiv_rn(float a, float b) { return a / b; }
+EMU_FN float __fdividef(float a, float b) { return a / b; }
 EMU_FN float __frcp_rn(float a) { return 1.0f / a; }
 EMU_FN float __fmul_rn(float a, float b) { return a * b; }
 EMU_FN float __fadd_rn(float a, float b) { return a + b; }
@@ -85,6 +89,8 @@ EMU_FN unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
     return r;
 }
 template <class T> EMU_FN T __ldg(const T *p) { return *p; }
+template <class T> EMU_FN T __ldcg(const T *p) { return *p; }
+template <class T> EMU_FN void __stcg(T *p, T v) { *p = v; }
 EMU_FN int min(int a, int b) { return a < b ? a : b; }
 EMU_FN int max(int a, int b) { return a > b ? a : b; }
 EMU_FN void __threadfence() {}
@@ -101,17 +107,23 @@ template <class T, class V> EMU_FN T atomicCAS(T *p, V is, V v) { return emu_swa
 
 /* ---- Fibres. ---- */
 
-enum { EMU_THREADS = 1024, EMU_STACK = 128 * 1024, EMU_SHARED = 227 * 1024, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
-enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_AT_WARP, EMU_AT_BLOCK };
+enum { EMU_THREADS = 1024, EMU_RESIDENT = 4, EMU_STACK = 128 * 1024, EMU_SHARED = 227 * 1024, EMU_BEHIND = 4096,
+       EMU_POISON = 0x7f };
+/* Those behind EMU_AT_BLOCK: emu_sm90.h. */
+enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_BLOCK, EMU_AT_BAR, EMU_AT_MBARRIER,
+                 EMU_AT_CLUSTER };
 enum emu_word {
     EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
-    EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16
+    EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16,
+    EMU_WGMMA
 };
 static const char *const emu_words[] = { "__syncwarp", "a shuffle", "a vote", "__match_any_sync", "__reduce_add_sync",
     "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
-    "__reduce_or_sync", "__reduce_xor_sync", "moek_mma_bf16_", "moek_mma_fp16_" };
+    "__reduce_or_sync", "__reduce_xor_sync", "moek_mma_bf16_", "moek_mma_fp16_",
+    "moek_wgmma_wait_" };
 
 struct emu_copy { void *to; const void *from; int bytes, size, group; };
+struct emu_wgmma;
 struct emu_fibre {
     void *stack_pointer;
     char *stack;
@@ -125,8 +137,23 @@ struct emu_fibre {
     /* cp.async */
     emu_copy *copies;
     int copies_count, copies_room, groups;
+    /* what it waits for: a barrier by number, or an mbarrier and the phase that is to end; its wgmma on their way */
+    int bar;
+    const uint64_t *mbarrier;
+    uint32_t parity;
+    emu_wgmma *wgmmas;
+    int wgmmas_count, wgmma_groups;
 };
-static emu_fibre emu_fibres[EMU_THREADS];
+/* A block that is there: its threads, its shared memory (static: while another one runs), its barriers. */
+struct emu_resident {
+    emu_fibre *fibres;
+    char *shared, *statics;
+    dim3 index;
+    int any, arrived[16];
+};
+static emu_resident emu_residents[EMU_RESIDENT];
+static int emu_here, emu_here_count;                  /* the block that runs; blocks that are there */
+static emu_fibre *emu_fibres;                         /* of the block that runs */
 static int emu_now, emu_count;                        /* the thread that runs; threads of the block */
 static char *emu_shared;
 static void *emu_scheduler;
@@ -135,25 +162,41 @@ static void *emu_context;
 static const char *emu_kernel = "";
 static __attribute__((unused)) int moek_emu_backwards;
 
-__attribute__((unused, noreturn)) static void emu_die(const char *what)
+EMU_FN void emu_tell(const emu_resident *block)
 {
-    static const char *const doing[] = { "finished", "running", "waiting in its warp at ", "waiting at __syncthreads" };
+    static const char *const doing[] = { "finished", "running", "pausing", "looking at memory again and again",
+        "waiting in its warp at ", "waiting at __syncthreads", "waiting at bar.sync ", "waiting at an mbarrier, ",
+        "waiting for its cluster" };
     int i, j;
-    fflush(stdout);
-    fprintf(stderr, "emu: %s, block (%u, %u, %u), ", emu_kernel, blockIdx.x, blockIdx.y, blockIdx.z);
-    fprintf(stderr, "thread %d: %s\n", emu_now, what);
     for (i = 0; i < emu_count; i = j) {
-        const emu_fibre *f = &emu_fibres[i], *g;
-        const int warp = f->state == EMU_AT_WARP, placed = f->state >= EMU_AT_WARP;
+        const emu_fibre *f = &block->fibres[i], *g;
+        const int warp = f->state == EMU_AT_WARP, placed = warp || f->state == EMU_AT_BLOCK;
         for (j = i + 1; j < emu_count; j++) {
-            g = &emu_fibres[j];
+            g = &block->fibres[j];
             if (g->state != f->state || (placed && g->line != f->line)) break;
             if (warp && (g->word != f->word || g->mask != f->mask)) break;
+            if (f->state == EMU_AT_BAR && f->bar != g->bar) break;
+            if (f->state == EMU_AT_MBARRIER && (f->mbarrier != g->mbarrier || f->parity != g->parity)) break;
         }
         fprintf(stderr, "  threads %4d .. %4d: %s%s", i, j - 1, doing[f->state], warp ? emu_words[f->word] : "");
         if (warp) fprintf(stderr, ", mask %08x", f->mask);
         if (placed) fprintf(stderr, ", line %d", f->line);
+        if (f->state == EMU_AT_BAR) fprintf(stderr, "%d", f->bar);
+        if (f->state == EMU_AT_MBARRIER)
+            fprintf(stderr, "at byte %ld, parity %u", (long)((const char *)f->mbarrier - block->shared), f->parity);
         fprintf(stderr, "\n");
+    }
+}
+__attribute__((unused, noreturn)) static void emu_die(const char *what)
+{
+    int i;
+    fflush(stdout);
+    fprintf(stderr, "emu: %s, block (%u, %u, %u), ", emu_kernel, blockIdx.x, blockIdx.y, blockIdx.z);
+    fprintf(stderr, "thread %d: %s\n", emu_now, what);
+    for (i = 0; i < emu_here_count; i++) {
+        const dim3 b = emu_residents[i].index;
+        if (emu_here_count > 1) fprintf(stderr, " block (%u, %u, %u)\n", b.x, b.y, b.z);
+        emu_tell(&emu_residents[i]);
     }
     abort();
 }
@@ -198,11 +241,11 @@ EMU_FN void *emu_first_frame(char *top, void (*entry)())
 #else                                                 /* any other: slower, for swapcontext asks the kernel */
 #define EMU_IS_UCONTEXT 1
 #include <ucontext.h>
-static ucontext_t emu_contexts[EMU_THREADS + 1];
+static ucontext_t emu_contexts[EMU_RESIDENT * EMU_THREADS + 1];
 static int emu_contexts_made;
 EMU_FN void emu_switch(void **mine, void *theirs)
 {
-    if (!*mine) *mine = &emu_contexts[EMU_THREADS];
+    if (!*mine) *mine = &emu_contexts[EMU_RESIDENT * EMU_THREADS];
     swapcontext((ucontext_t *)*mine, (ucontext_t *)theirs);
 }
 EMU_FN void *emu_first_frame(char *top, void (*entry)())
@@ -241,6 +284,11 @@ EMU_FN void emu_resume(int thread)
     if (f->stack[0] != EMU_POISON || emu_below(f->stack_pointer, f->stack)) emu_die("its stack overflowed: EMU_STACK");
 }
 
+/* What happens by itself, later: in emu_sm90.h.  When nothing runs, the first of it happens; 0: there is nothing. */
+static int (*emu_later)(int nothing_runs);
+static int (*emu_mbarrier_ended)(const uint64_t *mbarrier, uint32_t parity);
+static uint64_t emu_moves;                            /* grows with each thread that ends, each barrier that opens */
+
 /* Run lanes of a warp until none of them can go on. */
 EMU_FN int emu_run_warp(int warp)
 {
@@ -249,14 +297,18 @@ EMU_FN int emu_run_warp(int warp)
         again = 0;
         for (i = 0; i < 32; i++) {
             const int thread = 32 * warp + (moek_emu_backwards ? 31 - i : i);
-            if (thread >= emu_count || emu_fibres[thread].state != EMU_RUNS) continue;
+            emu_fibre *const f = &emu_fibres[thread];
+            if (thread >= emu_count) continue;
+            if (f->state == EMU_AT_MBARRIER && emu_mbarrier_ended(f->mbarrier, f->parity)) f->state = EMU_RUNS;
+            if (f->state != EMU_RUNS) continue;
             emu_resume(thread);
+            emu_moves += f->state == EMU_DONE;
             ran = again = 1;
         }
     } while (again);
     return ran;
 }
-EMU_FN void emu_release_block()
+EMU_FN int emu_release_block()
 {
     int i, first = -1, waiting = 0, alive = 0;
     for (i = 0; i < emu_count; i++) {
@@ -267,82 +319,136 @@ EMU_FN void emu_release_block()
         if (first < 0) first = i;
         if (f->line != emu_fibres[first].line) emu_die("threads wait at different __syncthreads");
     }
-    if (waiting < alive) emu_die("threads wait for others that never come");
+    if (!waiting || waiting < alive) return 0;
     for (i = 0; i < emu_count; i++) if (emu_fibres[i].state == EMU_AT_BLOCK) emu_fibres[i].state = EMU_RUNS;
-}
-EMU_FN void emu_run_block(size_t shared)
-{
-    const int warps = (emu_count + 31) / 32;
-    int i, ran, alive;
-    for (i = 0; i < emu_count; i++) {
-        emu_fibres[i].state = EMU_RUNS;
-        emu_fibres[i].copies_count = emu_fibres[i].groups = 0;
-    }
-    for (;;) {
-        for (i = 0; i < emu_count; i++) if (emu_fibres[i].state == EMU_PAUSES) emu_fibres[i].state = EMU_RUNS;
-        for (ran = 0, i = 0; i < warps; i++) ran |= emu_run_warp(moek_emu_backwards ? warps - 1 - i : i);
-        for (alive = 0, i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
-        if (!alive) break;
-        if (!ran) emu_release_block();
-    }
-    for (i = 0; i < EMU_BEHIND; i++)
-        if (emu_shared[shared + i] != EMU_POISON) emu_die("it wrote behind its dynamic shared memory");
+    emu_moves++;
+    return 1;
 }
 
 /* The static shared variables of all kernels of this program. */
 extern "C" char emu_static_begin[] __asm__("__start_moek_emu_shared") __attribute__((weak));
 extern "C" char emu_static_end[] __asm__("__stop_moek_emu_shared") __attribute__((weak));
-EMU_FN void emu_poison(size_t shared)
+EMU_FN size_t emu_static_bytes() { return emu_static_begin ? (size_t)(emu_static_end - emu_static_begin) : 0; }
+
+/* From here on this block runs. */
+EMU_FN void emu_enter(int block)
 {
-    memset(emu_shared, EMU_POISON, shared + EMU_BEHIND);
-    if (emu_static_begin) memset(emu_static_begin, EMU_POISON, (size_t)(emu_static_end - emu_static_begin));
+    emu_resident *const old = &emu_residents[emu_here], *const b = &emu_residents[block];
+    if (block != emu_here && emu_static_begin) {
+        memcpy(old->statics, emu_static_begin, emu_static_bytes());
+        memcpy(emu_static_begin, b->statics, emu_static_bytes());
+    }
+    emu_here = block, emu_fibres = b->fibres, emu_shared = b->shared, blockIdx = b->index;
 }
-EMU_FN void emu_set_up()
+/* Blocks that are there, to their end. */
+EMU_FN void emu_run_blocks(size_t shared)
+{
+    const int warps = (emu_count + 31) / 32, n = emu_here_count;
+    uint64_t moves = 0, rounds = 0;
+    for (;;) {
+        int alive = 0, ran = 0, pause = 0, poll = 0, i, k;
+        for (k = 0; k < n; k++) {
+            int again;
+            emu_enter(moek_emu_backwards ? n - 1 - k : k);
+            for (i = 0; i < emu_count; i++) {
+                emu_fibre *const f = &emu_fibres[i];
+                pause |= f->state == EMU_PAUSES;
+                poll |= f->state == EMU_POLLS;
+                if (f->state == EMU_PAUSES || f->state == EMU_POLLS) f->state = EMU_RUNS;
+            }
+            do {
+                for (again = 0, i = 0; i < warps; i++) again |= emu_run_warp(moek_emu_backwards ? warps - 1 - i : i);
+                if (!again) again = emu_release_block();
+                ran |= again;
+            } while (again);
+            for (i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
+        }
+        if (emu_later && emu_later(!ran)) emu_moves++;
+        else if (!alive) break;
+        else if (!ran) emu_die("threads wait for others that never come");
+        rounds = moves != emu_moves ? 0 : rounds + (pause || poll);
+        moves = emu_moves;
+        if (rounds > (pause ? 1000000 : 20000)) emu_die("threads look at memory that nobody will change");
+    }
+    for (int k = 0; k < n; k++) {
+        emu_enter(k);
+        for (int i = 0; i < EMU_BEHIND; i++)
+            if (emu_shared[shared + i] != EMU_POISON) emu_die("it wrote behind its dynamic shared memory");
+    }
+}
+
+EMU_FN void emu_set_up(emu_resident *b)
 {
     char *stacks = (char *)malloc((size_t)EMU_THREADS * EMU_STACK + 64);
     char *shared = (char *)malloc(EMU_SHARED + EMU_BEHIND + 1024);
     int i;
-    if (!stacks || !shared) abort();
+    b->fibres = (emu_fibre *)calloc(EMU_THREADS, sizeof *b->fibres);
+    b->statics = (char *)malloc(emu_static_bytes() + 1);
+    if (!stacks || !shared || !b->fibres || !b->statics) abort();
     stacks += (64 - ((uintptr_t)stacks & 63)) & 63;
-    emu_shared = shared + ((1024 - ((uintptr_t)shared & 1023)) & 1023);
+    b->shared = shared + ((1024 - ((uintptr_t)shared & 1023)) & 1023);
     for (i = 0; i < EMU_THREADS; i++) {
-        emu_fibre *f = &emu_fibres[i];
+        emu_fibre *f = &b->fibres[i];
         f->stack = stacks + (size_t)i * EMU_STACK;
         f->stack[0] = EMU_POISON;
         f->stack_pointer = emu_first_frame(f->stack + EMU_STACK, emu_entry);
     }
 }
+EMU_FN void emu_start_block(int number, dim3 index, size_t shared)
+{
+    emu_resident *const b = &emu_residents[number];
+    int i;
+    if (!b->fibres) emu_set_up(b);
+    b->index = index, b->any = 0;
+    memset(b->arrived, 0, sizeof b->arrived);
+    emu_enter(number);
+    memset(b->shared, EMU_POISON, shared + EMU_BEHIND);
+    if (emu_static_begin) memset(emu_static_begin, EMU_POISON, emu_static_bytes());
+    for (i = 0; i < emu_count; i++) {
+        emu_fibre *const f = &b->fibres[i];
+        f->state = EMU_RUNS;
+        f->copies_count = f->groups = f->wgmmas_count = f->wgmma_groups = 0;
+    }
+}
 template <class Body> static void emu_call(void *body) { (*(Body *)body)(); }
-template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared, Body body)
+/* cluster: blocks side by side that reach each other's shared memory. */
+template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared, Body body,
+                                             int cluster = 1)
 {
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    const int resident = blocks <= EMU_RESIDENT ? (int)blocks : cluster;
     uint64_t i;
-    if (!emu_shared) emu_set_up();
-    emu_kernel = kernel, emu_count = 0, emu_now = 0;
+    int k;
+    emu_kernel = kernel, emu_count = 0, emu_now = 0, emu_here_count = 0;
     if (threads.x * threads.y * threads.z - 1 >= EMU_THREADS) emu_die("launched with 0 or more than 1024 threads");
     if (!blocks || grid.y > 65535 || grid.z > 65535) emu_die("launched with a grid of 0 blocks, or y or z above 65535");
     if (shared > EMU_SHARED) emu_die("launched with more than 227 KiB of shared memory");
+    if (blocks % (unsigned)cluster || cluster > EMU_RESIDENT) emu_die("launched with a part of a cluster");
     emu_body = emu_call<Body>, emu_context = &body;
     blockDim = threads, gridDim = grid;
     emu_count = (int)(threads.x * threads.y * threads.z);
-    for (i = 0; i < blocks; i++) {
-        const uint64_t b = moek_emu_backwards ? blocks - 1 - i : i;
-        blockIdx = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y));
-        emu_poison(shared);
-        emu_run_block(shared);
+    for (i = 0; i < blocks; i += (unsigned)resident) {
+        const uint64_t first = moek_emu_backwards ? blocks - resident - i : i;
+        for (k = 0; k < resident; k++) {
+            const uint64_t b = first + (unsigned)k;
+            emu_start_block(k, dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
+                                    (unsigned)(b / grid.x / grid.y)), shared);
+        }
+        emu_here_count = resident;
+        emu_run_blocks(shared);
     }
     emu_context = NULL;                                /* body is gone now */
 }
 
 static __attribute__((unused)) const char *moek_emu_hold;
 static std::vector<std::function<void()> > emu_held;
-template <class Args> static void emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared,
+template <class Args> static void emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared, int cluster,
                                              void (*kernel)(Args), const Args &args)
 {
     if (!moek_emu_hold || !strstr(name, moek_emu_hold))
-        emu_launch(name, grid, threads, shared, [&] { kernel(args); });
+        emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster);
     else
-        emu_held.push_back([=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }); });
+        emu_held.push_back([=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster); });
 }
 EMU_FN void moek_emu_let_go()
 {
@@ -352,9 +458,13 @@ EMU_FN void moek_emu_let_go()
     moek_emu_hold = NULL;
 }
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
-    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), kernel, args), (void)(stream), MOEK_OK)
+    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), 1, kernel, args), (void)(stream), MOEK_OK)
+#define MOEK_LAUNCH_PAIRS_(kernel, grid, threads, shared, stream, early, args) \
+    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), 2, kernel, args), (void)(stream), (void)(early), \
+     MOEK_OK)
 #define MOEK_READY_(kernel, shared) ((void)(kernel), (int)(shared) <= (int)EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
 #define MOEK_SHARED_(type, name) type *const name = (type *)emu_shared
+#define MOEK_SHARED_1024_(name) unsigned char *const name = (unsigned char *)emu_shared
 
 /* ---- Barriers and meetings of lanes. ---- */
 
@@ -366,27 +476,30 @@ EMU_FN void emu_syncthreads(int line)
 }
 #define __syncthreads() emu_syncthreads(__LINE__)
 
-static __attribute__((unused)) int emu_any;
 EMU_FN int emu_syncthreads_or(int p, int line)
 {
-    int any;
-    if (p) emu_any = 1;
+    int *const of_all = &emu_residents[emu_here].any, any;
+    if (p) *of_all = 1;
     emu_syncthreads(line);
-    any = emu_any;
+    any = *of_all;
     emu_syncthreads(line);                             /* all have read it */
-    emu_any = 0;
+    *of_all = 0;
     emu_syncthreads(line);
     return any;
 }
 #define __syncthreads_or(p) emu_syncthreads_or((p) != 0, __LINE__)
 
-EMU_FN double emu_half(int word, uint16_t bits)
+EMU_FN float emu_half(int word, uint16_t bits)
 {
-    const int exponent = word == EMU_MMA_FP16 ? bits >> 10 & 31 : 0, fraction = bits & 1023;
+    static std::vector<float> fp16;
     if (word == EMU_MMA_BF16) return __uint_as_float((unsigned)bits << 16);
-    const double v = exponent == 31 ? (fraction ? NAN : INFINITY)
-                   : exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
-    return bits & 0x8000 ? -v : v;
+    for (int i = (int)fp16.size(); i < 65536; i++) {
+        const int exponent = i >> 10 & 31, fraction = i & 1023;
+        const double v = exponent == 31 ? (fraction ? NAN : INFINITY)
+                       : exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
+        fp16.push_back((float)(i & 0x8000 ? -v : v));
+    }
+    return fp16[bits];
 }
 /* m16n8k16.  Lane 4 g + t: a[i] is row g (+8: i odd), columns 2t, 2t+1 (+8: i >= 2); b[i] is rows 2t, 2t+1 (+8: i = 1)
  * of column g; d[i] is row g (+8: i >= 2), column 2t (+1: i odd). */
@@ -398,11 +511,11 @@ EMU_FN void emu_mma(int word, const emu_fibre *warp)
         const int g = lane / 4, t = lane % 4;
         for (i = 0; i < 4; i++) for (half = 0; half < 2; half++) {
             const uint16_t bits = (uint16_t)(warp[lane].a[i] >> 16 * half);
-            a[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = (float)emu_half(word, bits);
+            a[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = emu_half(word, bits);
         }
         for (i = 0; i < 2; i++) for (half = 0; half < 2; half++) {
             const uint16_t bits = (uint16_t)(warp[lane].b[i] >> 16 * half);
-            b[2 * t + half + 8 * i][g] = (float)emu_half(word, bits);
+            b[2 * t + half + 8 * i][g] = emu_half(word, bits);
         }
     }
     for (lane = 0; lane < 32; lane++) {
@@ -427,6 +540,7 @@ EMU_FN uint32_t emu_reduce_two(int word, uint32_t x, uint32_t y)
     default:              return x ^ y;
     }
 }
+EMU_FN void emu_wgmma_work(emu_fibre *warp);           /* emu_sm90.h */
 /* All lanes of the mask are there: each gets its value. */
 EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
 {
@@ -435,7 +549,8 @@ EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
     int lane, other, first = 1;
     if (word >= EMU_MMA_BF16) {
         if (mask != 0xffffffff) emu_die("mma needs all 32 lanes");
-        emu_mma(word, warp);
+        if (word == EMU_WGMMA) emu_wgmma_work(warp);
+        else emu_mma(word, warp);
         return;
     }
     for (lane = 0; lane < 32; lane++) {
@@ -568,15 +683,21 @@ EMU_FN void emu_cp_async(void *shared, const void *global, int bytes, int size)
     me->copies[me->copies_count++] = c;
     memset(shared, EMU_POISON, (size_t)size);
 }
+EMU_FN void emu_land(const emu_copy *c)
+{
+    memset(c->to, 0, (size_t)c->size);
+    if (c->bytes) memcpy(c->to, c->from, (size_t)c->bytes);
+}
+EMU_FN void emu_land_counted(int thread);              /* emu_sm90.h */
 EMU_FN void emu_cp_async_wait(int n)
 {
     emu_fibre *const me = &emu_fibres[emu_now];
     int i, left = 0;
+    emu_land_counted(emu_now);
     for (i = 0; i < me->copies_count; i++) {
         const emu_copy c = me->copies[i];
-        if (c.group >= me->groups - n) { me->copies[left++] = c; continue; }
-        memset(c.to, 0, (size_t)c.size);
-        if (c.bytes) memcpy(c.to, c.from, (size_t)c.bytes);
+        if (c.group >= me->groups - n) me->copies[left++] = c;
+        else emu_land(&c);
     }
     me->copies_count = left;
 }
@@ -584,10 +705,16 @@ EMU_FN void moek_cp_async16_(void *shared, const void *global, int bytes) { emu_
 EMU_FN void moek_cp_async4_(void *shared, const void *global) { emu_cp_async(shared, global, 4, 4); }
 EMU_FN void moek_cp_async_commit_(void) { emu_fibres[emu_now].groups++; }
 #define moek_cp_async_wait_(n) emu_cp_async_wait(n)
-EMU_FN void moek_pause_(unsigned)                     /* until every warp has had its turn */
+EMU_FN void emu_let_others(int state)                  /* until every warp has had its turn */
 {
-    emu_fibres[emu_now].state = EMU_PAUSES;
+    emu_fibres[emu_now].state = state;
     emu_yield();
 }
+EMU_FN void moek_pause_(unsigned) { emu_let_others(EMU_PAUSES); }
 
+#ifndef MOEK_EMU_ARCH
+#define MOEK_EMU_ARCH 80                              /* the GPU that is emulated */
+#endif
+
+#include "emu_sm90.h"
 #endif

@@ -7,7 +7,7 @@
  *   ./ep_gpu [loopback] [TESTS]                        all but one GPU left out; these tests only
  *   ./ep_gpu [loopback] soak OPERATIONS                so many with low_latency, a tenth of them with the other kinds,
  *                                                      a hundredth with three and four ranks
- *   c++ -std=c++17 -O2 -DMOEK_EMU '-DMOEK_WANT_ARCH(a)=((a)<90)' -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -DMOEK_EMU_ARCH=90 -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
  *
  * The last runs the kernels on the CPU, one after the other: halves of the exchange, and the ends of groups; and
  * whole layers of ranks that are processes, so that their kernels wait for each other as on GPUs.

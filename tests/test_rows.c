@@ -2,7 +2,8 @@
  *
  *   cc -std=c99 -O2 -Iinclude tests/test_rows.c -lm -o rows              the CPU rows
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/test_rows.c -o rows        those of this GPU, too
- *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases:
+ *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
  *   ./rows [-v] [WORD ...]             only rows whose name holds every word; -v: tells each case before it, and when
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
@@ -19,30 +20,17 @@
 #include "moek.h"
 #include "rows.h"
 
-/* Emulation is 100 times slower: fewer and smaller cases, but each kind of them. */
-#ifdef MOEK_EMU
+/* Emulation is 100 times slower: fewer and smaller cases, but each kind of them.  -DTEST_ALL: all the same. */
+#if defined(MOEK_EMU) && !defined(TEST_ALL)
 enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
+/* Of large cases, emulated: of a row for Hopper one of so many, of others none. */
+#define LEAVE_OUT(i, of) (SMALL && (now.row->arch != 90 || (i) % (of)))
+static int turns;                                      /* begins elsewhere for each row: these leave out other cases */
 #define SAY(...) snprintf(now.what, sizeof now.what, __VA_ARGS__)
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
-#ifdef MOEK_EMU
-/* Rows for Hopper that need nothing of it but room. */
-#include "../generated/moek_layer_bf16_h0_on_sm90_m4n8s3w16.h"
-#include "../generated/moek_layer_fp16_h0_on_sm90_m4n8s3w16.h"
-#include "../generated/moek_layer_fp8t_h0_on_sm90_m4n8s3w16.h"
-#include "../generated/moek_layer_fp8b128_h0_on_sm90_m4n8s3w16.h"
-#define LAYER_FEW(quant, name, granule) \
-    { #name, MOEK_OP_LAYER, quant, 0, granule, 4, 90, 512, 0, name, "" }
-static const moek_kernel more_rows[] = {
-    LAYER_FEW(MOEK_BF16, moek_layer_bf16_h0_on_sm90_m4n8s3w16, 8),
-    LAYER_FEW(MOEK_FP16, moek_layer_fp16_h0_on_sm90_m4n8s3w16, 8),
-    LAYER_FEW(MOEK_FP8T, moek_layer_fp8t_h0_on_sm90_m4n8s3w16, 16),
-    LAYER_FEW(MOEK_FP8B128, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16, 64)
-};
-#endif
 
 static void worse(double error) { if (error > now.worst || isnan(error)) now.worst = error; }
 
@@ -1019,21 +1007,21 @@ static void gemm_odd(int up)
 {
     const int m = now.row->m ? now.row->m : 16;
     int i;
-    if (SMALL || !now.row->arch) return;
+    if (!now.row->arch) return;
     for (i = 0; i < 16; i++) {                         /* an odd number of columns of wide tiles, and an even one */
         gemm_case_t c = gemm_plain(up, IDS_ONE, 1, 2 * m + m / 2 + 1 - i % 2, i < 8 ? 328 : 392, 648);
         c.order = i / 2 % 4;
-        gemm_run(&c);
+        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 4; i++) {                          /* experts with two row blocks and three, in any order */
         gemm_case_t c = gemm_plain(up, IDS_RANDOM, 9, 9 * 2 * m, 392, 72);
         c.turn = i;
         c.batched = i == 3;
-        gemm_run(&c);
+        if (!LEAVE_OUT(i, 3)) gemm_run(&c);
     }
     for (i = 0; i < 6; i++) {                          /* one row block and two, the last half full or a row more */
         gemm_case_t c = gemm_plain(up, IDS_ONE, 3, i / 2 % 2 * m + m / 2 + i % 2, 328, i < 4 ? 648 : 136);
-        gemm_run(&c);
+        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
     }
 }
 /* Experts with one row block and a few rows more, which a tile may take along, or some too many. */
@@ -1042,7 +1030,7 @@ static void gemm_tails(int up)
     static const int more[] = { 1, 8, 9, 16, 17, 24, 25, 33 };
     const int m = now.row->m ? now.row->m : 16;
     int i;
-    if (SMALL || now.row->arch != 90 || m < 128) return;
+    if (now.row->arch != 90 || m < 128) return;
     for (i = 0; i < 3 * COUNT(more); i++) {            /* one expert, or three with as many rows */
         const int experts = i % 3 ? 3 : 1;
         gemm_case_t c = gemm_plain(up, IDS_SORTED, experts, experts * (m + more[i / 3]), gemm_size(i, 520),
@@ -1051,28 +1039,28 @@ static void gemm_tails(int up)
         c.turn = i, c.order = i % 4, c.batched = i % 5 == 4, c.bias = i / 2 % 2, c.bad = i % 7 == 6;
         if (up) c.act = MOEK_SILU + i % 11, c.layout = i / 3 % 4;
         if (now.row->quant != MOEK_BF16 && i % 2) c.dtype = MOEK_DTYPE_FP16;
-        gemm_run(&c);
+        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 12; i++) {                         /* tiles enough that none is cut in two; two blocks and a tail */
-        const int experts = i < 11 ? 40 : 20, rows = (i < 11 ? m : 2 * m) + more[i % COUNT(more)];
+        const int experts = (i < 11 ? 40 : 20) / (SMALL ? 8 : 1), rows = (i < 11 ? m : 2 * m) + more[i % COUNT(more)];
         gemm_case_t c = gemm_plain(up, IDS_SORTED, experts, experts * rows, up ? 136 : 264, 72);
         c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
         c.turn = i, c.order = i % 4, c.batched = i % 4 == 3, c.bias = i / 2 % 2, c.bad = i == 6;
         if (up) c.act = i < 8 ? MOEK_SILU : MOEK_SILU + i % 11, c.layout = i % 4;
-        gemm_run(&c);
+        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 6; i++) {                          /* some with tails, some without, some empty or of two blocks */
         const int slots = 9 * (m + 8 * (i - 2));
         gemm_case_t c = gemm_plain(up, i % 2 ? IDS_SKEWED : IDS_RANDOM, 9, slots, i < 3 ? 328 : 72, 392);
         c.turn = i;
-        gemm_run(&c);
+        if (!LEAVE_OUT(i, 3)) gemm_run(&c);
     }
 }
 /* More row blocks than a GPU has multiprocessors, all but a few of them short. */
 static void gemm_blocks(int up, int act, int layout, int turn)
 {
     gemm_case_t c = gemm_plain(up, IDS_SKEWED, 150, 600, 136, turn % 3 ? 72 : 264);
-    if (SMALL || !now.row->arch || now.row->m < 128) return;
+    if (LEAVE_OUT(turn, 13) || !now.row->arch || now.row->m < 128) return;
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 2;
     gemm_run(&c);
 }
@@ -1081,8 +1069,8 @@ static void gemm_blocks(int up, int act, int layout, int turn)
 static void gemm_many(int up, int kind, int topk, int batched, int turn)
 {
     const int n = now.row->m < 128 ? 136 : turn < 3 ? 264 : turn < 8 ? 520 : 392;
-    gemm_case_t c = gemm_plain(up, kind, 5, 4096 * topk, n, 72);
-    if (SMALL || !now.row->arch) return;
+    gemm_case_t c = gemm_plain(up, kind, 5, (SMALL ? 500 : 4096) * topk, n, 72);
+    if (LEAVE_OUT(turn, 2) || !now.row->arch) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
     if (turn >= 6) c.k = round_up(turn == 7 ? 1700 : 200, now.row->granule);        /* 1700: 14 or 27 steps */
     gemm_run(&c);
@@ -1299,6 +1287,9 @@ static void test_repack(void)
 static int multiprocessors(void)
 {
     int n = 1;
+#ifdef MOEK_EMU
+    n = EMU_RESIDENT;
+#endif
 #if MEM_CUDA
     mem_must(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
 #endif
@@ -1426,7 +1417,8 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
 static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                        int kind)
 {
-    layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
+    if (now.row->m == 4 || !LEAVE_OUT(turns++, 11))
+        layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
 }
 /* Rows with m = 4. */
 static void test_layer_few(void)
@@ -1451,7 +1443,7 @@ static void test_layer_few(void)
     /* Wide experts: in halves, whatever the format. */
     layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 1, 2, 7, round_up(136, now.row->granule), round_up(1100, now.row->granule),
                IDS_RANDOM);
-    if (SMALL) return;
+    if (multiprocessors() < 100) return;               /* they would not fit */
     /* Many experts; a k of many items; more than a block's threads in a row of x. */
     layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 4, 8, 1000, round_up(64, now.row->granule), round_up(64, now.row->granule),
                IDS_RANDOM);
@@ -1557,6 +1549,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     double *want;
     ref_distance off;
     int i, p, touched = 0;
+    if (LEAVE_OUT(turns++, 11)) return;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down), memset(&h, 0, sizeof h);
     if (rng_below(5) < 2) hidden = round_up(hidden, 128), inter = round_up(inter, 128);              /* also tiled */
     c.act = act, c.layout = layout, c.turn = turn, c.bias = rng_below(3) == 1;
@@ -1665,8 +1658,8 @@ static void test_mlp(void)
     mlp_case(1, MOEK_SILU, MOEK_UP_HALVES, 700, 1, 1000, round_up(72, now.row->granule),
              round_up(16, now.row->granule), IDS_RANDOM);
     for (i = 0; i < 2; i++)
-        mlp_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, 500 * now.row->m, 2, 3, now.row->granule, now.row->granule,
-                 IDS_EVEN);
+        mlp_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, (SMALL ? 60 : 500) * now.row->m, 2, 3, now.row->granule,
+                 now.row->granule, IDS_EVEN);
 }
 
 /* ---- all rows ---------------------------------------------------------------------------------------------------- */
@@ -1683,6 +1676,7 @@ static void test_row(const moek_kernel *row)
     memset(&now, 0, sizeof now);
     now.row = row;
     now.start = seconds();
+    turns = row->m / 8 + 3 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
     ref_products_error = row->arch == 90 && row->quant >= MOEK_FP8T ? ldexp(1.5, -12) : 0;     /* the most seen: 1.30 */
     switch (row->op) {
@@ -1720,8 +1714,5 @@ int main(int argc, char **argv)
     const moek_kernel *const rows = moek_kernels(&count);
     if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
     test_rows(rows, count, argc, argv);
-#ifdef MOEK_EMU
-    test_rows(more_rows, COUNT(more_rows), argc, argv);
-#endif
     return check_end();
 }

@@ -36,6 +36,9 @@ static MOEK_UNUSED void *moek_driver_function_(const char *name)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((early) ? moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, &(args)) \
              : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
+/* The same, in clusters of two. */
+#define MOEK_LAUNCH_PAIRS_(kernel, grid, threads, shared, stream, early, args) \
+    moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), (early), 2, &(args))
 /* Is this device's code of sm_90 or later?  Older code does not wait for the kernel ahead (moek_grid_wait_). */
 static MOEK_UNUSED int moek_code_waits_(void)
 {
@@ -179,6 +182,9 @@ MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
 /* The block's dynamic shared memory. */
 #define MOEK_SHARED_(type, name) \
     extern __shared__ __align__(128) unsigned char moek_shared_[]; type *const name = (type *)moek_shared_
+/* The same, of bytes, aligned to 1024. */
+#define MOEK_SHARED_1024_(name) \
+    extern __shared__ __align__(1024) unsigned char moek_shared_1024_[]; unsigned char *const name = moek_shared_1024_
 
 /* 16 bytes of memory, aligned to 16. */
 MOEK_DEVICE moek_words_ moek_load_words_(const void *shared)
@@ -339,8 +345,12 @@ MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
 MOEK_FN void moek_prefetch_(const void *p) { (void)p; }
 MOEK_FN const void *moek_now_(const void *p) { return p; }
-MOEK_FN unsigned moek_multiprocessors_(void) { return 1; }            /* blocks run one after another: none may wait */
-MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks) { *count += blocks; }
+MOEK_FN unsigned moek_multiprocessors_(void) { return EMU_RESIDENT; }
+MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks)
+{
+    const unsigned long long all = ((*count)++ / blocks + 1) * blocks;
+    while (*(volatile unsigned long long *)count < all) emu_let_others(EMU_POLLS);
+}
 MOEK_FN int moek_turn_(unsigned long long *count, unsigned blocks) { return (int)((*count)++ / blocks & 1); }
 MOEK_FN moek_words_ moek_load_words_(const void *shared) { moek_words_ r; memcpy(&r, shared, 16); return r; }
 MOEK_FN void moek_ldmatrix4_(uint32_t r[4], const void *shared)
@@ -371,7 +381,11 @@ MOEK_FN void moek_from_t2_(float f[2], uint32_t two, int dtype)
 MOEK_FN uint32_t moek_to_e4m3x2_(float lo, float hi) { return moek_to_e4m3_(lo) | (uint32_t)moek_to_e4m3_(hi) << 8; }
 MOEK_FN void moek_store_words_(void *to, moek_words_ v) { memcpy(to, &v, 16); }
 MOEK_FN moek_words_ moek_load_once_(const void *global) { return moek_load_words_(global); }
-MOEK_FN moek_words_ moek_load_relaxed_(const void *global) { return moek_load_words_(global); }
+MOEK_FN moek_words_ moek_load_relaxed_(const void *global)
+{
+    emu_let_others(EMU_POLLS);
+    return moek_load_words_(global);
+}
 MOEK_FN void moek_store_relaxed_(uint16_t *global, uint16_t t) { *global = t; }
 MOEK_FN uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
 {

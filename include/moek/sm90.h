@@ -4,7 +4,9 @@
 #ifndef MOEK_SM90_H
 #define MOEK_SM90_H
 #include "device.h"
+#ifndef MOEK_EMU
 #include <cuda.h>
+#endif
 
 /* ---- TMA: the weights as a tensor of five dimensions, so that a box never reaches into another expert ------------ */
 
@@ -76,6 +78,7 @@ static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_
 enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
 
 #ifdef MOEK_SM90_CODE_
+#ifndef MOEK_EMU                                      /* tests/emu_sm90.h has them, too */
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 /* A box of a map of weights -> shared memory (aligned to 1024); `bar` counts the bytes.  second, third: where it begins
@@ -87,19 +90,6 @@ MOEK_DEVICE void moek_tma_once_(void *to, const CUtensorMap *map, uint64_t *bar,
                  "[%0], [%1, {%3, %7, %4, %5, %6}], [%2], %8;\n"
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)),
                     "r"(k), "r"(second), "r"(third), "r"(expert), "r"(0), "l"(policy) : "memory");
-}
-/* Where a step of k (128 bytes, `per` elements) of expert e begins in a map of weights: k, and its expert. */
-MOEK_DEVICE int2 moek_tma_step_(const moek_gemm_args *a, int per, int step, int e)
-{
-    return make_int2(a->tiled ? 0 : step * per, a->tiled ? e * (a->k / per) + step : e);
-}
-/* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
- * 128 bytes. */
-MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
-                                   const moek_gemm_args *a, int per, int step, int j0, int e)
-{
-    const int2 at = moek_tma_step_(a, per, step, e);
-    moek_tma_once_(to, map, bar, policy, at.x, 0, j0 / 8, at.y);
 }
 /* Of a map not by_8, weights that several row blocks read: no hint to L2.  Then: to both blocks of a
  * cluster, at the same place in each, where each one's `bar` counts the bytes. */
@@ -164,12 +154,6 @@ MOEK_DEVICE void moek_mbar_arrive_(uint64_t *bar)
 {
     asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n"
                  :: "r"(moek_shared_address_(bar)) : "memory");
-}
-/* One arrival for the whole warp, after all its lanes came by. */
-MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) moek_mbar_arrive_(bar);
 }
 /* The same barrier of both blocks of a cluster, or only this block's: `at` as moek_pair_address_ of that barrier says,
  * or of one before it in memory, so many bytes on. */
@@ -244,6 +228,11 @@ MOEK_DEVICE uint64_t moek_wgmma_operand_(const void *p)
 MOEK_DEVICE void moek_wgmma_fence_(void) { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 MOEK_DEVICE void moek_wgmma_commit_(void) { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 #define moek_wgmma_wait_(n) asm volatile("wgmma.wait_group.sync.aligned %0;\n" :: "n"(n) : "memory")
+/* A wgmma of 64 x n and 32 bytes of k, where `registers` are its sums and operands, and number `add` (0: d = a * b,
+ * else d += a * b) comes behind them. */
+#define moek_wgmma_(n, kind, registers, add, ...) \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n kind " " registers ";\n}\n" : __VA_ARGS__)
 
 #define moek_registers_more_(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" :: "n"(n))
 #define moek_registers_less_(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" :: "n"(n))
@@ -257,6 +246,119 @@ MOEK_DEVICE void moek_named_wait_(int id, int threads)
 MOEK_DEVICE void moek_named_arrive_(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
+}
+
+/* ---- registers, matrices, flags, addresses ----------------------------------------------------------------------- */
+
+/* Floats that are in their registers here: the compiler moves nothing of them past this. */
+#define moek_keep_(x) asm volatile("" : "+f"(x))
+#define moek_keep_4_(a, b, c, d) asm volatile("" : "+f"(a), "+f"(b), "+f"(c), "+f"(d))
+
+MOEK_DEVICE float moek_ex2_(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
+MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(two));
+    return r;
+}
+
+/* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
+MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
+                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+/* Two, each transposed: a row of `shared` gets a column. */
+MOEK_DEVICE void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n"
+                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1) : "memory");
+}
+
+/* Counts between blocks of a launch, all of which are resident: what it is; one more, after all that this thread knows
+ * of was written. */
+MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
+{
+    int have;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(have) : "l"(flag) : "memory");
+    return have;
+}
+MOEK_DEVICE void moek_flag_add_(int32_t *flag)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
+}
+MOEK_DEVICE int moek_flag_next_(int32_t *flag)     /* also: how many there were before */
+{
+    int had;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(had) : "l"(flag) : "memory");
+    return had;
+}
+
+/* p + n * bytes, in one instruction where it stands: the compiler would keep 64 bits for each of many n. */
+MOEK_DEVICE const void *moek_at_(const void *p, uint32_t n, uint32_t bytes)
+{
+    uint64_t r;
+    asm("mad.wide.u32 %0, %1, %2, %3;\n" : "=l"(r) : "r"(n), "r"(bytes), "l"((uint64_t)p));
+    return (const void *)r;
+}
+/* n, reckoned where it stands: the compiler would keep what follows from it in registers, through a loop that needs
+ * them all. */
+MOEK_DEVICE int moek_here_(int n)
+{
+    asm volatile("" : "+r"(n));
+    return n;
+}
+/* Floats at an address in shared memory, loaded where it stands in the program.  (By a pointer, the compiler may find
+ * the address anew, and wait for it between two wgmma.) */
+MOEK_DEVICE float moek_shared_float_(uint32_t at)
+{
+    float f;
+    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(f) : "r"(at) : "memory");
+    return f;
+}
+MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
+{
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(f[0]), "=f"(f[1]) : "r"(at) : "memory");
+}
+#endif
+
+/* ---- of these ---------------------------------------------------------------------------------------------------- */
+
+/* Where a step of k (128 bytes, `per` elements) of expert e begins in a map of weights: k, and its expert. */
+MOEK_DEVICE int2 moek_tma_step_(const moek_gemm_args *a, int per, int step, int e)
+{
+    return make_int2(a->tiled ? 0 : step * per, a->tiled ? e * (a->k / per) + step : e);
+}
+/* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
+ * 128 bytes. */
+MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
+                                   const moek_gemm_args *a, int per, int step, int j0, int e)
+{
+    const int2 at = moek_tma_step_(a, per, step, e);
+    moek_tma_once_(to, map, bar, policy, at.x, 0, j0 / 8, at.y);
+}
+/* One arrival for the whole warp, after all its lanes came by. */
+MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) moek_mbar_arrive_(bar);
+}
+/* An operand that is the same in all lanes, so that the compiler knows it, too: it then reckons with it in uniform
+ * registers, where wgmma wants it. */
+MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)
+{
+    return (operand & 0xffffffff00000000ull) | __shfl_sync(0xffffffff, (uint32_t)operand, 0);
+}
+/* Until there are n. */
+MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
+{
+    while (moek_flag_read_(flag) < n) continue;
 }
 
 /* ---- the schedule ------------------------------------------------------------------------------------------------ */
@@ -462,11 +564,11 @@ MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int 
     #pragma unroll
     for (i = 0; i < n; i += 2) {
         float a, b, r;
-        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(a) : "f"(g[i] * -1.44269504f));
-        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(b) : "f"(g[i + 1] * -1.44269504f));
+        a = moek_ex2_(g[i] * -1.44269504f);
+        b = moek_ex2_(g[i + 1] * -1.44269504f);
         a += 1;
         b += 1;
-        asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(a * b));
+        r = moek_about_one_over_(a * b);
         if (i % 4) fine_too &= a * b < 1e37f;      /* else the product is too large for a float, or one is NaN */
         else fine &= a * b < 1e37f;
         e[i] = g[i] * (r * b) * u[i];
@@ -499,11 +601,11 @@ MOEK_DEVICE void moek_fast_pairs_(float *a, float *b, int n)
     for (i = 0; i < n; i++) {
         const int at = i / 2 * 4 + i % 2;
         float e, f, r;
-        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(a[at] * -1.44269504f));
-        asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(f) : "f"(b[at] * -1.44269504f));
+        e = moek_ex2_(a[at] * -1.44269504f);
+        f = moek_ex2_(b[at] * -1.44269504f);
         e += 1;
         f += 1;
-        asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(e * f));
+        r = moek_about_one_over_(e * f);
         if (!(e * f < 1e37f)) redo |= 1u << i;     /* the product is too large for a float, or one is NaN */
         y[i] = a[at] * (r * f) * a[at + 2];
         z[i] = b[at] * (r * e) * b[at + 2];
@@ -523,80 +625,5 @@ MOEK_DEVICE void moek_fast_pairs_(float *a, float *b, int n)
     }
 }
 
-/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
-MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
-{
-    uint32_t r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(two));
-    return r;
-}
-
-/* Counts between blocks of a launch, all of which are resident: what it is; one more, after all that this thread knows
- * of was written; wait until there are n. */
-MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
-{
-    int have;
-    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(have) : "l"(flag) : "memory");
-    return have;
-}
-MOEK_DEVICE void moek_flag_add_(int32_t *flag)
-{
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
-}
-MOEK_DEVICE int moek_flag_next_(int32_t *flag)     /* also: how many there were before */
-{
-    int had;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(had) : "l"(flag) : "memory");
-    return had;
-}
-MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
-{
-    while (moek_flag_read_(flag) < n) continue;
-}
-
-/* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
-MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
-                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
-}
-/* Two, each transposed: a row of `shared` gets a column. */
-MOEK_DEVICE void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n"
-                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1) : "memory");
-}
-/* p + n * bytes, in one instruction where it stands: the compiler would keep 64 bits for each of many n. */
-MOEK_DEVICE const void *moek_at_(const void *p, uint32_t n, uint32_t bytes)
-{
-    uint64_t r;
-    asm("mad.wide.u32 %0, %1, %2, %3;\n" : "=l"(r) : "r"(n), "r"(bytes), "l"((uint64_t)p));
-    return (const void *)r;
-}
-/* n, reckoned where it stands: the compiler would keep what follows from it in registers, through a loop that needs
- * them all. */
-MOEK_DEVICE int moek_here_(int n)
-{
-    asm volatile("" : "+r"(n));
-    return n;
-}
-/* An operand that is the same in all lanes, so that the compiler knows it, too: it then reckons with it in uniform
- * registers, where wgmma wants it. */
-MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)
-{
-    return (operand & 0xffffffff00000000ull) | __shfl_sync(0xffffffff, (uint32_t)operand, 0);
-}
-/* Floats at an address in shared memory, loaded where it stands in the program.  (By a pointer, the compiler may find
- * the address anew, and wait for it between two wgmma.) */
-MOEK_DEVICE float moek_shared_float_(uint32_t at)
-{
-    float f;
-    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(f) : "r"(at) : "memory");
-    return f;
-}
-MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
-{
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(f[0]), "=f"(f[1]) : "r"(at) : "memory");
-}
 #endif
 #endif

@@ -1,0 +1,478 @@
+/* emu_sm90.h -- what the emulator (emu.h) knows of Hopper: stands in for the PTX of moek/sm90.h.
+ *
+ * What a GPU does by itself happens late, at a moment that differs from run to run (moek_emu_seed), so that a wait that
+ * is missing shows: a copy by TMA or a counted cp.async lands some rounds after it was asked for, one after another
+ * where several are on their way; wgmma reads shared memory and writes its sums at the wait for it, no sooner.  Until
+ * then what it will write is poison (NaN).  Generic and asynchronous writes are in one order here: a proxy fence that
+ * is missing does not show.
+ * It stops with a sentence at a barrier that gets more arrivals than it counts or was never made, a copy to where it
+ * may not go, operands that are not aligned, lanes of a warp that differ in theirs, a block that ends before its copies
+ * have landed. */
+#ifndef EMU_SM90_H
+#define EMU_SM90_H
+#ifndef EMU_H
+#error "emu.h includes this"
+#endif
+
+static __attribute__((unused)) uint64_t moek_emu_seed = 1;
+EMU_FN unsigned emu_random(unsigned below)
+{
+    moek_emu_seed = moek_emu_seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(moek_emu_seed >> 33) % below;
+}
+
+/* ---- what is on its way ------------------------------------------------------------------------------------------ */
+
+struct emu_happening { int block, thread; std::function<void()> happens; };
+typedef std::multimap<uint64_t, emu_happening> emu_happenings;        /* by the round in which it happens */
+static emu_happenings emu_on_way;
+static uint64_t emu_round;
+/* This one, now: the one behind it. */
+EMU_FN emu_happenings::iterator emu_happen(emu_happenings::iterator i)
+{
+    int k, alive = 0;
+    emu_enter(i->second.block);
+    for (k = 0; k < emu_count; k++) alive += emu_fibres[k].state != EMU_DONE;
+    if (!alive) emu_die("the block ended before its copies had landed");
+    i->second.happens();
+    return emu_on_way.erase(i);
+}
+EMU_FN int emu_happens_later(int nothing_runs)
+{
+    const size_t before = emu_on_way.size();
+    emu_round++;
+    while (!emu_on_way.empty() && (nothing_runs || emu_on_way.begin()->first <= emu_round)) {
+        emu_happen(emu_on_way.begin());
+        nothing_runs = 0;
+    }
+    return emu_on_way.size() != before;
+}
+/* thread: one that may wait for it. */
+EMU_FN void emu_add_later(std::function<void()> happens, int thread = -1)
+{
+    const emu_happening h = { emu_here, thread, happens };
+    emu_later = emu_happens_later;
+    emu_on_way.insert(std::make_pair(emu_round + 1 + emu_random(12), h));
+}
+
+/* ---- mbarrier ---------------------------------------------------------------------------------------------------- */
+
+/* In its 8 bytes: bytes that are still to come, arrivals too, of how many, and which phase it is in. */
+struct emu_mbar { int32_t bytes; uint16_t left, of : 15, phase : 1; };
+static_assert(sizeof(emu_mbar) == 8, "an mbarrier has 8 bytes");
+EMU_FN emu_mbar *emu_mbar_at(const void *bar)
+{
+    emu_mbar *const b = (emu_mbar *)(uintptr_t)bar;
+    if ((uintptr_t)bar % 8 || b->left > b->of || !b->of) emu_die("not an mbarrier");
+    return b;
+}
+EMU_FN int emu_mbar_ended(const uint64_t *bar, uint32_t parity) { return emu_mbar_at(bar)->phase != parity % 2; }
+EMU_FN void emu_mbar_count(void *bar, int arrivals, int bytes)
+{
+    emu_mbar *const b = emu_mbar_at(bar);
+    b->bytes += bytes;
+    if (arrivals > b->left) emu_die("more arrivals than the mbarrier counts");
+    if (b->bytes >= 1 << 20 || b->bytes <= -(1 << 20)) emu_die("more bytes than an mbarrier can count");
+    b->left = (uint16_t)(b->left - arrivals);
+    if (b->left || b->bytes) return;
+    b->left = b->of;
+    b->phase ^= 1;
+    emu_moves++;
+}
+EMU_FN void moek_mbar_init_(uint64_t *bar, int arrivals)
+{
+    emu_mbar b = { 0, (uint16_t)arrivals, (uint16_t)arrivals, 0 };
+    if (arrivals < 1 || arrivals > 32767) emu_die("an mbarrier of so many arrivals");
+    memcpy(bar, &b, 8);
+}
+EMU_FN void moek_mbar_init_fence_(void) {}
+EMU_FN void moek_mbar_arrive_(uint64_t *bar) { emu_mbar_count(bar, 1, 0); }
+EMU_FN void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
+{
+    emu_mbar_count(bar, 0, bytes);
+    emu_mbar_count(bar, 1, 0);
+}
+EMU_FN void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    emu_mbarrier_ended = emu_mbar_ended;
+    if (emu_mbar_ended(bar, parity)) return;
+    me->state = EMU_AT_MBARRIER, me->mbarrier = bar, me->parity = parity;
+    emu_yield();
+}
+EMU_FN void moek_mbar_arrive_copied_(uint64_t *bar)
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    const std::vector<emu_copy> copies(me->copies, me->copies + me->copies_count);
+    me->copies_count = 0;
+    emu_add_later([=] {
+        for (const emu_copy &c : copies) emu_land(&c);
+        emu_mbar_count(bar, 1, 0);
+    }, emu_now);
+}
+/* Those of a thread, now: it waits for them. */
+EMU_FN void emu_land_counted(int thread)
+{
+    for (emu_happenings::iterator i = emu_on_way.begin(); i != emu_on_way.end();)
+        i = i->second.block == emu_here && i->second.thread == thread ? emu_happen(i) : std::next(i);
+}
+EMU_FN void moek_proxy_fence_(void) {}
+
+/* ---- shared memory by number: a byte of a block's; above bit 24, which block of the cluster ---------------------- */
+
+EMU_FN uint32_t emu_rank(void) { return blockIdx.x % 2; }
+EMU_FN uint32_t moek_shared_address_(const void *p)
+{
+    const ptrdiff_t at = (const char *)p - emu_shared;
+    if (at < 0 || at >= EMU_SHARED) emu_die("the address of what is not in dynamic shared memory");
+    return (uint32_t)at;
+}
+/* Of a cluster of two: where `at` lies in block `rank`. */
+EMU_FN char *emu_in_cluster(uint32_t at, uint32_t rank)
+{
+    const int block = emu_here / 2 * 2 + (int)rank;
+    if (block >= emu_here_count) emu_die("a block of a cluster that is not there");
+    return emu_residents[block].shared + at;
+}
+EMU_FN uint32_t moek_pair_address_(uint64_t *bar, int pairs)
+{
+    return moek_shared_address_(bar) | (pairs ? threadIdx.x % 2 : emu_rank()) << 24;
+}
+EMU_FN void moek_mbar_arrive_pair_(uint32_t at, int pairs)
+{
+    emu_meet(EMU_SYNCWARP, 0xffffffff, __LINE__);
+    if ((int)(threadIdx.x % 32) <= pairs) emu_mbar_count(emu_in_cluster(at & 0xffffff, at >> 24), 1, 0);
+}
+EMU_FN void moek_give_(int32_t *to, int32_t x, uint64_t *bar)
+{
+    char *const there = emu_in_cluster(moek_shared_address_(to), emu_rank() ^ 1);
+    char *const counter = emu_in_cluster(moek_shared_address_(bar), emu_rank() ^ 1);
+    emu_add_later([=] { memcpy(there, &x, 4); emu_mbar_count(counter, 0, -4); });
+}
+EMU_FN void moek_cluster_meet_(void)
+{
+    const int first = emu_here / 2 * 2;
+    int i, k;
+    emu_fibres[emu_now].state = EMU_AT_CLUSTER;
+    for (k = first; k < first + 2 && k < emu_here_count; k++)
+        for (i = 0; i < emu_count; i++)
+            if (emu_residents[k].fibres[i].state != EMU_AT_CLUSTER) { emu_yield(); return; }
+    for (k = first; k < first + 2 && k < emu_here_count; k++)
+        for (i = 0; i < emu_count; i++) emu_residents[k].fibres[i].state = EMU_RUNS;
+    emu_moves++;
+}
+EMU_FN void emu_bar(int id, int threads, int waits)
+{
+    emu_fibre *const me = &emu_fibres[emu_now];
+    int *const arrived = &emu_residents[emu_here].arrived[id & 15];
+    int i;
+    if (id < 1 || id > 15 || threads % 32 || threads > emu_count) emu_die("bar.sync: a wrong number");
+    if (++*arrived < threads) {
+        if (!waits) return;
+        me->state = EMU_AT_BAR, me->bar = id;
+        emu_yield();
+        return;
+    }
+    *arrived = 0;
+    emu_moves++;
+    for (i = 0; i < emu_count; i++)
+        if (emu_fibres[i].state == EMU_AT_BAR && emu_fibres[i].bar == id) emu_fibres[i].state = EMU_RUNS;
+}
+EMU_FN void moek_named_wait_(int id, int threads) { emu_bar(id, threads, 1); }
+EMU_FN void moek_named_arrive_(int id, int threads) { emu_bar(id, threads, 0); }
+
+/* ---- TMA --------------------------------------------------------------------------------------------------------- */
+
+struct __align__(64) CUtensorMap { uint64_t opaque[16]; };
+struct emu_map { const char *base; uint64_t stride[5]; uint32_t size[5]; uint16_t box[5], element, rank; };
+static_assert(sizeof(emu_map) <= sizeof(CUtensorMap), "a map has 128 bytes");
+
+enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16 };
+enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
+enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
+enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+typedef uint32_t cuuint32_t;
+typedef uint64_t cuuint64_t;
+/* As the driver does, it refuses what the manual of cuTensorMapEncodeTiled does not allow. */
+EMU_FN CUresult emu_encode_tiled(CUtensorMap *to, CUtensorMapDataType type, cuuint32_t rank, void *base,
+                                 const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *box,
+                                 const cuuint32_t *step, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+{
+    emu_map m;
+    uint64_t bytes;
+    cuuint32_t i;
+    memset(&m, 0, sizeof m);
+    m.base = (const char *)base, m.rank = (uint16_t)rank;
+    m.element = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2;
+    if (rank < 1 || rank > 5 || (uintptr_t)base % 16 || box[0] * m.element % 16 || box[0] * m.element > 128)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (i = 0, bytes = m.element; i < rank; i++) {
+        if (!size[i] || size[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 || step[i] != 1)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (i && (stride[i - 1] % 16 || stride[i - 1] >= (uint64_t)1 << 40)) return CUDA_ERROR_INVALID_VALUE;
+        m.size[i] = (uint32_t)size[i], m.box[i] = (uint16_t)box[i];
+        m.stride[i] = i ? stride[i - 1] : m.element;
+        bytes *= box[i];
+    }
+    if (bytes > EMU_SHARED) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(to, &m, sizeof m);
+    return CUDA_SUCCESS;
+}
+#ifndef MOEK_EMU_CUDA                                  /* emu_cuda.h has a driver of its own */
+EMU_FN void *moek_driver_function_(const char *name)
+{
+    return strcmp(name, "cuTensorMapEncodeTiled") ? NULL : (void *)emu_encode_tiled;
+}
+#endif
+
+/* A place in shared memory, swizzled: bits 4 to 6 of it by bits 7 to 9. */
+EMU_FN uint32_t emu_swizzled(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }
+EMU_FN size_t emu_box_bytes(const emu_map *m)
+{
+    size_t bytes = m->element;
+    for (int i = 0; i < m->rank; i++) bytes *= m->box[i];
+    return bytes;
+}
+/* A box from there on, 16 bytes at a time, to byte `to` of `shared`.  0 lies outside. */
+EMU_FN void emu_box(const emu_map *m, const int *at, char *shared, uint32_t to)
+{
+    const int elements = 16 / m->element, words = m->box[0] / elements;
+    const uint32_t all = (uint32_t)(emu_box_bytes(m) / 16);
+    for (uint32_t i = 0; i < all; i++) {
+        const char *from = m->base;
+        uint32_t rest = i / (uint32_t)words;
+        int64_t x = at[0] + (int64_t)(i % (uint32_t)words) * elements;
+        int e, d, outside = 0;
+        char word[16];
+        memset(word, 0, 16);
+        for (d = 1; d < m->rank; d++) {
+            const int64_t y = at[d] + (int64_t)(rest % m->box[d]);
+            rest /= m->box[d];
+            if (y < 0 || y >= (int64_t)m->size[d]) outside = 1;
+            else from += y * (int64_t)m->stride[d];
+        }
+        for (e = 0; e < elements && !outside; e++, x++)
+            if (x >= 0 && x < (int64_t)m->size[0])
+                memcpy(word + e * m->element, from + x * m->element, m->element);
+        memcpy(shared + emu_swizzled(to + 16 * i), word, 16);
+    }
+}
+EMU_FN void emu_tma(void *to, const CUtensorMap *map, uint64_t *bar, int rank, int both, const int *at)
+{
+    emu_map m;
+    const uint32_t there = moek_shared_address_(to), counter = moek_shared_address_(bar);
+    const std::vector<int> from(at, at + rank);
+    uint32_t block;
+    memcpy(&m, map, sizeof m);
+    if (m.rank != rank) emu_die("TMA: a map of other dimensions");
+    if (there % 128 || there + emu_box_bytes(&m) > EMU_SHARED) emu_die("TMA: to where it may not go");
+    for (block = both ? 0 : emu_rank(); block < 2 && (both || block == emu_rank()); block++) {
+        char *const mine = both ? emu_in_cluster(0, block) : emu_shared;
+        memset(mine + there, EMU_POISON, emu_box_bytes(&m));
+        emu_add_later([=] {
+            emu_box(&m, from.data(), mine, there);
+            emu_mbar_count(mine + counter, 0, -(int)emu_box_bytes(&m));
+        });
+    }
+}
+EMU_FN void moek_tma_once_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t, int k, int second, int third,
+                           int expert)
+{
+    const int at[5] = { k, 0, second, third, expert };
+    emu_tma(to, map, bar, 5, 0, at);
+}
+EMU_FN void moek_tma_shared_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int group, int expert)
+{
+    const int at[5] = { k, 0, group, 0, expert };
+    emu_tma(to, map, bar, 5, 0, at);
+}
+EMU_FN void moek_tma_both_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int group, int expert)
+{
+    const int at[5] = { k, 0, group, 0, expert };
+    emu_tma(to, map, bar, 5, 1, at);
+}
+EMU_FN void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar, int k, int row)
+{
+    const int at[2] = { k, row };
+    emu_tma(to, map, bar, 2, 0, at);
+}
+EMU_FN void moek_tma_prefetch_map_(const CUtensorMap *) {}
+EMU_FN uint64_t moek_evict_first_(void) { return 0; }
+EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
+
+/* ---- wgmma ------------------------------------------------------------------------------------------------------- */
+
+enum { EMU_E4M3, EMU_BF16, EMU_FP16 };
+/* before: the sums it begins with, unless an earlier one of the same thread is to leave them. */
+struct emu_wgmma { float *d; uint64_t a, b; int n, kind, add, group, first; float before[128]; };
+
+EMU_FN uint64_t moek_wgmma_operand_(const void *p) { return moek_shared_address_(p) >> 4 | (uint64_t)64 << 32; }
+EMU_FN void moek_wgmma_fence_(void) {}
+EMU_FN void moek_wgmma_commit_(void) { emu_fibres[emu_now].wgmma_groups++; }
+EMU_FN void emu_wgmma_issue(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
+{
+    enum { MOST = 64 };
+    emu_fibre *const me = &emu_fibres[emu_now];
+    emu_wgmma *op;
+    int i;
+    if (!me->wgmmas) me->wgmmas = (emu_wgmma *)malloc(MOST * sizeof *me->wgmmas);
+    if (!me->wgmmas || me->wgmmas_count == MOST) emu_die("more than 64 wgmma on their way");
+    op = &me->wgmmas[me->wgmmas_count++];
+    op->d = d, op->a = a, op->b = b, op->n = n, op->add = add, op->group = me->wgmma_groups, op->first = 1;
+    op->kind = strstr(kind, "e4m3") ? EMU_E4M3 : strstr(kind, "bf16") ? EMU_BF16 : EMU_FP16;
+    for (i = 0; i + 1 < me->wgmmas_count; i++) if (me->wgmmas[i].d == d) op->first = 0;
+    if (!op->first) return;
+    memcpy(op->before, d, (size_t)n / 2 * 4);
+    memset(d, 0xff, (size_t)n / 2 * 4);
+}
+/* rows of 32 bytes of k from `operand` on -> to[k][pitch] */
+EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, int rows, int kind)
+{
+    static float of_e4m3[256];
+    const uint32_t from = (uint32_t)operand << 4;
+    if (operand >> 32 != 64) emu_die("wgmma: an operand that is none");
+    if (!of_e4m3[1])
+        for (int i = 0; i < 256; i++) {
+            const int e = i >> 3 & 15, m = i & 7;
+            const double v = (i & 127) == 127 ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+            of_e4m3[i] = (float)(i & 128 ? -v : v);
+        }
+    for (int r = 0; r < rows; r++) {
+        const int row = first + r;
+        const uint32_t at = emu_swizzled(from + (uint32_t)(row / 8 * 1024 + row % 8 * 128));
+        const uint32_t next = emu_swizzled(from + (uint32_t)(row / 8 * 1024 + row % 8 * 128 + 16));
+        unsigned char bytes[32];
+        uint16_t t;
+        if (at + 16 > EMU_SHARED || next + 16 > EMU_SHARED) emu_die("wgmma: an operand outside of shared memory");
+        memcpy(bytes, emu_shared + at, 16);
+        memcpy(bytes + 16, emu_shared + next, 16);
+        if (kind == EMU_E4M3)
+            for (int k = 0; k < 32; k++) to[k * pitch + r] = of_e4m3[bytes[k]];
+        else
+            for (int k = 0; k < 16; k++) {
+                memcpy(&t, bytes + 2 * k, 2);
+                to[k * pitch + r] = emu_half(kind == EMU_BF16 ? EMU_MMA_BF16 : EMU_MMA_FP16, t);
+            }
+    }
+}
+/* 16 of the 64 rows, by one warp. */
+typedef float emu_4 __attribute__((vector_size(16)));
+EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
+{
+    const emu_wgmma *const op = &warp[0].wgmmas[which];
+    const int first = (int)((warp - emu_fibres) / 32 % 4) * 16, steps = op->kind == EMU_E4M3 ? 32 : 16;
+    static __align__(16) float a[32][16], b[32][256];
+    for (int lane = 0; lane < 32; lane++) {
+        const emu_wgmma *const other = &warp[lane].wgmmas[which];
+        if (warp[lane].wgmmas_count != warp[0].wgmmas_count || other->a != op->a || other->b != op->b ||
+            other->n != op->n || other->add != op->add || other->group != op->group)
+            emu_die("wgmma: lanes of a warp differ");
+        if (other->first) memcpy(other->d, other->before, (size_t)op->n / 2 * 4);
+    }
+    emu_wgmma_load(a[0], 16, op->a, first, 16, op->kind);
+    emu_wgmma_load(b[0], 256, op->b, 0, op->n, op->kind);
+    for (int r = 0; r < 16; r++) {
+        const emu_fibre *const lanes = warp + r % 8 * 4;               /* of this row: two columns of 8 each */
+        for (int c = 0; c < op->n; c += 8) {
+            float *d[4];
+            emu_4 low = {0}, high = {0};
+            for (int i = 0; i < 4; i++) d[i] = lanes[i].wgmmas[which].d + c / 2 + r / 8 * 2;
+            if (op->add) {
+                low = (emu_4){ d[0][0], d[0][1], d[1][0], d[1][1] };
+                high = (emu_4){ d[2][0], d[2][1], d[3][0], d[3][1] };
+            }
+            for (int k = 0; k < steps; k++) {
+                low += *(const emu_4 *)&b[k][c] * a[k][r];
+                high += *(const emu_4 *)&b[k][c + 4] * a[k][r];
+            }
+            for (int i = 0; i < 2; i++) {
+                d[0][i] = low[i], d[1][i] = low[2 + i];
+                d[2][i] = high[i], d[3][i] = high[2 + i];
+            }
+        }
+    }
+}
+EMU_FN void emu_wgmma_work(emu_fibre *warp)
+{
+    const int until = warp[0].wgmma_groups - (int)warp[0].value;       /* groups before it are waited for */
+    int done = 0, lane;
+    while (done < warp[0].wgmmas_count && warp[0].wgmmas[done].group < until) emu_wgmma_one(warp, done++);
+    if (!done) return;
+    for (lane = 0; lane < 32; lane++) {
+        emu_fibre *const f = &warp[lane];
+        int i;
+        f->wgmmas_count -= done;
+        memmove(f->wgmmas, f->wgmmas + done, (size_t)f->wgmmas_count * sizeof *f->wgmmas);
+        for (i = 0; i < f->wgmmas_count; i++) {        /* what an earlier one left is no longer on its way */
+            int j, earlier = 0;
+            for (j = 0; j < i; j++) earlier |= f->wgmmas[j].d == f->wgmmas[i].d;
+            if (earlier || f->wgmmas[i].first) continue;
+            f->wgmmas[i].first = 1;
+            memcpy(f->wgmmas[i].before, f->wgmmas[i].d, (size_t)f->wgmmas[i].n / 2 * 4);
+            memset(f->wgmmas[i].d, 0xff, (size_t)f->wgmmas[i].n / 2 * 4);
+        }
+    }
+}
+EMU_FN void emu_wgmma_wait(int n, int line)
+{
+    int rounds;                                        /* others may be much faster */
+    if (emu_now % 32 == 0 && emu_random(4) == 0)
+        for (rounds = emu_random(16); rounds > 0; rounds--) emu_let_others(EMU_PAUSES);
+    emu_fibres[emu_now].value = (uint64_t)n;
+    emu_meet(EMU_WGMMA, 0xffffffff, line);
+}
+#define moek_wgmma_wait_(n) emu_wgmma_wait((n), __LINE__)
+/* In place of the instruction, in functions that have d, a, b, add. */
+#define moek_wgmma_(n, kind, ...) emu_wgmma_issue(d, n, kind, a, b, add)
+
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
+
+#define moek_registers_more_(n) ((void)0)
+#define moek_registers_less_(n) ((void)0)
+#define moek_keep_(x) ((void)0)
+#define moek_keep_4_(a, b, c, d) ((void)0)
+EMU_FN float moek_ex2_(float x) { return exp2f(x); }
+EMU_FN uint32_t moek_transpose_(uint32_t two)
+{
+    const int lane = emu_now % 32, g = lane / 4, q = lane % 4;
+    const uint32_t low = __shfl_sync(0xffffffff, two, 8 * q + g / 2);
+    const uint32_t high = __shfl_sync(0xffffffff, two, 8 * q + 4 + g / 2);
+    return (low >> 16 * (g % 2) & 0xffff) | (high >> 16 * (g % 2) << 16);
+}
+/* Lane 8 i + r points to row r of matrix i. */
+EMU_FN void emu_stmatrix(void *shared, const uint32_t *r, int n, int transposed)
+{
+    const int lane = emu_now % 32;
+    int i;
+    if (lane < 8 * n && (uintptr_t)shared % 16) emu_die("stmatrix: not aligned");
+    for (i = 0; i < n; i++) {
+        const uint32_t two = transposed ? moek_transpose_(r[i]) : r[i];
+        const uintptr_t row = __shfl_sync(0xffffffff, (uintptr_t)shared, 8 * i + lane / 4);
+        memcpy((char *)row + lane % 4 * 4, &two, 4);
+    }
+}
+EMU_FN void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    const uint32_t r[4] = { r0, r1, r2, r3 };
+    emu_stmatrix(shared, r, 4, 0);
+}
+EMU_FN void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
+{
+    const uint32_t r[2] = { r0, r1 };
+    emu_stmatrix(shared, r, 2, 1);
+}
+EMU_FN int moek_flag_read_(const int32_t *flag)
+{
+    emu_let_others(EMU_POLLS);
+    return *flag;
+}
+EMU_FN void moek_flag_add_(int32_t *flag) { ++*flag; }
+EMU_FN int moek_flag_next_(int32_t *flag) { return (*flag)++; }
+EMU_FN const void *moek_at_(const void *p, uint32_t n, uint32_t bytes) { return (const char *)p + (size_t)n * bytes; }
+EMU_FN int moek_here_(int n) { return n; }
+EMU_FN float moek_shared_float_(uint32_t at) { float f; memcpy(&f, emu_shared + at, 4); return f; }
+EMU_FN void moek_shared_float2_(float f[2], uint32_t at) { memcpy(f, emu_shared + at, 8); }
+#endif
