@@ -3,8 +3,8 @@
  * What a GPU does by itself happens late, at a moment that differs from run to run (moek_emu_seed), so that a wait that
  * is missing shows: a copy by TMA or a counted cp.async lands some rounds after it was asked for, one after another
  * where several are on their way; wgmma reads shared memory and writes its sums at the wait for it, no sooner.  Until
- * then what it will write is poison (NaN).  Generic and asynchronous writes are in one order here: a proxy fence that
- * is missing does not show.
+ * then what it will write is poison (NaN).  Now and then a thread dawdles in front of a wait, and others get ahead.
+ * Generic and asynchronous writes are in one order here: a proxy fence that is missing does not show.
  * It stops with a sentence at a barrier that gets more arrivals than it counts or was never made, a copy to where it
  * may not go, operands that are not aligned, lanes of a warp that differ in theirs, a block that ends before its copies
  * have landed. */
@@ -79,6 +79,13 @@ EMU_FN void emu_mbar_count(void *bar, int arrivals, int bytes)
     b->phase ^= 1;
     emu_moves++;
 }
+/* Once in `of` times others are much faster than this thread. */
+EMU_FN void emu_dawdle(unsigned of, unsigned most)
+{
+    unsigned rounds;
+    if (emu_random(of)) return;
+    for (rounds = emu_random(most); rounds > 0; rounds--) emu_let_others(EMU_PAUSES);
+}
 EMU_FN void moek_mbar_init_(uint64_t *bar, int arrivals)
 {
     emu_mbar b = { 0, (uint16_t)arrivals, (uint16_t)arrivals, 0 };
@@ -96,6 +103,7 @@ EMU_FN void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
 {
     emu_fibre *const me = &emu_fibres[emu_now];
     emu_mbarrier_ended = emu_mbar_ended;
+    emu_dawdle(1024, 256);
     if (emu_mbar_ended(bar, parity)) return;
     me->state = EMU_AT_MBARRIER, me->mbarrier = bar, me->parity = parity;
     emu_yield();
@@ -418,9 +426,7 @@ EMU_FN void emu_wgmma_work(emu_fibre *warp)
 }
 EMU_FN void emu_wgmma_wait(int n, int line)
 {
-    int rounds;                                        /* others may be much faster */
-    if (emu_now % 32 == 0 && emu_random(4) == 0)
-        for (rounds = emu_random(16); rounds > 0; rounds--) emu_let_others(EMU_PAUSES);
+    if (emu_now % 32 == 0) emu_dawdle(4, 16);
     emu_fibres[emu_now].value = (uint64_t)n;
     emu_meet(EMU_WGMMA, 0xffffffff, line);
 }
