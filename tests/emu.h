@@ -284,9 +284,9 @@ EMU_FN void emu_resume(int thread)
     if (f->stack[0] != EMU_POISON || emu_below(f->stack_pointer, f->stack)) emu_die("its stack overflowed: EMU_STACK");
 }
 
-/* What happens by itself, later: in emu_sm90.h.  When nothing runs, the first of it happens; 0: there is nothing. */
-static int (*emu_later)(int nothing_runs);
-static int (*emu_mbarrier_ended)(const uint64_t *mbarrier, uint32_t parity);
+/* In emu_sm90.h.  What happens by itself, later: when nothing runs, the first of it happens; 0: there is nothing. */
+EMU_FN int emu_happens_later(int nothing_runs);
+EMU_FN int emu_mbar_ended(const uint64_t *bar, uint32_t parity);
 static uint64_t emu_moves;                            /* grows with each thread that ends, each barrier that opens */
 
 /* Run lanes of a warp until none of them can go on. */
@@ -299,7 +299,7 @@ EMU_FN int emu_run_warp(int warp)
             const int thread = 32 * warp + (moek_emu_backwards ? 31 - i : i);
             emu_fibre *const f = &emu_fibres[thread];
             if (thread >= emu_count) continue;
-            if (f->state == EMU_AT_MBARRIER && emu_mbarrier_ended(f->mbarrier, f->parity)) f->state = EMU_RUNS;
+            if (f->state == EMU_AT_MBARRIER && emu_mbar_ended(f->mbarrier, f->parity)) f->state = EMU_RUNS;
             if (f->state != EMU_RUNS) continue;
             emu_resume(thread);
             emu_moves += f->state == EMU_DONE;
@@ -308,18 +308,23 @@ EMU_FN int emu_run_warp(int warp)
     } while (again);
     return ran;
 }
+EMU_FN int emu_alive()                                 /* threads of this block */
+{
+    int i, alive = 0;
+    for (i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
+    return alive;
+}
 EMU_FN int emu_release_block()
 {
-    int i, first = -1, waiting = 0, alive = 0;
+    int i, first = -1, waiting = 0;
     for (i = 0; i < emu_count; i++) {
         const emu_fibre *f = &emu_fibres[i];
-        alive += f->state != EMU_DONE;
         if (f->state != EMU_AT_BLOCK) continue;
         waiting++;
         if (first < 0) first = i;
         if (f->line != emu_fibres[first].line) emu_die("threads wait at different __syncthreads");
     }
-    if (!waiting || waiting < alive) return 0;
+    if (!waiting || waiting < emu_alive()) return 0;
     for (i = 0; i < emu_count; i++) if (emu_fibres[i].state == EMU_AT_BLOCK) emu_fibres[i].state = EMU_RUNS;
     emu_moves++;
     return 1;
@@ -361,9 +366,9 @@ EMU_FN void emu_run_blocks(size_t shared)
                 if (!again) again = emu_release_block();
                 ran |= again;
             } while (again);
-            for (i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
+            alive += emu_alive();
         }
-        if (emu_later && emu_later(!ran)) emu_moves++;
+        if (emu_happens_later(!ran)) emu_moves++;
         else if (!alive) break;
         else if (!ran) emu_die("threads wait for others that never come");
         rounds = moves != emu_moves ? 0 : rounds + (pause || poll);

@@ -30,10 +30,8 @@ static uint64_t emu_round;
 /* This one, now: the one behind it. */
 EMU_FN emu_happenings::iterator emu_happen(emu_happenings::iterator i)
 {
-    int k, alive = 0;
     emu_enter(i->second.block);
-    for (k = 0; k < emu_count; k++) alive += emu_fibres[k].state != EMU_DONE;
-    if (!alive) emu_die("the block ended before its copies had landed");
+    if (!emu_alive()) emu_die("the block ended before its copies had landed");
     i->second.happens();
     return emu_on_way.erase(i);
 }
@@ -51,7 +49,6 @@ EMU_FN int emu_happens_later(int nothing_runs)
 EMU_FN void emu_add_later(std::function<void()> happens, int thread = -1)
 {
     const emu_happening h = { emu_here, thread, happens };
-    emu_later = emu_happens_later;
     emu_on_way.insert(std::make_pair(emu_round + 1 + emu_random(12), h));
 }
 
@@ -102,7 +99,6 @@ EMU_FN void moek_mbar_arrive_expect_(uint64_t *bar, int bytes)
 EMU_FN void moek_mbar_wait_(uint64_t *bar, uint32_t parity)
 {
     emu_fibre *const me = &emu_fibres[emu_now];
-    emu_mbarrier_ended = emu_mbar_ended;
     emu_dawdle(1024, 256);
     if (emu_mbar_ended(bar, parity)) return;
     me->state = EMU_AT_MBARRIER, me->mbarrier = bar, me->parity = parity;
@@ -313,31 +309,38 @@ EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
 
 /* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
-enum { EMU_E4M3, EMU_BF16, EMU_FP16 };
-/* before: the sums it begins with, unless an earlier one of the same thread is to leave them. */
-struct emu_wgmma { float *d; uint64_t a, b; int n, kind, add, group, first; float before[128]; };
+/* word: EMU_MMA_BF16, EMU_MMA_FP16; 0: e4m3.  before: the sums it begins with, if it is the `first` to change them. */
+struct emu_wgmma { float *d; uint64_t a, b; int n, word, add, group, first; float before[128]; };
 
 EMU_FN uint64_t moek_wgmma_operand_(const void *p) { return moek_shared_address_(p) >> 4 | (uint64_t)64 << 32; }
 EMU_FN void moek_wgmma_fence_(void) {}
 EMU_FN void moek_wgmma_commit_(void) { emu_fibres[emu_now].wgmma_groups++; }
+/* Number i of a thread: its sums are poison until it is done, unless an earlier one on its way is to leave them. */
+EMU_FN void emu_wgmma_hold(emu_fibre *f, int i)
+{
+    emu_wgmma *const op = &f->wgmmas[i];
+    const size_t bytes = (size_t)op->n / 2 * 4;
+    int j;
+    for (j = 0; j < i; j++) if (f->wgmmas[j].d == op->d) return;
+    if (op->first) return;
+    op->first = 1;
+    memcpy(op->before, op->d, bytes);
+    memset(op->d, 0xff, bytes);
+}
 EMU_FN void emu_wgmma_issue(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
 {
     enum { MOST = 64 };
     emu_fibre *const me = &emu_fibres[emu_now];
     emu_wgmma *op;
-    int i;
     if (!me->wgmmas) me->wgmmas = (emu_wgmma *)malloc(MOST * sizeof *me->wgmmas);
     if (!me->wgmmas || me->wgmmas_count == MOST) emu_die("more than 64 wgmma on their way");
     op = &me->wgmmas[me->wgmmas_count++];
-    op->d = d, op->a = a, op->b = b, op->n = n, op->add = add, op->group = me->wgmma_groups, op->first = 1;
-    op->kind = strstr(kind, "e4m3") ? EMU_E4M3 : strstr(kind, "bf16") ? EMU_BF16 : EMU_FP16;
-    for (i = 0; i + 1 < me->wgmmas_count; i++) if (me->wgmmas[i].d == d) op->first = 0;
-    if (!op->first) return;
-    memcpy(op->before, d, (size_t)n / 2 * 4);
-    memset(d, 0xff, (size_t)n / 2 * 4);
+    op->d = d, op->a = a, op->b = b, op->n = n, op->add = add, op->group = me->wgmma_groups, op->first = 0;
+    op->word = strstr(kind, "e4m3") ? 0 : strstr(kind, "bf16") ? EMU_MMA_BF16 : EMU_MMA_FP16;
+    emu_wgmma_hold(me, me->wgmmas_count - 1);
 }
 /* rows of 32 bytes of k from `operand` on -> to[k][pitch] */
-EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, int rows, int kind)
+EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, int rows, int word)
 {
     static float of_e4m3[256];
     const uint32_t from = (uint32_t)operand << 4;
@@ -357,21 +360,21 @@ EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, in
         if (at + 16 > EMU_SHARED || next + 16 > EMU_SHARED) emu_die("wgmma: an operand outside of shared memory");
         memcpy(bytes, emu_shared + at, 16);
         memcpy(bytes + 16, emu_shared + next, 16);
-        if (kind == EMU_E4M3)
+        if (!word)
             for (int k = 0; k < 32; k++) to[k * pitch + r] = of_e4m3[bytes[k]];
         else
             for (int k = 0; k < 16; k++) {
                 memcpy(&t, bytes + 2 * k, 2);
-                to[k * pitch + r] = emu_half(kind == EMU_BF16 ? EMU_MMA_BF16 : EMU_MMA_FP16, t);
+                to[k * pitch + r] = emu_half(word, t);
             }
     }
 }
-/* 16 of the 64 rows, by one warp. */
 typedef float emu_4 __attribute__((vector_size(16)));
+/* 16 of the 64 rows, by one warp. */
 EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
 {
     const emu_wgmma *const op = &warp[0].wgmmas[which];
-    const int first = (int)((warp - emu_fibres) / 32 % 4) * 16, steps = op->kind == EMU_E4M3 ? 32 : 16;
+    const int first = (int)((warp - emu_fibres) / 32 % 4) * 16, steps = op->word ? 16 : 32;
     static __align__(16) float a[32][16], b[32][256];
     for (int lane = 0; lane < 32; lane++) {
         const emu_wgmma *const other = &warp[lane].wgmmas[which];
@@ -380,8 +383,8 @@ EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
             emu_die("wgmma: lanes of a warp differ");
         if (other->first) memcpy(other->d, other->before, (size_t)op->n / 2 * 4);
     }
-    emu_wgmma_load(a[0], 16, op->a, first, 16, op->kind);
-    emu_wgmma_load(b[0], 256, op->b, 0, op->n, op->kind);
+    emu_wgmma_load(a[0], 16, op->a, first, 16, op->word);
+    emu_wgmma_load(b[0], 256, op->b, 0, op->n, op->word);
     for (int r = 0; r < 16; r++) {
         const emu_fibre *const lanes = warp + r % 8 * 4;               /* of this row: two columns of 8 each */
         for (int c = 0; c < op->n; c += 8) {
@@ -414,14 +417,7 @@ EMU_FN void emu_wgmma_work(emu_fibre *warp)
         int i;
         f->wgmmas_count -= done;
         memmove(f->wgmmas, f->wgmmas + done, (size_t)f->wgmmas_count * sizeof *f->wgmmas);
-        for (i = 0; i < f->wgmmas_count; i++) {        /* what an earlier one left is no longer on its way */
-            int j, earlier = 0;
-            for (j = 0; j < i; j++) earlier |= f->wgmmas[j].d == f->wgmmas[i].d;
-            if (earlier || f->wgmmas[i].first) continue;
-            f->wgmmas[i].first = 1;
-            memcpy(f->wgmmas[i].before, f->wgmmas[i].d, (size_t)f->wgmmas[i].n / 2 * 4);
-            memset(f->wgmmas[i].d, 0xff, (size_t)f->wgmmas[i].n / 2 * 4);
-        }
+        for (i = 0; i < f->wgmmas_count; i++) emu_wgmma_hold(f, i);
     }
 }
 EMU_FN void emu_wgmma_wait(int n, int line)

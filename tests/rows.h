@@ -88,6 +88,9 @@ static inline int rows_launch(const void *args, int again)
     for (i = 0; i < now.buffers; i++)
         mem_put(now.row->arch, now.buffer[i].there, now.buffer[i].host, now.buffer[i].bytes + 2 * ROWS_GUARD);
     if (now.before) now.before(args);
+#ifdef MOEK_EMU
+    moek_emu_backwards = again;                        /* blocks, warps and lanes in falling order */
+#endif
     status = now.row->launch(args, now.stream);
     if (!CHECK(status == MOEK_OK, "%s: %s: status %d", now.row->name, now.what, (int)status)) return 0;
     for (i = 0; i < now.buffers; i++) {
@@ -104,18 +107,10 @@ static inline int rows_launch(const void *args, int again)
 }
 static inline int launch_twice(const void *args)
 {
-    int i, clean = 1, fine;
+    int i, clean = 1;
     now.cases++;
     rows_say(now.what);
-    fine = rows_launch(args, 0);
-#ifdef MOEK_EMU
-    moek_emu_backwards = 1;                            /* blocks, warps and lanes in falling order */
-#endif
-    fine = fine && rows_launch(args, 1);
-#ifdef MOEK_EMU
-    moek_emu_backwards = 0;
-#endif
-    if (!fine) return 0;
+    if (!rows_launch(args, 0) || !rows_launch(args, 1)) return 0;
     for (i = 0; i < now.buffers; i++) {
         const rows_buffer *b = &now.buffer[i];
         const size_t end = ROWS_GUARD + b->bytes;

@@ -328,7 +328,7 @@ MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
 }
 #endif
 
-/* ---- of these ---------------------------------------------------------------------------------------------------- */
+/* ---- made of these, in plain C ----------------------------------------------------------------------------------- */
 
 /* Where a step of k (128 bytes, `per` elements) of expert e begins in a map of weights: k, and its expert. */
 MOEK_DEVICE int2 moek_tma_step_(const moek_gemm_args *a, int per, int step, int e)
