@@ -440,13 +440,14 @@ static inline int layer_check(layer *l, const char *what)
     if (moek_plan_layer(&l->plan, l->args.tokens) || moek_plan_mlp(&l->plan, l->args.tokens)) {
         /* Other sums; zeroed once, then left from run to run. */
         static void *state;
+        void *const before = layer_state;
         if (!state) state = layer_zeros(moek_state_size());
         layer_state = state;
         free(y);
         y = layer_y(l, moek_run);
         if (y) layer_compare(l);
         same &= layer_same(l, moek_run, y, "a second run with a state");
-        layer_state = NULL;
+        layer_state = before;
     }
     free(y);
     return same;

@@ -694,7 +694,7 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
     if (turn % 5 == 3) c.shared_slots = 1;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0) | (turn % 4 == 2 ? LAYER_LOGITS : 0), tokens);
     layer_state = layer_zeros(moek_state_size());
-    if (!layer_check(&l, row ? row : "the plan's mlp row") ||
+    if (!layer_check(&l, row ? row : "the plan's mlp row") || !CHECK(layer_state, "%s: no state", l.what) ||
         !CHECK(moek_plan_mlp(&l.plan, tokens) != NULL && !moek_plan_layer(&l.plan, tokens), "%s: no row takes it",
                l.what)) {
         y = NULL;
@@ -705,11 +705,7 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
 #endif
         if (row) {
             l.config.chunk_tokens = (tokens + 1) / 2;
-#ifdef MOEK_EMU
             if (layer_plan(&l)) layer_same(&l, moek_run, y, "in chunks");
-#else                                                  /* not to the bit: bench/NOTES.md 207 */
-            if (layer_plan(&l) && layer_run(&l, moek_run)) layer_compare(&l);
-#endif
         }
     }
     free(y);
