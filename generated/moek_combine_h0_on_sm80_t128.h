@@ -19,8 +19,6 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
     float sum[V] = {0}, x[V];
     int k0, d, j;
     moek_grid_wait_();
-    if (n <= 0) return;
-
     for (k0 = 0; k0 < a.topk; k0 += DEPTH) {
         moek_words_ from[DEPTH];
         float weight[DEPTH];
@@ -34,7 +32,7 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
         }
         #pragma unroll
         for (d = 0; d < DEPTH; d++)
-            if (k0 + d >= a.topk || (a.ids && (uint32_t)id[d] >= (uint32_t)a.experts)) row[d] = -1;
+            if (n <= 0 || k0 + d >= a.topk || (a.ids && (uint32_t)id[d] >= (uint32_t)a.experts)) row[d] = -1;
         #pragma unroll
         for (d = 0; d < DEPTH; d++) if (row[d] >= 0) from[d] = moek_load8_(rows + (size_t)row[d] * hidden, n, whole);
         #pragma unroll
@@ -44,7 +42,14 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
             #pragma unroll
             for (j = 0; j < V; j++) sum[j] += weight[d] * x[j];
         }
+        if (a.discard) {
+            __syncwarp();                                            /* all have read */
+            #pragma unroll
+            for (d = 0; d < DEPTH; d++)
+                if (row[d] >= 0 && threadIdx.x % 8 == 0) moek_discard_((uint16_t *)rows + (size_t)row[d] * hidden);
+        }
     }
+    if (n <= 0) return;
     if (a.addend) {
         moek_from_t8_(x, moek_load8_((const uint16_t *)a.addend + at, n, whole), a.dtype);
         #pragma unroll
@@ -56,10 +61,13 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
 MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
 {
     const moek_combine_args *a = (const moek_combine_args *)args;
+    moek_combine_args given;
     dim3 grid(1);
     if (!a) return MOEK_READY_(moek_combine_h0_on_sm80_t128_k, 0);
     if (a->tokens < 1 || a->hidden < 1) return MOEK_OK;
     grid = dim3(a->tokens, (a->hidden + 1023) / 1024);
-    return MOEK_CHAIN_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, a->early, *a);
+    given = *a;
+    given.discard = a->discard && moek_whole_lines_(a->rows, (size_t)a->hidden * 2);
+    return MOEK_CHAIN_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, a->early, given);
 }
 #endif

@@ -368,6 +368,12 @@ MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m16n256s6w12_combine_(const moek_lay
                 for (j = 0; j < 8; j++) sum[j] += weight[d] * x[j];
             }
             if (++got == PARTS) got = 0;
+            if (a->discard) {                          /* a lane a line: four of each row */
+                const int slot = token * topk + k + t % 32 / 4, at = part * 256 + t % 4 * 64;
+                __syncwarp();
+                if (k + t % 32 / 4 < topk && at < hidden && ids[slot] != 0xffff)
+                    moek_discard_((uint16_t *)p->down.out + (size_t)slot * hidden + at);
+            }
             k += DEPTH;
             if (k < topk) continue;
             if (column < hidden) {
@@ -899,6 +905,7 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
+    p.a.discard = a->discard && moek_whole_lines_(a->down->out, (size_t)a->down->n * 2);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_layer_fp16_h0_on_sm90_m16n256s6w12_size *const z = &p.size[i];

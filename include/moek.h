@@ -421,7 +421,8 @@ typedef struct moek_prepare_finalize {
      * the library's experts where these put it in order, so x stays the caller's to keep until they have run.        */
     moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
-    /* send + receive of finalize write step->args.y from step->out; weight_and_reduce: what is left to do.
+    /* send + receive of finalize write step->args.y from step->out, which may hold anything behind them (`local` and
+     * `batched` discard it: it need not go to memory); weight_and_reduce: what is left to do.
      * Add args.shared_y, if there is one, in receive.                                                                */
     moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
                                  moek_stream stream);

@@ -165,6 +165,9 @@ MOEK_DEVICE void moek_cp_async_commit_(void) { asm volatile("cp.async.commit_gro
 
 /* 128 bytes around p on their way to L2.  Does no harm if others write them meanwhile. */
 MOEK_DEVICE void moek_prefetch_(const void *p) { asm volatile("prefetch.global.L2 [%0];\n" :: "l"(p)); }
+/* Nobody reads these 128 bytes (p: a multiple of 128) before they are written again: what L2 has of them need not go to
+ * memory.  Until then they may hold anything. */
+MOEK_DEVICE void moek_discard_(void *p) { asm volatile("discard.global.L2 [%0], 128;\n" :: "l"(p) : "memory"); }
 /* p, reckoned where it stands in the program. */
 MOEK_DEVICE const void *moek_now_(const void *p)
 {
@@ -344,6 +347,7 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
 MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
 MOEK_FN void moek_prefetch_(const void *p) { (void)p; }
+MOEK_FN void moek_discard_(void *p) { memset(p, 0xd1, (uintptr_t)p % 128 ? 0 : 128); }
 MOEK_FN const void *moek_now_(const void *p) { return p; }
 MOEK_FN unsigned moek_multiprocessors_(void) { return EMU_RESIDENT; }
 MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks)
@@ -600,6 +604,12 @@ MOEK_DEVICE uint32_t moek_order_(float f)
 MOEK_DEVICE float moek_unorder_(uint32_t order)
 {
     return moek_float_(order & 0x80000000 ? order & 0x7fffffff : ~order);
+}
+
+/* Do rows of so many bytes, one behind the other, each have their lines of L2 to themselves? */
+static MOEK_UNUSED int moek_whole_lines_(const void *rows, size_t bytes)
+{
+    return (uintptr_t)rows % 128 == 0 && bytes % 128 == 0;
 }
 
 /* n / d by a multiplication, for n < 2^31: a division takes 100 clocks, and there are a dozen before a block knows what

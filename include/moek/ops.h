@@ -210,6 +210,8 @@ typedef struct moek_combine_args {
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend                                    */
     int early;                      /* see above                                                                      */
+    int discard;                    /* 1: rows are read for the last time, each but once: what lies in L2 need not go
+                                       to memory, and they may hold anything then                                    */
 } moek_combine_args;
 
 /* repack: weights as `tiled` wants them (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of k of
@@ -257,6 +259,8 @@ typedef struct moek_layer_args {
     moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
                                        one a multiprocessor                                                          */
     int equal;                      /* never by demand: for tests                                                    */
+    int discard;                    /* 1: with y, down->out may hold anything behind it (m > 4): what of it lies in L2
+                                       need not go to memory                                                         */
 } moek_layer_args;
 
 /* What a layer row with m = 4 keeps in shared memory, in bytes, one part behind the other: rows of x or h, factors,

@@ -241,6 +241,7 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = step->args.shared_y;
     a.y = step->args.y;
+    a.discard = plan->arch >= 90 && weight_and_reduce != MOEK_NOOP;    /* (there, rows may be y) */
     if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, all done: only the shared experts are left */
         if (step->out == step->args.y && !a.addend) return MOEK_OK;
         a.topk = 1; a.ids = NULL; a.weights = NULL;
@@ -663,6 +664,7 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     a.addend = step->args.shared_y; a.y = step->args.y;
     a.split = w.split;
     a.state = (moek_layer_state *)step->args.state;
+    a.discard = 1;
     return layer->launch(&a, stream);
 }
 

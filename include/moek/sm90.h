@@ -127,8 +127,8 @@ MOEK_DEVICE uint64_t moek_evict_first_(void)
     return policy;
 }
 
-/* Rows of y: the next kernel reads them, and the next layer's lie in the same place, so what stays in L2 need never be
- * written to memory.  All of them may be more than it holds: half of their lines are the last to go. */
+/* Rows of y: the next kernel reads them and has them discarded, so what stays in L2 until then is never written to
+ * memory.  All of them may be more than it holds: half of their lines are the last to go. */
 MOEK_DEVICE uint64_t moek_evict_last_half_(void)
 {
     uint64_t policy;
