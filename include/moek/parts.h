@@ -241,7 +241,9 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = step->args.shared_y;
     a.y = step->args.y;
-    a.discard = plan->arch >= 90 && weight_and_reduce != MOEK_NOOP;    /* (there, rows may be y) */
+    /* Measured: of more rows than L2 holds a fair part of, nothing is gained.  (NOOP: rows may be y.) */
+    a.discard = plan->arch >= 90 && weight_and_reduce != MOEK_NOOP &&
+                (long long)step->tokens * plan->slots * plan->config.hidden <= 128ll << 20;
     if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, all done: only the shared experts are left */
         if (step->out == step->args.y && !a.addend) return MOEK_OK;
         a.topk = 1; a.ids = NULL; a.weights = NULL;
