@@ -19,6 +19,7 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
     float sum[V] = {0}, x[V];
     int k0, d, j;
     moek_grid_wait_();
+
     for (k0 = 0; k0 < a.topk; k0 += DEPTH) {
         moek_words_ from[DEPTH];
         float weight[DEPTH];

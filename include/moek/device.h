@@ -347,7 +347,11 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
 MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
 MOEK_FN void moek_prefetch_(const void *p) { (void)p; }
-MOEK_FN void moek_discard_(void *p) { memset(p, 0xd1, (uintptr_t)p % 128 ? 0 : 128); }
+MOEK_FN void moek_discard_(void *p)
+{
+    if ((uintptr_t)p % 128) emu_die("it discards what is no line of L2");
+    memset(p, 0xd1, 128);
+}
 MOEK_FN const void *moek_now_(const void *p) { return p; }
 MOEK_FN unsigned moek_multiprocessors_(void) { return EMU_RESIDENT; }
 MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks)
