@@ -185,7 +185,7 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, u
         for (i = 0; i < 2; i++) {
             const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
             const int r = row[2 * h + i];
-            if (r >= 0 && column < n) moek_store_words_(out + (size_t)(uint32_t)r * n + column, v);
+            if (r >= 0 && column < n) moek_store_words_kept_(out + (size_t)(uint32_t)r * n + column, v);
         }
     }
 }

@@ -144,7 +144,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_store_(uint16_t *out
     #pragma unroll
     for (i = 0; i < 4; i++) {
         const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
-        if (row[i] >= 0 && column < n) moek_store_words_(out + (size_t)(uint32_t)row[i] * n + column, v);
+        if (row[i] >= 0 && column < n) moek_store_words_kept_(out + (size_t)(uint32_t)row[i] * n + column, v);
     }
 }
 

@@ -149,7 +149,7 @@ struct emu_resident {
     emu_fibre *fibres;
     char *shared, *statics;
     dim3 index;
-    int any, arrived[16];
+    int any, arrived[16], registers[EMU_THREADS / 128];
 };
 static emu_resident emu_residents[EMU_RESIDENT];
 static int emu_here, emu_here_count;                  /* the block that runs; blocks that are there */
@@ -406,6 +406,7 @@ EMU_FN void emu_start_block(int number, dim3 index, size_t shared)
     if (!b->fibres) emu_set_up(b);
     b->index = index, b->any = 0;
     memset(b->arrived, 0, sizeof b->arrived);
+    memset(b->registers, 0, sizeof b->registers);
     emu_enter(number);
     memset(b->shared, EMU_POISON, shared + EMU_BEHIND);
     if (emu_static_begin) memset(emu_static_begin, EMU_POISON, emu_static_bytes());

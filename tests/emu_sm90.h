@@ -306,6 +306,7 @@ EMU_FN void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar, int 
 EMU_FN void moek_tma_prefetch_map_(const CUtensorMap *) {}
 EMU_FN uint64_t moek_evict_first_(void) { return 0; }
 EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
+#define moek_store_words_kept_ moek_store_words_
 
 /* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
@@ -432,8 +433,18 @@ EMU_FN void emu_wgmma_wait(int n, int line)
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
-#define moek_registers_more_(n) ((void)0)
-#define moek_registers_less_(n) ((void)0)
+/* setmaxnreg, by each warpgroup once: more than the block was launched with it would wait for without end. */
+EMU_FN void emu_registers(int n)
+{
+    int *const of = emu_residents[emu_here].registers;
+    const int groups = emu_count / 128, each = 65536 / emu_count / 8 * 8;
+    int i, sum = 0;
+    of[emu_now / 128] = n;
+    for (i = 0; i < groups; i++) sum += of[i] ? of[i] : 24;            /* the least there is */
+    if (n % 8 || sum > groups * each) emu_die("setmaxnreg: more registers than the block has");
+}
+#define moek_registers_more_(n) emu_registers(n)
+#define moek_registers_less_(n) emu_registers(n)
 #define moek_keep_(x) ((void)0)
 #define moek_keep_4_(a, b, c, d) ((void)0)
 EMU_FN float moek_ex2_(float x) { return exp2f(x); }

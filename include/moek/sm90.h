@@ -140,6 +140,12 @@ MOEK_DEVICE void moek_store_kept_(void *to, uint2 v)
     asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;\n"
                  :: "l"(to), "r"(v.x), "r"(v.y), "l"(moek_evict_last_half_()) : "memory");
 }
+MOEK_DEVICE void moek_store_words_kept_(void *to, moek_words_ v)
+{
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;\n"
+                 :: "l"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(moek_evict_last_half_())
+                 : "memory");
+}
 
 /* ---- mbarrier ---------------------------------------------------------------------------------------------------- */
 
