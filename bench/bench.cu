@@ -11,7 +11,8 @@
  *      -w            with tiled weights (config.weight_layout)
  *      -t FILE       with the measured choices of this file
  *      -q            without the error, which the host takes seconds for
- *      -r MS         so many milliseconds of rest before a cell (100), so that it meets the clock of a cool GPU
+ *      -r MS         so many milliseconds of rest before a cell (100), but no fewer than the one before it took: so
+ *                    that it meets the clock of a cool GPU
  *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
  *      tokens=1,8,64                                    these counts
  *
@@ -214,12 +215,14 @@ static double time_host(const cell *c, const timer *t)
  * layer. */
 static result time_graph(cudaGraph_t graph, int layers, void *cold, const timer *by, double limit)
 {
+    static double worked;                              /* seconds of the cell before */
     cudaGraphExec_t exec;
-    double t[REPLAYS];
+    double t[REPLAYS], start;
     result r;
     int hopeless = 0;
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    rest(ask.rest);
+    rest(1e3 * worked > ask.rest ? (int)(1e3 * worked) : ask.rest);
+    start = seconds();
     for (int i = -WARM_UPS; i < REPLAYS && !hopeless; i++) {
         stamp *const stamps = by->stamps + 2 * (i < 0 ? 0 : i);
         if (cold) CUDA(cudaMemsetAsync(cold, i, (size_t)128 << 20, by->stream));
@@ -232,6 +235,7 @@ static result time_graph(cudaGraph_t graph, int layers, void *cold, const timer 
         hopeless = i < 0 && us > (i == -1 ? 1.5 : 4) * limit;
         t[hopeless || i < 0 ? 0 : i] = us;
     }
+    worked = seconds() - start;
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(graph));
     r.mhz = hopeless ? NAN : mean_mhz(by->stamps, 2 * REPLAYS);
