@@ -322,12 +322,13 @@ static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *p
 }
 
 /* The mean rows an expert up to which a tile is taken.  On sm90 a second block of an expert costs more than a tile that
- * is partly empty: some room is left.  Of narrow experts each tile of w brings x again, and wide tiles win earlier.
- * Both as measured (bench/tuned/). */
+ * is partly empty: some room is left.  Of narrow experts each tile of w brings x again, and stores of y count most in
+ * fp8: wide tiles win earlier.  All as measured (bench/tuned/). */
 static int moek_tile_mean_(const moek_plan *plan, const moek_kernel *up)
 {
     if (up->arch != 90) return up->m;
-    if (up->op == MOEK_OP_MLP) return up->m - 8;
+    if (up->op == MOEK_OP_MLP)
+        return up->m - 8 > 48 && moek_is_fp8_(plan->config.quant) && plan->config.inter <= 256 ? 48 : up->m - 8;
     return up->m == 32 && plan->config.inter < 512 ? 14 : 2 * up->m / 3;
 }
 
@@ -620,10 +621,10 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
     return NULL;
 }
 
-/* As measured: where most experts' rows fit into a tile (moek_tile_mean_; in fp8 with very narrow experts up to 48, for
- * then stores of y count most), and there are two tiles of up for each block; with few rows an expert, for which other
- * rows cut tiles, of down as well, and only from some slots on.  Never with very short tiles (of 128 bytes of k: up 8,
- * down 2): who tells other blocks of a tile, which takes microseconds, could fall behind. */
+/* As measured: where most experts' rows fit into a tile (moek_tile_mean_), and there are two tiles of up for each
+ * block; with few rows an expert, for which other rows cut tiles, of down as well, and only from some slots on.  Never
+ * with very short tiles (of 128 bytes of k: up 8, down 2): who tells other blocks of a tile, which takes microseconds,
+ * could fall behind. */
 const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
@@ -639,8 +640,7 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
     if (c->hidden * element <= 7 * 128 || c->inter * element <= 128) return NULL;
     if (plan->mlps_demanded) k = plan->mlp[0];
     else if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
-    else if ((element == 1 && c->inter <= 256 && mean > 48) ||
-             used * ((c->inter + columns - 1) / columns) < tiles ||
+    else if (used * ((c->inter + columns - 1) / columns) < tiles ||
              (mean <= 16 && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
     for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
     return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
