@@ -3,10 +3,10 @@
  *
  * Ranks are processes (threads will do where no kernel waits for another rank's).  What is given to a stream is done
  * when the stream gets there, and of a communicator in the order of the calls, whatever their streams; it waits for its
- * peers without an end, until ncclCommAbort.  Sends and receives of a pair meet in their order.  It stops with a
- * sentence where NCCL would hang or give rubbish: pieces of a pair that differ in size or kind, memory that is no
- * device's, a communicator that was aborted, windows of different sizes, memory that is freed while it is registered.
- * What a test wants to be otherwise is in emu_nccl. */
+ * peers without an end, until ncclCommAbort.  Sends and receives of a pair meet in their order; what is short comes in
+ * two halves with a while between them.  It stops with a sentence where NCCL would hang or give rubbish: pieces of a
+ * pair that differ in size or kind, memory that is no device's, a communicator that was aborted, windows of different
+ * sizes, memory that is freed while it is registered.  What a test wants to be otherwise is in emu_nccl. */
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 #include "emu_cuda.h"
@@ -42,7 +42,7 @@ static __attribute__((unused)) struct emu_nccl {       /* of this process; 0: al
     ncclResult_t registers, gathers, async;            /* what these calls return */
 } emu_nccl;
 
-enum { EMU_RANKS = 8, EMU_SECONDS = 60, EMU_NCCL_MEMORY = 1 };
+enum { EMU_RANKS = 8, EMU_SECONDS = 60, EMU_NCCL_MEMORY = 1, EMU_TORN = 4096 };
 static const size_t EMU_CHUNK = 1 << 16;
 enum emu_kind { EMU_SEND, EMU_GATHER };
 static const char *const emu_kinds[] = { "ncclSend", "ncclAllGather" };
@@ -167,7 +167,9 @@ EMU_FN int emu_get(ncclComm_t c, emu_op *o)
         fprintf(stderr, "%s, %s: ", emu_kinds[w->kind], emu_kinds[o->kind]);
         emu_stop("rank %ld sends %ld bytes, rank %ld waits for %ld", o->peer, (long)w->bytes, c->rank, (long)o->bytes);
     }
-    memcpy(o->at + o->moved, w->data, n);
+    memcpy(o->at + o->moved, w->data, n / 2);
+    if (n <= EMU_TORN) usleep(200);                    /* who looks before the stream is there sees half of it */
+    memcpy(o->at + o->moved + n / 2, w->data + n / 2, n - n / 2);
     o->moved += n;
     __atomic_store_n(&w->got, w->got + 1, __ATOMIC_RELEASE);
     return 1;

@@ -30,6 +30,12 @@ static void moek_ep_finish_(moek_status launched, moek_stream stream)
     if (launched != MOEK_OK || cudaStreamSynchronize(stream) != cudaSuccess) (void)cudaGetLastError();
     if (stream) cudaStreamDestroy(stream);
 }
+static int moek_ep_is_busy_(moek_stream stream)
+{
+    const cudaError_t error = cudaStreamQuery((cudaStream_t)stream);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    return error == cudaErrorNotReady;
+}
 /* Memory that kernels and the host know by the same address? */
 static int moek_ep_is_pinned_(const void *report)
 {
@@ -177,6 +183,7 @@ void moek_ep_ipc_close(int ranks, void *window, void **base)
 static int moek_ep_on_device_(int device) { return device; }
 static moek_stream moek_ep_new_stream_(void) { return (moek_stream)0; }
 static void moek_ep_finish_(moek_status launched, moek_stream stream) { (void)launched; (void)stream; }
+static int moek_ep_is_busy_(moek_stream stream) { (void)stream; return 0; }
 static int moek_ep_is_pinned_(const void *report) { return report != NULL; }
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {
@@ -332,6 +339,16 @@ static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
     moek_ep_part_of_ part;
     part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_; part.every = 0;
     return moek_ep_move_parts_(ep, &part, 1, stream);
+}
+/* Behind all marks, since bytes of a line may come in any order: a mark before the rest. */
+static moek_status moek_ep_wait_for_hello_(const moek_ep *ep, moek_stream stream)
+{
+    moek_status status = MOEK_OK;
+    uint64_t start = 0;
+    unsigned polls;
+    for (polls = 1; status == MOEK_OK && moek_ep_is_busy_(stream); polls++)
+        status = moek_ep_again_(ep, polls, &start, MOEK_EP_OPENING, 0, ep->config.rank, 0);
+    return status;
 }
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */

@@ -324,8 +324,12 @@ static moek_status moek_ep_greet_(moek_ep *ep, moek_stream stream, moek_text_ *w
         const int p = moek_ep_turn_(ep, i);
         const uint64_t *line = moek_ep_word_(ep, c->rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_);
         status = moek_ep_wait_(ep, line, 0, 1, MOEK_EP_OPENING, 0, p, 0);
-        if (status == MOEK_OK) status = moek_ep_compare_(ep, p, mine, why);
     }
+#if MOEK_HAVE_CUDA_
+    if (c->move && status == MOEK_OK) status = moek_ep_wait_for_hello_(ep, stream);
+#endif
+    for (i = 0; i < c->ranks && status == MOEK_OK; i++)
+        status = moek_ep_compare_(ep, moek_ep_turn_(ep, i), mine, why);
     if (status == MOEK_OK) status = moek_ep_ended_(ep);
     if (status != MOEK_OK && !why->length) moek_ep_say_(ep, why);
     return status;

@@ -199,24 +199,32 @@ static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phas
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
+/* Once more, though the look number `polls` (from 1) was in vain?  *start: 0 at the first. */
+static moek_status moek_ep_again_(const moek_ep *ep, unsigned polls, uint64_t *start, int phase, int handle, int peer,
+                                  uint64_t operation)
+{
+    moek_status ended;
+    uint64_t now;
+    if (polls % 64) return MOEK_OK;
+    if ((ended = moek_ep_ended_(ep)) != MOEK_OK) return ended;
+    now = MOEK_EP_MS();
+    if (!*start) *start = now;
+    if (now - *start > (uint64_t)ep->config.timeout_ms)
+        return moek_ep_fail_(ep, MOEK_E_TIMEOUT, phase, handle, peer, operation);
+    MOEK_EP_PAUSE();
+    return MOEK_OK;
+}
+
 /* Until *word is at least `least` beyond `from`, in differences that may wrap. */
 static moek_status moek_ep_wait_(const moek_ep *ep, const uint64_t *word, uint64_t from, uint64_t least, int phase,
                                  int handle, int peer, uint64_t operation)
 {
+    moek_status status = MOEK_OK;
     uint64_t start = 0;
     unsigned polls;
-    for (polls = 1; (moek_ep_peek_(ep, word) - from - least) >> 63; polls++) {
-        moek_status ended;
-        uint64_t now;
-        if (polls % 64) continue;
-        if ((ended = moek_ep_ended_(ep)) != MOEK_OK) return ended;
-        now = MOEK_EP_MS();
-        if (!start) start = now;
-        if (now - start > (uint64_t)ep->config.timeout_ms)
-            return moek_ep_fail_(ep, MOEK_E_TIMEOUT, phase, handle, peer, operation);
-        MOEK_EP_PAUSE();
-    }
-    return MOEK_OK;
+    for (polls = 1; status == MOEK_OK && (moek_ep_peek_(ep, word) - from - least) >> 63; polls++)
+        status = moek_ep_again_(ep, polls, &start, phase, handle, peer, operation);
+    return status;
 }
 
 /* The ranks are asked from my own on, so that not all look at rank 0 first. */
