@@ -115,24 +115,64 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8c_
     }
 }
 
-/* One stage of weights, a copy for each half: smaller ones for both blocks cost 7 %.  both: the other block of the
- * cluster has the same weights, so that each asks for half of them, for both.  Gated, a half is 64 of gate and 64 of
- * up, as they lie in memory.  once: nobody else wants them. */
-MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp8c_h0_on_sm90_m128n256s4w12_params *p, unsigned char *to, uint64_t *full, int e, int j0,
-                                     int both, int narrow, int gated, int step, int once)
+/* What the copy engine brings of a tile at each stage, found once: what comes between a stage that is free and its
+ * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
+ * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0.  once: nobody else wants
+ * these weights. */
+typedef struct moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring {
+    int e, group, half, both, narrow, row0, boxes, bytes, once;
+} moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring;
+
+MOEK_DEVICE moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_up_fp8c_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
+                                               int gated, int once)
 {
-    const int mine = (int)(blockIdx.x % 2), turn = step % 2 == mine;
-    const int2 from = moek_tma_step_(&p->a, 128, step, e);
-    int half;
-    #pragma unroll
-    for (half = 0; half < 2 - narrow; half++) {
-        unsigned char *const at = to + half * 16384;
-        const int group = (j0 + half * (gated ? 64 : 128)) / 8;
-        if (once) moek_tma_once_(at, &p->w, full, moek_evict_first_(), from.x, group, 0, from.y);
-        else
-        if (!both) moek_tma_shared_(at, &p->w, full, from.x, group, from.y);
-        else if (narrow ? turn : half == mine) moek_tma_both_(at, &p->w, full, from.x, group, from.y);
+    const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
+    moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring of;
+    of.both = tile->both;
+    of.narrow = tile->narrow;
+    /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
+    of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
+    of.e = a->tiled ? tile->e * steps : tile->e;
+    of.group = (tile->j0 + of.half * (gated ? 64 : 128)) / 8;
+    of.row0 = tile->row0;
+    of.boxes = (min(rows, 128) + 63) / 64;
+    of.bytes = (256 >> of.narrow) * 128 + of.boxes * 8192;
+    of.once = once;
+    return of;
+}
+
+/* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half is
+ * 64 of gate and 64 of up, as they lie in memory. */
+MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp8c_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
+                                     const moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated)
+{
+    enum { HALF = 16384, PER = 128 };
+    unsigned char *const to = stage + 16384;
+    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int next = of->group + (gated ? 8 : 16);
+    moek_mbar_arrive_expect_(full, of->bytes);
+    if (of->both) {                                         /* narrow: the two blocks take turns */
+        if (!of->narrow || step % 2 == (int)(blockIdx.x % 2))
+            moek_tma_both_(to + of->half * HALF, &p->w, full, k, of->group, e);
+    } else if (of->once) {
+        moek_tma_once_(to, &p->w, full, moek_evict_first_(), k, of->group, 0, e);
+        if (!of->narrow) moek_tma_once_(to + HALF, &p->w, full, moek_evict_first_(), k, next, 0, e);
+    } else {
+        moek_tma_shared_(to, &p->w, full, k, of->group, e);
+        if (!of->narrow) moek_tma_shared_(to + HALF, &p->w, full, k, next, e);
     }
+}
+
+/* Likewise its rows of a, if they lie side by side. */
+MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_rows_(const moek_up_fp8c_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
+                                  const moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring *of, int step)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++)
+        if (i < of->boxes)
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128,
+                           of->row0 + 64 * i);
 }
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
@@ -410,48 +450,40 @@ moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_
             if (a->ids) {
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0 ? min(steps, 2) : 0;
-                if (lane == 0)
+                if (begun && moek_elect_()) {
+                    const moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring of = moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, once);
+                    #pragma unroll 1
                     for (i = 0; i < begun; i++) {
-                        moek_mbar_arrive_expect_(full + i, (N >> list->narrow) * 128);
-                        moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE + A, full + i, list->e, list->j0, list->both,
-                                            list->narrow, gated, i, once);
-                        if (list->both && !list->narrow && i == ask) moek_mbar_arrive_(asked);
+                        moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE, full + i, &of, i, gated);
+                        if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(asked);
                     }
+                }
             }
             for (;;) {
-                int e, j0, row0, boxes, both, narrow, mine;
+                moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring of;
+                int mine, asks;                    /* asks: with which step for the next tile */
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
-                e = list[q].e; j0 = list[q].j0; row0 = list[q].row0; both = list[q].both; narrow = list[q].narrow;
-                boxes = a->a_order ? 0 : (max(0, min(list[q].end - row0, M)) + 63) / 64;
+                of = moek_up_fp8c_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, once);
+                asks = of.both && !of.narrow ? ask : -1;
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
                 MOEK_NEXT_TILE_
                 step = 0;
                 for (; step < steps; step++) {
-                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now.  Nor
-                     * do lanes wait that then do not arrive: left behind by two phases, they would not see them. */
-                    if (lane == 0 && step >= begun) {
-                        moek_mbar_wait_(empty + slot, phase);
-                        unsigned char *const stage = ring + slot * STAGE;
-                        moek_mbar_arrive_expect_(full + slot, (N >> narrow) * 128 + boxes * 8192);
-                        /* Code for each kind of tile: what comes between two copies is time lost. */
-                        if (narrow)
-                            moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, both, 1, gated, step, 0);
-                        else if (both) {
-                            moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 1, 0, gated, step, 0);
-                            if (step == ask) moek_mbar_arrive_(asked + mine);
-                        }
-                        else if (once) moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step, 1);
-                        else moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, stage + A, full + slot, e, j0, 0, 0, gated, step, 0);
-                        for (i = 0; i < boxes; i++)
-                            moek_tma_rows_(stage + i * 8192, &p.rows, full + slot,
-                                           step * 128, row0 + 64 * i);
+                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now. */
+                    const int free = step >= begun;
+                    unsigned char *const stage = ring + slot * STAGE;
+                    if (free) moek_mbar_wait_(empty + slot, phase);
+                    if (free && moek_elect_()) {
+                        moek_up_fp8c_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated);
+                        if (step == asks) moek_mbar_arrive_(asked + mine);
+                        moek_up_fp8c_h0_on_sm90_m128n256s4w12_rows_(&p, stage, full + slot, &of, step);
                     }
                     MOEK_NEXT_STAGE_
                 }
                 begun = 0;
-                if (t == 0 && !a->a_order && (narrow || !both)) moek_mbar_arrive_(asked + mine);
+                if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(asked + mine);
             }
         } else if (t < 96 && a->a_order) {
             /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */

@@ -115,6 +115,14 @@ MOEK_DEVICE void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar,
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)), "r"(k), "r"(row)
                  : "memory");
 }
+/* In one lane of a warp, which all its lanes ask: 1.  Behind this, unlike behind a comparison of lanes, the compiler
+ * knows that a copy is asked for once, and needs no loop over lanes for its operands. */
+MOEK_DEVICE int moek_elect_(void)
+{
+    int is;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n" : "=r"(is));
+    return is;
+}
 MOEK_DEVICE void moek_tma_prefetch_map_(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];\n" :: "l"(map) : "memory");
