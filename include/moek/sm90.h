@@ -344,18 +344,13 @@ MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
 
 /* ---- made of these, in plain C ----------------------------------------------------------------------------------- */
 
-/* Where a step of k (128 bytes, `per` elements) of expert e begins in a map of weights: k, and its expert. */
-MOEK_DEVICE int2 moek_tma_step_(const moek_gemm_args *a, int per, int step, int e)
-{
-    return make_int2(a->tiled ? 0 : step * per, a->tiled ? e * (a->k / per) + step : e);
-}
 /* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
  * 128 bytes. */
 MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
                                    const moek_gemm_args *a, int per, int step, int j0, int e)
 {
-    const int2 at = moek_tma_step_(a, per, step, e);
-    moek_tma_once_(to, map, bar, policy, at.x, 0, j0 / 8, at.y);
+    const int tiled = a->tiled;
+    moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per, 0, j0 / 8, tiled ? e * (a->k / per) + step : e);
 }
 /* One arrival for the whole warp, after all its lanes came by. */
 MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
