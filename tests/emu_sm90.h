@@ -303,7 +303,8 @@ EMU_FN void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar, int 
     const int at[2] = { k, row };
     emu_tma(to, map, bar, 2, 0, at);
 }
-EMU_FN int moek_elect_(void) { __syncwarp(); return threadIdx.x % 32 == 0; }
+/* Always the same lane, but which is not said: nothing may lean on the first. */
+EMU_FN int moek_elect_(void) { __syncwarp(); return threadIdx.x % 32 == (moek_emu_backwards ? 21 : 0); }
 EMU_FN void moek_tma_prefetch_map_(const CUtensorMap *) {}
 EMU_FN uint64_t moek_evict_first_(void) { return 0; }
 EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
