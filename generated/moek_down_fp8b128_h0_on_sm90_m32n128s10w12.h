@@ -58,8 +58,7 @@ MOEK_DEVICE unsigned moek_down_fp8b128_h0_on_sm90_m32n128s10w12_share_(const moe
 MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m32n128s10w12_weights_(const moek_down_fp8b128_h0_on_sm90_m32n128s10w12_params *p, unsigned char *to, uint64_t *full, uint64_t policy,
                                      const moek_down_fp8b128_h0_on_sm90_m32n128s10w12_tile *at, int step)
 {
-    moek_mbar_arrive_expect_(full, 16384);
-    moek_tma_weights_(to, &p->w, full, policy, &p->a, 128, step, at->j0, at->e);
+    moek_tma_stage_(to, &p->w, full, 16384, policy, &p->a, 128, step, at->j0, at->e);
 }
 
 /* Scale, bias, and out.  sum: this lane's rows of w g and g + 8
@@ -153,10 +152,16 @@ moek_down_fp8b128_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_down_f
             for (; tile < last; tile++) {
                 const int until = tile == last - 1 ? last_step : steps;
                 moek_down_fp8b128_h0_on_sm90_m32n128s10w12_tile_(a, s, tile, tiles, columns, &at);
-                for (; step < until; step++) {
+                while (step < until) {
+                    const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
                     moek_mbar_wait_(empty + slot, phase);
+                    if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                     moek_down_fp8b128_h0_on_sm90_m32n128s10w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
-                    if (++slot == STAGES) { slot = 0; phase ^= 1; }
+                    if (two) moek_down_fp8b128_h0_on_sm90_m32n128s10w12_weights_(&p, ring + next * STAGE + A, full + next, policy, &at, step + 1);
+                    for (i = 0; i <= two; i++) {
+                        step++;
+                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
+                    }
                 }
                 step = 0;
             }

@@ -182,9 +182,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_(const moek_
             const uint64_t policy = moek_evict_first_();
             #pragma unroll 1
             for (by = 0; by < min(MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_AHEAD, until - step); by++) {
-                moek_mbar_arrive_expect_(landed + by, 32768);
-                moek_tma_weights_(ring + by * 33792 + 1024, &p->w_up, landed + by, policy,
-                                  &p->up, 128, step + by, j0, i);
+                moek_tma_stage_(ring + by * 33792 + 1024, &p->w_up, landed + by, 32768, policy,
+                                &p->up, 128, step + by, j0, i);
             }
         }
         for (; n; n--) expert[blocks++] = (uint16_t)i;
@@ -544,6 +543,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
         if (t < 4) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0, asked = 0, hold = -1;  /* stages; asked for by moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_ */
+            int two = 0;                           /* a stage was asked for with the one before */
             {
                 moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
                 const float *w_scale;
@@ -583,14 +583,24 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                     }
                     if (issued == 0 && plan.demand[0]) asked = min(MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_AHEAD, until - w.first);
                     for (step = w.first; step < until; step++) {
-                        const int before = issued - (issued < 2 * STAGES ? 2 : plan.inflight);
-                        /* (What was asked for before may have been multiplied already: empty for the second time.) */
-                        if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
-                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                        if (t == 0 && issued >= asked) {
-                            moek_mbar_arrive_expect_(landed + slot, 32768);
-                            moek_tma_weights_(ring + slot * STAGE + A, &p.w_up, landed + slot, policy,
-                                              &p.up, 128, step, at.j0, at.e);
+                        if (two) {
+                            two = 0;
+                        } else {
+                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                            int before;                                /* more are not on their way */
+                            two = moek_two_(&p.up, step, until) && issued >= 2 * STAGES;
+                            before = issued + two - max(issued < 2 * STAGES ? 2 : plan.inflight, 2 + two);
+                            /* (What was asked for before may have been multiplied already: empty a second time.) */
+                            if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
+                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
+                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                            if (t == 0 && issued >= asked) {
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy,
+                                                &p.up, 128, step, at.j0, at.e);
+                                if (two)
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy,
+                                                    &p.up, 128, step + 1, at.j0, at.e);
+                            }
                         }
                         moek_cp_async4_(scales + slot * SCALES + M + t, w_scale + step);
                         moek_mbar_arrive_copied_(landed + slot);
@@ -631,15 +641,25 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                                                   min(j, p.down.w_rows - 1) / 128) * p.size[1].steps;
                     }
                     for (step = w.first; step < until; step++) {
-                        const int before = issued - (issued < 2 * STAGES ? 2 : plan.inflight);
-                        /* (What was asked for before may have been multiplied already: empty for the second time.) */
-                        if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
-                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                        if (issued == hold) moek_mbar_wait_(finished, 0);
-                        if (t == 0 && issued >= asked) {
-                            moek_mbar_arrive_expect_(landed + slot, 32768);
-                            moek_tma_weights_(ring + slot * STAGE + A, &p.w_down, landed + slot, policy,
-                                              &p.down, 128, step, at.j0, at.e);
+                        if (two) {
+                            two = 0;
+                        } else {
+                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                            int before;                                /* more are not on their way */
+                            two = moek_two_(&p.down, step, until) && issued >= 2 * STAGES;
+                            before = issued + two - max(issued < 2 * STAGES ? 2 : plan.inflight, 2 + two);
+                            /* (What was asked for before may have been multiplied already: empty a second time.) */
+                            if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
+                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
+                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                            if (issued == hold || issued + two == hold) moek_mbar_wait_(finished, 0);
+                            if (t == 0 && issued >= asked) {
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy,
+                                                &p.down, 128, step, at.j0, at.e);
+                                if (two)
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy,
+                                                    &p.down, 128, step + 1, at.j0, at.e);
+                            }
                         }
                         moek_cp_async4_(scales + slot * SCALES + M + t, w_scale + step);
                         moek_mbar_arrive_copied_(landed + slot);

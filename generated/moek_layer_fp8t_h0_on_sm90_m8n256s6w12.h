@@ -176,9 +176,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_schedule_(const moek_lay
             const uint64_t policy = moek_evict_first_();
             #pragma unroll 1
             for (by = 0; by < min(MOEK_LAYER_FP8T_H0_ON_SM90_M8N256S6W12_AHEAD, until - step); by++) {
-                moek_mbar_arrive_expect_(landed + by, 32768);
-                moek_tma_weights_(ring + by * 33792 + 1024, &p->w_up, landed + by, policy,
-                                  &p->up, 128, step + by, j0, i);
+                moek_tma_stage_(ring + by * 33792 + 1024, &p->w_up, landed + by, 32768, policy,
+                                &p->up, 128, step + by, j0, i);
             }
         }
         for (; n; n--) expert[blocks++] = (uint16_t)i;
@@ -519,6 +518,7 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
             int issued = 0, asked = 0, hold = -1;  /* stages; asked for by moek_layer_fp8t_h0_on_sm90_m8n256s6w12_schedule_ */
+            int two = 0;                           /* a stage was asked for with the one before */
             {
                 moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
                 if (!plan.demand[0]) w = moek_layer_fp8t_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[0], 0);
@@ -550,14 +550,24 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                     moek_layer_fp8t_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 0, &at);
                     if (issued == 0 && plan.demand[0]) asked = min(MOEK_LAYER_FP8T_H0_ON_SM90_M8N256S6W12_AHEAD, until - w.first);
                     for (step = w.first; step < until; step++) {
-                        const int before = issued - (issued < 2 * STAGES ? 2 : plan.inflight);
-                        /* (What was asked for before may have been multiplied already: empty for the second time.) */
-                        if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
-                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                        if (t == 0 && issued >= asked) {
-                            moek_mbar_arrive_expect_(landed + slot, 32768);
-                            moek_tma_weights_(ring + slot * STAGE + A, &p.w_up, landed + slot, policy,
-                                              &p.up, 128, step, at.j0, at.e);
+                        if (two) {
+                            two = 0;
+                        } else {
+                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                            int before;                                /* more are not on their way */
+                            two = moek_two_(&p.up, step, until) && issued >= 2 * STAGES;
+                            before = issued + two - max(issued < 2 * STAGES ? 2 : plan.inflight, 2 + two);
+                            /* (What was asked for before may have been multiplied already: empty a second time.) */
+                            if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
+                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
+                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                            if (t == 0 && issued >= asked) {
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy,
+                                                &p.up, 128, step, at.j0, at.e);
+                                if (two)
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy,
+                                                    &p.up, 128, step + 1, at.j0, at.e);
+                            }
                         }
                         issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
@@ -589,15 +599,25 @@ moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8t
                     }
                     moek_layer_fp8t_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 1, &at);
                     for (step = w.first; step < until; step++) {
-                        const int before = issued - (issued < 2 * STAGES ? 2 : plan.inflight);
-                        /* (What was asked for before may have been multiplied already: empty for the second time.) */
-                        if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
-                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                        if (issued == hold) moek_mbar_wait_(finished, 0);
-                        if (t == 0 && issued >= asked) {
-                            moek_mbar_arrive_expect_(landed + slot, 32768);
-                            moek_tma_weights_(ring + slot * STAGE + A, &p.w_down, landed + slot, policy,
-                                              &p.down, 128, step, at.j0, at.e);
+                        if (two) {
+                            two = 0;
+                        } else {
+                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                            int before;                                /* more are not on their way */
+                            two = moek_two_(&p.down, step, until) && issued >= 2 * STAGES;
+                            before = issued + two - max(issued < 2 * STAGES ? 2 : plan.inflight, 2 + two);
+                            /* (What was asked for before may have been multiplied already: empty a second time.) */
+                            if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
+                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
+                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                            if (issued == hold || issued + two == hold) moek_mbar_wait_(finished, 0);
+                            if (t == 0 && issued >= asked) {
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy,
+                                                &p.down, 128, step, at.j0, at.e);
+                                if (two)
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy,
+                                                    &p.down, 128, step + 1, at.j0, at.e);
+                            }
                         }
                         issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }

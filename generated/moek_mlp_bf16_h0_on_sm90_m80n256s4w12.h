@@ -257,7 +257,8 @@ moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h0
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 0, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8 };
+           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8,
+           PAIRS = 1 };
     MOEK_SHARED_1024_(ring);
     unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
     uint64_t *const full = (uint64_t *)(page + 21760), *const empty = full + STAGES;
@@ -294,9 +295,8 @@ moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h0
         moek_mbar_init_fence_();
         for (i = 0; i < ahead; i++) {
             const int j0 = ((int)blockIdx.x - guess * p.size[0].tiles) * p.size[0].columns;
-            moek_mbar_arrive_expect_(guessed + i, 32768);
-            moek_tma_weights_(ring + i * STAGE + A, &p.w_up, guessed + i, moek_evict_first_(), &p.up,
-                              64, i, j0, guess);
+            moek_tma_stage_(ring + i * STAGE + A, &p.w_up, guessed + i, 32768, moek_evict_first_(), &p.up,
+                            64, i, j0, guess);
         }
     }
     if (p.up.ids) {                                /* older: the schedule is made while the kernel before runs */
@@ -323,7 +323,7 @@ moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h0
         moek_registers_less_(72);
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
-            int issued = 0;
+            int issued = 0, two = 0;               /* two: a stage was asked for with the one before */
             {
                 for (;;) {
                     if (t == 0) {
@@ -340,17 +340,27 @@ moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h0
                     if (tile >= row[experts + 1] * p.size[0].tiles) break;
                     moek_mlp_bf16_h0_on_sm90_m80n256s4w12_tile_(&p, expert, row, tile, 0, &at);
                     for (step = 0; step < p.size[0].steps; step++) {
-                        const int before = issued - (issued < STAGES ? 2 : 4);         /* more are not on their way */
-                        moek_mbar_wait_(empty + slot, phase);
-                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                        if (t == 0 && issued < ahead) {                /* asked for already, if the guess was right */
-                            moek_mbar_wait_(guessed + issued, 0);
-                            if (at.e == guess) moek_mbar_arrive_(landed + slot);
-                        }
-                        if (t == 0 && (issued >= ahead || at.e != guess)) {
-                            moek_mbar_arrive_expect_(landed + slot, 32768);
-                            moek_tma_weights_(ring + slot * STAGE + A, &p.w_up, landed + slot, policy,
-                                              &p.up, 64, step, at.j0, at.e);
+                        if (two) {
+                            two = 0;
+                        } else {
+                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                            int before;                                /* more are not on their way */
+                            two = PAIRS && moek_two_(&p.up, step, p.size[0].steps) && issued >= ahead;
+                            before = issued + two - (issued < STAGES ? 2 + two : 4);
+                            moek_mbar_wait_(empty + slot, phase);
+                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
+                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                            if (t == 0 && issued < ahead) {            /* asked for already, if the guess was right */
+                                moek_mbar_wait_(guessed + issued, 0);
+                                if (at.e == guess) moek_mbar_arrive_(landed + slot);
+                            }
+                            if (t == 0 && (issued >= ahead || at.e != guess)) {
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy,
+                                                &p.up, 64, step, at.j0, at.e);
+                                if (two)
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy,
+                                                    &p.up, 64, step + 1, at.j0, at.e);
+                            }
                         }
                         issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
@@ -370,13 +380,23 @@ moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k(const __grid_constant__ moek_mlp_bf16_h0
                     if (tile >= row[experts + 1] * p.size[1].tiles) break;
                     moek_mlp_bf16_h0_on_sm90_m80n256s4w12_tile_(&p, expert, row, tile, 1, &at);
                     for (step = 0; step < p.size[1].steps; step++) {
-                        const int before = issued - (issued < STAGES ? 2 : 4);         /* more are not on their way */
-                        moek_mbar_wait_(empty + slot, phase);
-                        if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                        if (t == 0) {
-                            moek_mbar_arrive_expect_(landed + slot, 32768);
-                            moek_tma_weights_(ring + slot * STAGE + A, &p.w_down, landed + slot, policy,
-                                              &p.down, 64, step, at.j0, at.e);
+                        if (two) {
+                            two = 0;
+                        } else {
+                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                            int before;                                /* more are not on their way */
+                            two = PAIRS && moek_two_(&p.down, step, p.size[1].steps);
+                            before = issued + two - (issued < STAGES ? 2 + two : 4);
+                            moek_mbar_wait_(empty + slot, phase);
+                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
+                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
+                            if (t == 0) {
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy,
+                                                &p.down, 64, step, at.j0, at.e);
+                                if (two)
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy,
+                                                    &p.down, 64, step + 1, at.j0, at.e);
+                            }
                         }
                         issued++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }

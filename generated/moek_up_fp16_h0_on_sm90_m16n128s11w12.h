@@ -57,8 +57,7 @@ MOEK_DEVICE unsigned moek_up_fp16_h0_on_sm90_m16n128s11w12_share_(const moek_gem
 MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m16n128s11w12_weights_(const moek_up_fp16_h0_on_sm90_m16n128s11w12_params *p, unsigned char *to, uint64_t *full, uint64_t policy,
                                      const moek_up_fp16_h0_on_sm90_m16n128s11w12_tile *at, int step)
 {
-    moek_mbar_arrive_expect_(full, 16384);
-    moek_tma_weights_(to, &p->w, full, policy, &p->a, 64, step, at->j0, at->e);
+    moek_tma_stage_(to, &p->w, full, 16384, policy, &p->a, 64, step, at->j0, at->e);
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
@@ -233,10 +232,16 @@ moek_up_fp16_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_up_fp16_h0_
             for (; tile < last; tile++) {
                 const int until = tile == last - 1 ? last_step : steps;
                 moek_up_fp16_h0_on_sm90_m16n128s11w12_tile_(a, s, tile, tiles, columns, &at);
-                for (; step < until; step++) {
+                while (step < until) {
+                    const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
                     moek_mbar_wait_(empty + slot, phase);
+                    if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                     moek_up_fp16_h0_on_sm90_m16n128s11w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
-                    if (++slot == STAGES) { slot = 0; phase ^= 1; }
+                    if (two) moek_up_fp16_h0_on_sm90_m16n128s11w12_weights_(&p, ring + next * STAGE + A, full + next, policy, &at, step + 1);
+                    for (i = 0; i <= two; i++) {
+                        step++;
+                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
+                    }
                 }
                 step = 0;
             }

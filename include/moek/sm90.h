@@ -352,6 +352,20 @@ MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *b
     const int tiled = a->tiled;
     moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per, 0, j0 / 8, tiled ? e * (a->k / per) + step : e);
 }
+/* A stage of them: `bytes`. */
+MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar, int bytes, uint64_t policy,
+                                 const moek_gemm_args *a, int per, int step, int j0, int e)
+{
+    moek_mbar_arrive_expect_(bar, bytes);
+    moek_tma_weights_(to, map, bar, policy, a, per, step, j0, e);
+}
+/* Of steps up to `until`, are this one and the next asked for together?  What they bring lies side by side in memory,
+ * 256 bytes of each row, and comes faster so than one after the other (bench/NOTES.md).  Of tiled weights each stage is
+ * contiguous. */
+MOEK_DEVICE int moek_two_(const moek_gemm_args *a, int step, int until)
+{
+    return !a->tiled && !(step & 1) && step + 1 < until;
+}
 /* One arrival for the whole warp, after all its lanes came by. */
 MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
 {
