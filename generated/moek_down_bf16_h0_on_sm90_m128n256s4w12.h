@@ -10,7 +10,7 @@
 
 typedef struct moek_down_bf16_h0_on_sm90_m128n256s4w12_params {
     moek_gemm_args a;
-    CUtensorMap w, rows, tail;
+    CUtensorMap w, alone, rows, tail;             /* alone: w, not promoted */
     moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
 } moek_down_bf16_h0_on_sm90_m128n256s4w12_params;
 
@@ -147,16 +147,17 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_down_b
  * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
  * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0. */
 typedef struct moek_down_bf16_h0_on_sm90_m128n256s4w12_bring {
-    int e, group, half, both, narrow, row0, boxes, bytes, tail;
+    int e, group, half, both, narrow, alone, row0, boxes, bytes, tail;
 } moek_down_bf16_h0_on_sm90_m128n256s4w12_bring;
 
 MOEK_DEVICE moek_down_bf16_h0_on_sm90_m128n256s4w12_bring moek_down_bf16_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_down_bf16_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
-                                               int gated)
+                                               int gated, int pairs)
 {
     const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
     moek_down_bf16_h0_on_sm90_m128n256s4w12_bring of;
     of.both = tile->both;
     of.narrow = tile->narrow;
+    of.alone = !pairs;
     /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
     of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
     of.e = a->tiled ? tile->e * steps : tile->e;
@@ -183,8 +184,9 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(const moek_dow
         if (!of->narrow || step % 2 == (int)(blockIdx.x % 2))
             moek_tma_both_(to + of->half * HALF, &p->w, full, k, of->group, e);
     } else {
-        moek_tma_shared_(to, &p->w, full, k, of->group, e);
-        if (!of->narrow) moek_tma_shared_(to + HALF, &p->w, full, k, next, e);
+        const CUtensorMap *const w = of->alone ? &p->alone : &p->w;
+        moek_tma_shared_(to, w, full, k, of->group, e);
+        if (!of->narrow) moek_tma_shared_(to + HALF, w, full, k, next, e);
     }
 }
 
@@ -364,7 +366,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0;
                 if (begun && moek_elect_()) {
-                    const moek_down_bf16_h0_on_sm90_m128n256s4w12_bring of = moek_down_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated);
+                    const moek_down_bf16_h0_on_sm90_m128n256s4w12_bring of = moek_down_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, pairs);
                     moek_down_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, ring, full, &of, 0, gated);
                 }
             }
@@ -375,7 +377,7 @@ moek_down_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_bf16
                 /* Copies need not wait until it is known where rows go. */
                 moek_mbar_wait_(known + q, turn);
                 if (list[q].e < 0) break;
-                of = moek_down_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated);
+                of = moek_down_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, pairs);
                 asks = of.both && !of.narrow ? ask : -1;
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
@@ -624,7 +626,8 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     p.a = *a;
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
-    status = moek_weight_map_(&p.w, a, 2, 128, 0);
+    status = moek_weight_map_(&p.w, a, 2, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 2, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.tail, a, 2, 24);
     if (status != MOEK_OK) return status;

@@ -289,7 +289,7 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m32n128s10w12(const void *args, moek_str
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
-    status = moek_weight_map_(&p.w, a, 1, 128, 1);
+    status = moek_weight_map_(&p.w, a, 1, 128, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_down_fp8t_h0_on_sm90_m32n128s10w12_k, moek_multiprocessors_(), 384, 221728, stream, a->early, p);
 }

@@ -43,7 +43,7 @@ MOEK_DEVICE moek_layer_fp16_h0_on_sm90_m8n256s6w12_plan moek_layer_fp16_h0_on_sm
     plan.pieces = !plan.demand[1] || p->size[0].steps < 16 || 3 * up > PIECES * blocks ? 1
                 : up <= blocks ? PIECES : 3;
     if (plan.pieces > 1) plan.demand[0] = 1;
-    plan.inflight = plan.demand[0] && plan.pieces == 1 ? 4 : 2;
+    plan.inflight = 4;
     return plan;
 }
 /* n / pieces, which are 3 or 4; n < 2^16. */
@@ -936,8 +936,8 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m8n256s6w12(const void *args, moek_stre
     }
     blocks = moek_multiprocessors_();
     p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
-    status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1);
+    status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_layer_fp16_h0_on_sm90_m8n256s6w12_k, blocks, 384, 223352, stream, 1, p);
 }

@@ -1080,8 +1080,8 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_
     }
     blocks = moek_multiprocessors_();
     p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
-    status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1);
+    status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k, blocks, 384, 230488, stream, 1, p);
 }

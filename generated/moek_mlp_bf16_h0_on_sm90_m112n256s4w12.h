@@ -599,8 +599,8 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m112n256s4w12(const void *args, moek_stre
         z->over_tiles = moek_over_of_(z->tiles);
     }
     p.div = moek_over_of_(a->up->a_div);
-    status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1);
+    status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_mlp_bf16_h0_on_sm90_m112n256s4w12_k, moek_multiprocessors_(), 384, 229008, stream, a->up->early, p);
 }

@@ -725,8 +725,8 @@ MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12(const void *args, moek_st
         z->over_tiles = moek_over_of_(z->tiles);
     }
     p.div = moek_over_of_(a->up->a_div);
-    status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1);
+    status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12_k, moek_multiprocessors_(), 384, 216760, stream, a->up->early, p);
 }

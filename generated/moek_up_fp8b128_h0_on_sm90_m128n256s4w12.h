@@ -10,7 +10,7 @@
 
 typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params {
     moek_gemm_args a;
-    CUtensorMap w, rows;
+    CUtensorMap w, alone, rows;             /* alone: w, not promoted */
     moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
 } moek_up_fp8b128_h0_on_sm90_m128n256s4w12_params;
 
@@ -106,16 +106,17 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp
  * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0.  once: nobody else wants
  * these weights. */
 typedef struct moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring {
-    int e, group, half, both, narrow, row0, boxes, bytes, once;
+    int e, group, half, both, narrow, alone, row0, boxes, bytes, once;
 } moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring;
 
 MOEK_DEVICE moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_up_fp8b128_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
-                                               int gated, int once)
+                                               int gated, int pairs, int once)
 {
     const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
     moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring of;
     of.both = tile->both;
     of.narrow = tile->narrow;
+    of.alone = !pairs;
     /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
     of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
     of.e = a->tiled ? tile->e * steps : tile->e;
@@ -144,8 +145,9 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_up
         moek_tma_once_(to, &p->w, full, moek_evict_first_(), k, of->group, 0, e);
         if (!of->narrow) moek_tma_once_(to + HALF, &p->w, full, moek_evict_first_(), k, next, 0, e);
     } else {
-        moek_tma_shared_(to, &p->w, full, k, of->group, e);
-        if (!of->narrow) moek_tma_shared_(to + HALF, &p->w, full, k, next, e);
+        const CUtensorMap *const w = of->alone ? &p->alone : &p->w;
+        moek_tma_shared_(to, w, full, k, of->group, e);
+        if (!of->narrow) moek_tma_shared_(to + HALF, w, full, k, next, e);
     }
 }
 
@@ -479,7 +481,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0 ? min(steps, 2) : 0;
                 if (copies && begun && moek_elect_()) {
-                    const moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring of = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, once);
+                    const moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring of = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, pairs, once);
                     #pragma unroll 1
                     for (i = 0; i < begun; i++) {
                         moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE, full + i, &of, i, gated);
@@ -494,7 +496,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 unsigned w_scale = 0;              /* where the first scale of w is */
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
-                of = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, once);
+                of = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, pairs, once);
                 asks = of.both && !of.narrow ? ask : -1;
                 #pragma unroll
                 for (i = 0; i < M / 32; i++) row[i] = fetches ? list[q].from[lane + 32 * i] : -1;
@@ -721,7 +723,8 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_st
     p.a = *a;
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
-    status = moek_weight_map_(&p.w, a, 1, 128, 0);
+    status = moek_weight_map_(&p.w, a, 1, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return MOEK_LAUNCH_PAIRS_(moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 230112, stream,

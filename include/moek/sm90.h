@@ -24,10 +24,10 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
  * 8 rows (of gate or up, w_step apart), in this order with `by_8`, else the other way round; expert.  A box is 128
  * bytes of k by `rows` rows, swizzled by 128 bytes: gated, gate and up together, 8 by 8, or half of them of what lies
  * first, then of the other.  0 lies outside.  Tiled weights: k is below 128 bytes, and an expert counts for as many as
- * it has steps of that; a box is contiguous.  Streams of weights (by_8), and what is tiled, are faster without L2's
- * promotion to 256 bytes, tiles that share checkpoint weights with it (bench/NOTES.md). */
+ * it has steps of that; a box is contiguous.  promote: L2 asks memory for 256 bytes where a box has 128.  That is
+ * faster where blocks go in pairs, and slower elsewhere (bench/NOTES.md). */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
-                                                int by_8)
+                                                int by_8, int promote)
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const int gated = a->w_rows > a->n, halves = gated ? 2 : 1, half = by_8 ? 1 : 2, group = 3 - half;
@@ -56,7 +56,7 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
     if (a->tiled && (row % 128 || a->n % 8)) return MOEK_E_ARGUMENT;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
                   size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  by_8 || a->tiled ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  promote && !a->tiled ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
