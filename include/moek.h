@@ -312,8 +312,8 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
 
 /* Weights for config.weight_layout = MOEK_WEIGHTS_TILED, made once on the plan's device: what a block of the GPU reads
- * at a time then lies side by side, which saves 1 to 5 % of a layer where memory is the limit (not up to 4 tokens,
- * where it is within 1 %).
+ * at a time then lies side by side, which saves 1 to 2 % of a layer where memory is the limit, in some shapes 5 (up to
+ * 4 tokens it is within 1 %).
  *   w_up, w_down    [experts][rows][columns]  ->  [experts][columns / C][rows][C],  C columns are 128 bytes
  *   rows of w_up    gated: 8 of those that lie first of gate and up, 8 of the other, the next 8 of the first, and so on
  * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.  back: tiled
