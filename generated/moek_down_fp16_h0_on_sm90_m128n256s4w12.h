@@ -147,17 +147,16 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_tile_(const moek_down_f
  * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
  * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0. */
 typedef struct moek_down_fp16_h0_on_sm90_m128n256s4w12_bring {
-    int e, group, half, both, narrow, alone, row0, boxes, bytes, tail;
+    int e, group, half, both, narrow, row0, boxes, bytes, tail;
 } moek_down_fp16_h0_on_sm90_m128n256s4w12_bring;
 
 MOEK_DEVICE moek_down_fp16_h0_on_sm90_m128n256s4w12_bring moek_down_fp16_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_down_fp16_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
-                                               int gated, int pairs)
+                                               int gated)
 {
     const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
     moek_down_fp16_h0_on_sm90_m128n256s4w12_bring of;
     of.both = tile->both;
     of.narrow = tile->narrow;
-    of.alone = !pairs;
     /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
     of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
     of.e = a->tiled ? tile->e * steps : tile->e;
@@ -173,7 +172,7 @@ MOEK_DEVICE moek_down_fp16_h0_on_sm90_m128n256s4w12_bring moek_down_fp16_h0_on_s
 /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half is
  * 64 of gate and 64 of up, as they lie in memory. */
 MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(const moek_down_fp16_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
-                                     const moek_down_fp16_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated)
+                                     const moek_down_fp16_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated, int pairs)
 {
     enum { HALF = 16384, PER = 64 };
     unsigned char *const to = stage + 19456;
@@ -184,7 +183,7 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(const moek_dow
         if (!of->narrow || step % 2 == (int)(blockIdx.x % 2))
             moek_tma_both_(to + of->half * HALF, &p->w, full, k, of->group, e);
     } else {
-        const CUtensorMap *const w = of->alone ? &p->alone : &p->w;
+        const CUtensorMap *const w = pairs ? &p->w : &p->alone;
         moek_tma_shared_(to, w, full, k, of->group, e);
         if (!of->narrow) moek_tma_shared_(to + HALF, w, full, k, next, e);
     }
@@ -366,8 +365,8 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0;
                 if (begun && moek_elect_()) {
-                    const moek_down_fp16_h0_on_sm90_m128n256s4w12_bring of = moek_down_fp16_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, pairs);
-                    moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(&p, ring, full, &of, 0, gated);
+                    const moek_down_fp16_h0_on_sm90_m128n256s4w12_bring of = moek_down_fp16_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated);
+                    moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(&p, ring, full, &of, 0, gated, pairs);
                 }
             }
             moek_grid_wait_();
@@ -377,7 +376,7 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
                 /* Copies need not wait until it is known where rows go. */
                 moek_mbar_wait_(known + q, turn);
                 if (list[q].e < 0) break;
-                of = moek_down_fp16_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, pairs);
+                of = moek_down_fp16_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated);
                 asks = of.both && !of.narrow ? ask : -1;
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
@@ -397,7 +396,7 @@ moek_down_fp16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp16
                     unsigned char *const stage = ring + slot * STAGE;
                     if (free) moek_mbar_wait_(empty + slot, phase);
                     if (free && moek_elect_()) {
-                        moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated);
+                        moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated, pairs);
                         if (step == asks) moek_mbar_arrive_(asked + mine);
                         moek_down_fp16_h0_on_sm90_m128n256s4w12_rows_(&p, stage, full + slot, &of, step);
                     }

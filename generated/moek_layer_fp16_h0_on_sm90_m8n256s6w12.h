@@ -520,11 +520,11 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
                             if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy,
-                                                &p.up, 64, step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy, &p.up, 64,
+                                                step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy,
-                                                    &p.up, 64, step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy, &p.up, 64,
+                                                    step + 1, at.j0, at.e);
                             }
                         }
                         issued++;
@@ -570,11 +570,11 @@ moek_layer_fp16_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp16
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (issued == hold || issued + two == hold) moek_mbar_wait_(finished, 0);
                             if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy,
-                                                &p.down, 64, step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy, &p.down, 64,
+                                                step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy,
-                                                    &p.down, 64, step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy, &p.down, 64,
+                                                    step + 1, at.j0, at.e);
                             }
                         }
                         issued++;

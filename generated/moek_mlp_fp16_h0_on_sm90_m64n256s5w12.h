@@ -255,8 +255,7 @@ moek_mlp_fp16_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp16_h0
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8,
-           PAIRS = 1 };
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
     MOEK_SHARED_1024_(ring);
     unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
     uint64_t *const full = (uint64_t *)(page + 17408), *const empty = full + STAGES;
@@ -343,7 +342,7 @@ moek_mlp_fp16_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp16_h0
                         } else {
                             const int next = slot + 1 == STAGES ? 0 : slot + 1;
                             int before;                                /* more are not on their way */
-                            two = PAIRS && moek_two_(&p.up, step, p.size[0].steps) && issued >= ahead;
+                            two = BY_TWO && moek_two_(&p.up, step, p.size[0].steps) && issued >= ahead;
                             before = issued + two - (issued < STAGES ? 2 + two : 4);
                             moek_mbar_wait_(empty + slot, phase);
                             if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
@@ -353,11 +352,11 @@ moek_mlp_fp16_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp16_h0
                                 if (at.e == guess) moek_mbar_arrive_(landed + slot);
                             }
                             if (t == 0 && (issued >= ahead || at.e != guess)) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy,
-                                                &p.up, 64, step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy, &p.up, 64,
+                                                step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy,
-                                                    &p.up, 64, step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy, &p.up, 64,
+                                                    step + 1, at.j0, at.e);
                             }
                         }
                         issued++;
@@ -383,17 +382,17 @@ moek_mlp_fp16_h0_on_sm90_m64n256s5w12_k(const __grid_constant__ moek_mlp_fp16_h0
                         } else {
                             const int next = slot + 1 == STAGES ? 0 : slot + 1;
                             int before;                                /* more are not on their way */
-                            two = PAIRS && moek_two_(&p.down, step, p.size[1].steps);
+                            two = BY_TWO && moek_two_(&p.down, step, p.size[1].steps);
                             before = issued + two - (issued < STAGES ? 2 + two : 4);
                             moek_mbar_wait_(empty + slot, phase);
                             if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (t == 0) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy,
-                                                &p.down, 64, step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy, &p.down, 64,
+                                                step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy,
-                                                    &p.down, 64, step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy, &p.down, 64,
+                                                    step + 1, at.j0, at.e);
                             }
                         }
                         issued++;

@@ -149,17 +149,16 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_tile_(const moek_up_bf16_
  * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
  * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0. */
 typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_bring {
-    int e, group, half, both, narrow, alone, row0, boxes, bytes, tail;
+    int e, group, half, both, narrow, row0, boxes, bytes, tail;
 } moek_up_bf16_h0_on_sm90_m128n256s4w12_bring;
 
 MOEK_DEVICE moek_up_bf16_h0_on_sm90_m128n256s4w12_bring moek_up_bf16_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_up_bf16_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
-                                               int gated, int pairs)
+                                               int gated)
 {
     const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
     moek_up_bf16_h0_on_sm90_m128n256s4w12_bring of;
     of.both = tile->both;
     of.narrow = tile->narrow;
-    of.alone = !pairs;
     /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
     of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
     of.e = a->tiled ? tile->e * steps : tile->e;
@@ -175,7 +174,7 @@ MOEK_DEVICE moek_up_bf16_h0_on_sm90_m128n256s4w12_bring moek_up_bf16_h0_on_sm90_
 /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half is
  * 64 of gate and 64 of up, as they lie in memory. */
 MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(const moek_up_bf16_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
-                                     const moek_up_bf16_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated)
+                                     const moek_up_bf16_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated, int pairs)
 {
     enum { HALF = 16384, PER = 64 };
     unsigned char *const to = stage + 19456;
@@ -186,7 +185,7 @@ MOEK_DEVICE void moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(const moek_up_bf
         if (!of->narrow || step % 2 == (int)(blockIdx.x % 2))
             moek_tma_both_(to + of->half * HALF, &p->w, full, k, of->group, e);
     } else {
-        const CUtensorMap *const w = of->alone ? &p->alone : &p->w;
+        const CUtensorMap *const w = pairs ? &p->w : &p->alone;
         moek_tma_shared_(to, w, full, k, of->group, e);
         if (!of->narrow) moek_tma_shared_(to + HALF, w, full, k, next, e);
     }
@@ -585,10 +584,10 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0 ? min(steps, 2) : 0;
                 if (begun && moek_elect_()) {
-                    const moek_up_bf16_h0_on_sm90_m128n256s4w12_bring of = moek_up_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, pairs);
+                    const moek_up_bf16_h0_on_sm90_m128n256s4w12_bring of = moek_up_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated);
                     #pragma unroll 1
                     for (i = 0; i < begun; i++) {
-                        moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE, full + i, &of, i, gated);
+                        moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE, full + i, &of, i, gated, pairs);
                         if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(asked);
                     }
                 }
@@ -598,7 +597,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                 int mine, asks;                    /* asks: with which step for the next tile */
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
-                of = moek_up_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, pairs);
+                of = moek_up_bf16_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated);
                 asks = of.both && !of.narrow ? ask : -1;
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
@@ -610,7 +609,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                     unsigned char *const stage = ring + slot * STAGE;
                     if (free) moek_mbar_wait_(empty + slot, phase);
                     if (free && moek_elect_()) {
-                        moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated);
+                        moek_up_bf16_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated, pairs);
                         if (step == asks) moek_mbar_arrive_(asked + mine);
                         moek_up_bf16_h0_on_sm90_m128n256s4w12_rows_(&p, stage, full + slot, &of, step);
                     }

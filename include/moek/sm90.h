@@ -25,7 +25,7 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
  * bytes of k by `rows` rows, swizzled by 128 bytes: gated, gate and up together, 8 by 8, or half of them of what lies
  * first, then of the other.  0 lies outside.  Tiled weights: k is below 128 bytes, and an expert counts for as many as
  * it has steps of that; a box is contiguous.  promote: L2 asks memory for 256 bytes where a box has 128.  That is
- * faster where blocks go in pairs, and slower elsewhere (bench/NOTES.md). */
+ * faster where blocks go in pairs or weights leave L2 first, else slower (bench/NOTES.md); tiled, it is not done. */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
                                                 int by_8, int promote)
 {
@@ -344,20 +344,14 @@ MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
 
 /* ---- made of these, in plain C ----------------------------------------------------------------------------------- */
 
-/* Of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per on, where `per` are
- * 128 bytes. */
-MOEK_DEVICE void moek_tma_weights_(void *to, const CUtensorMap *map, uint64_t *bar, uint64_t policy,
-                                   const moek_gemm_args *a, int per, int step, int j0, int e)
-{
-    const int tiled = a->tiled;
-    moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per, 0, j0 / 8, tiled ? e * (a->k / per) + step : e);
-}
-/* A stage of them: `bytes`. */
+/* A stage of `bytes`, of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per
+ * on, where `per` are 128 bytes. */
 MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar, int bytes, uint64_t policy,
                                  const moek_gemm_args *a, int per, int step, int j0, int e)
 {
+    const int tiled = a->tiled;
     moek_mbar_arrive_expect_(bar, bytes);
-    moek_tma_weights_(to, map, bar, policy, a, per, step, j0, e);
+    moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per, 0, j0 / 8, tiled ? e * (a->k / per) + step : e);
 }
 /* Of steps up to `until`, are this one and the next asked for together?  What they bring lies side by side in memory,
  * 256 bytes of each row, and comes faster so than one after the other (bench/NOTES.md).  Of tiled weights each stage is
