@@ -591,10 +591,20 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
                        moek_element_(c->quant), blocks).fits;
 }
-/* The most at which it was measured to win, or, if it was asked for, that it may have. */
+/* The most at which it was measured to win, or, if it was asked for, that it may have.  Each block of it quantizes all
+ * of x for itself, and the rows with m > 4 read weights a little faster: so narrow experts go to those by the elements
+ * of the experts in use and of x. */
 static int moek_few_most_(const moek_plan *plan)
 {
-    return plan->layers_demanded || plan->config.inter <= 1024 ? 4 : 2;
+    const moek_config *const c = &plan->config;
+    const long long expert = (long long)c->hidden * c->inter * (moek_act_gated_(c->act) ? 3 : 2);
+    const int limit = moek_is_fp8_(c->quant) ? 35000 : 46000;
+    int most = 4;
+    if (plan->layers_demanded) return 4;
+    if (c->inter > 1024) return 2;
+    while (most > 1 && moek_used_experts_(plan, (long long)most * plan->slots) * expert / 10000 +
+                       (long long)most * c->hidden > limit) most--;
+    return most;
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
@@ -632,6 +642,7 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
     const long long used = moek_used_experts_(plan, slots);
     const long long mean = moek_mean_rows_(plan, rows), tiles = 2 * plan->multiprocessors;
     const int columns = moek_act_gated_(c->act) ? 128 : 256, element = moek_element_(c->quant);
+    const int few = moek_is_fp8_(c->quant) ? 10 : 16;                  /* rows an expert */
     const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, rows);
     const moek_kernel *k = NULL;
     int i;
@@ -641,7 +652,7 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
     if (plan->mlps_demanded) k = plan->mlp[0];
     else if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
     else if (used * ((c->inter + columns - 1) / columns) < tiles ||
-             (mean <= 16 && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
+             (mean <= few && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
     for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
     return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
 }
