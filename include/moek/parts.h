@@ -602,6 +602,7 @@ static int moek_few_most_(const moek_plan *plan)
     int most = 4;
     if (plan->layers_demanded) return 4;
     if (c->inter > 1024) return 2;
+    if (plan->layers == 1) return 4;               /* nobody else has them in one launch */
     while (most > 1 && moek_used_experts_(plan, (long long)most * plan->slots) * expert / 10000 +
                        (long long)most * c->hidden > limit) most--;
     return most;
