@@ -591,21 +591,19 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
                        moek_element_(c->quant), blocks).fits;
 }
-/* The most at which it was measured to win, or, if it was asked for, that it may have.  Each block of it quantizes all
+/* Does it, as measured, or, if such a row was asked for or is the only one, can it?  Each block of it quantizes all
  * of x for itself, and the rows with m > 4 read weights a little faster: so narrow experts go to those by the elements
- * of the experts in use and of x. */
-static int moek_few_most_(const moek_plan *plan)
+ * of the experts in use and of x.  (Where it does for some tokens, it does for fewer.) */
+static int moek_few_wins_(const moek_plan *plan, int tokens)
 {
-    const moek_config *const c = &plan->config;
+    const moek_config *c = &plan->config;
     const long long expert = (long long)c->hidden * c->inter * (moek_act_gated_(c->act) ? 3 : 2);
-    const int limit = moek_is_fp8_(c->quant) ? 35000 : 46000;
-    int most = 4;
-    if (plan->layers_demanded) return 4;
-    if (c->inter > 1024) return 2;
-    if (plan->layers == 1) return 4;               /* nobody else has them in one launch */
-    while (most > 1 && moek_used_experts_(plan, (long long)most * plan->slots) * expert / 10000 +
-                       (long long)most * c->hidden > limit) most--;
-    return most;
+    if (!moek_few_fits_(plan, tokens)) return 0;
+    if (plan->layers_demanded) return 1;
+    if (c->inter > 1024) return tokens <= 2;
+    return tokens == 1 || plan->layers == 1 ||
+           moek_used_experts_(plan, (long long)tokens * plan->slots) * expert / 10000 + (long long)tokens * c->hidden <=
+           (moek_is_fp8_(c->quant) ? 35000 : 46000);
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
@@ -623,7 +621,7 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
         if (k->m > 4 || moek_few_fits_(plan, tokens)) return k;
     }
     for (i = 0; i < plan->layers && plan->layer[i]->m == 4; i++)
-        if (tokens <= moek_few_most_(plan) && moek_few_fits_(plan, tokens)) return plan->layer[i];
+        if (moek_few_wins_(plan, tokens)) return plan->layer[i];
     if (2 * used * ((plan->config.hidden + 255) / 256) < 3 * (long long)plan->multiprocessors &&
         plan->config.inter > 1024 && !plan->layers_demanded) return NULL;
     for (; i < plan->layers; i++)
