@@ -47,7 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOEK_VERSION 107                              /* 10000 * major + 100 * minor + patch */
+#define MOEK_VERSION 200                              /* 10000 * major + 100 * minor + patch */
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
@@ -80,26 +80,34 @@ enum {                                                /* element types; 0: the d
 enum {                                                /* how moek/ops.h: route scores a logit */
     MOEK_SCORE_SOFTMAX, MOEK_SCORE_SIGMOID, MOEK_SCORE_SQRTSOFTPLUS, MOEK_SCORE_RAW, MOEK_SCORE_SPARSEMIXER
 };
-enum { MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID };     /* and what follows the choice */
+enum {                                                /* and what follows the choice */
+    MOEK_NORM_NONE, MOEK_NORM_SUM, MOEK_NORM_SOFTMAX, MOEK_NORM_SIGMOID, MOEK_NORM_SIGMOID_SUM
+};
+enum {                                                /* how a group of experts scores: by its best expert, or by the */
+    MOEK_GROUP_SCORE_DEFAULT, MOEK_GROUP_SCORE_MAX, MOEK_GROUP_SCORE_TOP2                /* sum of its two best ones */
+};
 
-/* Routing methods: X(name, number, score, normalize, eps, what it is).  Numbers below 100 are FlashInfer's and vLLM's
- * RoutingMethodType.  Any of them may have groups, a bias, a scale (moek/ops.h: route has the formula).              */
+/* Routing methods: X(name, number, score, normalize, eps, group score, what it is).  Numbers below 100 are FlashInfer's
+ * and vLLM's RoutingMethodType.  Any of them may have groups, a bias, a scale (moek/ops.h: route has the formula).
+ * eps and group score are defaults, for config.router_eps and config.group_score.  A method whose group score is MAX
+ * takes TOP2 by default where weights.router_bias is given, as vLLM does.                                            */
 #define MOEK_EACH_ROUTING(X)                                                                                    \
-    X(SOFTMAX,         0, SOFTMAX,      NONE,    0.0f,   "softmax over all experts, top-k")                     \
-    X(TOPK_SOFTMAX,    1, RAW,          SOFTMAX, 0.0f,   "top-k, softmax over the chosen (Mixtral, gpt-oss)")   \
-    X(DEEPSEEK_V3,     2, SIGMOID,      SUM,     1e-20f, "sigmoid + bias, groups, divide by the sum, scale")    \
-    X(LLAMA4,          3, RAW,          SIGMOID, 0.0f,   "top-1, sigmoid (and set router_weight_on_input)")     \
-    X(SOFTMAX_RENORM,  4, SOFTMAX,      SUM,     0.0f,   "softmax, top-k, divide by the sum (Qwen3)")           \
-    X(TOPK,            5, RAW,          NONE,    0.0f,   "top-k of the logits, which are the weights")          \
-    X(SIGMOID_RENORM,  6, SIGMOID,      SUM,     0.0f,   "sigmoid, top-k, divide by the sum")                   \
-    X(MINIMAX2,        7, SIGMOID,      SUM,     1e-20f, "sigmoid + bias, divide by the sum")                   \
-    X(SIGMOID,         8, SIGMOID,      NONE,    0.0f,   "sigmoid, top-k")                                      \
-    X(DEEPSEEK_V4,   100, SQRTSOFTPLUS, SUM,     0.0f,   "sqrt(softplus) + bias, divide by the sum, scale")     \
-    X(SQRTSOFTPLUS,  103, SQRTSOFTPLUS, NONE,    0.0f,   "sqrt(softplus) + bias")                               \
-    X(SPARSEMIXER,   104, SPARSEMIXER,  NONE,    0.0f,   "Phi-3.5-MoE, top-2, jitter 0.01")
+    X(SOFTMAX,         0, SOFTMAX,      NONE,    0.0f,   MAX,  "softmax over all experts, top-k, not renormalized") \
+    X(TOPK_SOFTMAX,    1, RAW,          SOFTMAX, 0.0f,   MAX,  "top-k, softmax over the chosen (Mixtral, gpt-oss)") \
+    X(DEEPSEEK_V3,     2, SIGMOID,      SUM,     1e-20f, TOP2, "sigmoid + bias, groups, divide by the sum, scale") \
+    X(LLAMA4,          3, RAW,          SIGMOID, 0.0f,   MAX,  "top-k, sigmoid of the chosen (Llama 4: topk 1)") \
+    X(SOFTMAX_RENORM,  4, SOFTMAX,      SUM,     0.0f,   MAX,  "softmax, top-k, divide by the sum (Qwen3)")     \
+    X(TOPK,            5, RAW,          NONE,    0.0f,   MAX,  "top-k of the logits, which are the weights")    \
+    X(SIGMOID_RENORM,  6, SIGMOID,      SUM,     0.0f,   MAX,  "sigmoid, top-k, divide by the sum")             \
+    X(MINIMAX2,        7, SIGMOID,      SUM,     1e-20f, TOP2, "sigmoid + bias, divide by the sum")             \
+    X(SIGMOID,         8, SIGMOID,      NONE,    0.0f,   MAX,  "sigmoid, top-k")                                \
+    X(DEEPSEEK_V4,   100, SQRTSOFTPLUS, SUM,     0.0f,   TOP2, "sqrt(softplus) + bias, divide by the sum, scale") \
+    X(SQRTSOFTPLUS,  103, SQRTSOFTPLUS, NONE,    0.0f,   TOP2, "sqrt(softplus) + bias")                         \
+    X(SPARSEMIXER,   104, SPARSEMIXER,  NONE,    0.0f,   MAX,  "Phi-3.5-MoE, top-2, jitter 0.01")               \
+    X(LLAMA4_RENORM, 105, RAW,          SIGMOID_SUM, 0.0f, MAX, "top-k, sigmoid of the chosen, divide by the sum")
 /* SPARSEMIXER: m1 = max of the logits s, at expert i1; the first weight is softmax at i1 over the experts with
  * m1 - s <= 0.02 * max(|s|, m1).  Then without i1: m2, i2, and likewise with m2.                                   */
-#define MOEK_ROUTING_(name, number, score, normalize, eps, text) MOEK_ROUTE_##name = number,
+#define MOEK_ROUTING_(name, number, score, normalize, eps, group, text) MOEK_ROUTE_##name = number,
 enum { MOEK_EACH_ROUTING(MOEK_ROUTING_) MOEK_ROUTE_COUNT_ };
 
 enum { MOEK_STANDARD, MOEK_BATCHED };                 /* activations: [rows][hidden]; [local experts][rows][hidden] */
@@ -109,8 +117,9 @@ enum {                                                /* who applies the top-k w
     MOEK_CONTIGUOUS,                                  /* out is [rows][topk][hidden] */
     MOEK_NAIVE_BATCHED                                /* out is [local experts][max rows][hidden] */
 };
-enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED };
-                                                      /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate] */
+enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+            /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate]; APART: up alone, and gate in weights.w_gate */
+enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_APART };            /* moek_weights: w_up_scale */
 enum { MOEK_WEIGHTS_CHECKPOINT, MOEK_WEIGHTS_TILED }; /* as below; as moek_repack_up and _down make them */
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 
@@ -123,16 +132,24 @@ enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUN
 struct moek_prepare_finalize;
 struct moek_experts;
 
-/* Activations, g the gate (or only) value, u the up value, sigma(x) = 1 / (1 + exp(-x)); alpha, beta, limit 0: default.
+/* Activations, g the gate (or only) value, u the up value, sigma(x) = 1 / (1 + exp(-x)).
  *   SILU                    g sigma(g) u;  limit > 0: first g = min(g, limit), u = clamp(u, +-limit)
  *   GELU, GELU_TANH         g/2 (1 + erf(g / sqrt 2)) u;  g/2 (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) u
- *   SWIGLUOAI               as the next, by default alpha 1.702, beta 1, limit 7, and rows interleaved (gpt-oss)
- *   SWIGLUOAI_UNINTERLEAVE  g = min(g, limit), u = clamp(u, +-limit);  g sigma(alpha g) (u + beta);  limit required,
- *                           alpha 1, beta 0 by default (MiniMax-M3)
- *   SWIGLUSTEP              min(g sigma(g), limit) clamp(u, +-limit);  limit 7 by default (Step-3.5)
+ *   SWIGLUOAI               g = min(g, limit), u = clamp(u, +-limit);  g sigma(alpha g) (u + beta);  rows of w_up
+ *                           interleaved unless config.up_layout says otherwise (gpt-oss)
+ *   SWIGLUOAI_UNINTERLEAVE  the same formula, rows of w_up in halves (MiniMax-M3)
+ *   SWIGLUSTEP              min(g sigma(g), limit) clamp(u, +-limit)  (Step-3.5, Step-3.7)
  *   SITU                    alpha tanh(g / alpha) sigma(g) u', u' = beta tanh(u / beta) if beta > 0, else u (Kimi K3)
- *   SILU_NO_MUL, GELU_NO_MUL, GELU_TANH_NO_MUL     the same without u;  RELU2_NO_MUL   max(g, 0)^2
- * All in f32, rounded to T once.                                                                                     */
+ *   SILU_NO_MUL, GELU_NO_MUL, GELU_TANH_NO_MUL     the same without u
+ *   RELU_NO_MUL, RELU2_NO_MUL                      max(g, 0)  (Switch, NLLB);  max(g, 0)^2  (Nemotron-H)
+ * All in f32, rounded to T once.  What 0 in config.alpha, beta and limit means (a field that the activation does not
+ * have must be 0):
+ *                             alpha   beta   limit
+ *   SILU, SWIGLUSTEP          -       -      no clamp, as 0 in a checkpoint's list of limits does
+ *   SWIGLUOAI, _UNINTERLEAVE  1.702   1      7
+ *   SITU                      1       none   -
+ * MOEK_NO_LIMIT: no clamp, whatever the activation.                                                                  */
+#define MOEK_NO_LIMIT (-1.0f)
 
 /* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ---- */
 
@@ -144,13 +161,14 @@ typedef struct moek_config {
     int max_tokens;                   /* required: the most tokens a run will carry                                   */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
 
-    float alpha, beta, limit;         /* of the activation (above); 0: its default                                    */
+    float alpha, beta, limit;         /* of the activation; 0: as above                                               */
     int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
     int ue8m0;                        /* fp8b128: round activation scales up to powers of two                         */
     int router_weight_on_input;       /* multiply x by the weight before the experts; topk 1 only                     */
 
-    int routing;                      /* MOEK_ROUTE_*                                                                 */
-    int groups, topk_groups;          /* grouped top-k; 0: none                                                       */
+    int routing;                      /* MOEK_ROUTE_*.  0 is SOFTMAX, which does not renormalize: most models do, by
+                                         SOFTMAX_RENORM                                                               */
+    int groups, topk_groups;          /* grouped top-k; 0 or 1: none                                                  */
     float scale;                      /* routed scaling factor; 0: 1                                                  */
     int logits_dtype;                 /* default f32                                                                  */
     int shared_slots;                 /* constant slots behind the topk ones: experts `experts` .. + shared_slots - 1 */
@@ -179,6 +197,12 @@ typedef struct moek_config {
                                          Yours again when moek_plan_init returns                                      */
     int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT, or MOEK_WEIGHTS_TILED, which only
                                          backend SM90 reads: see moek_repack_up                                       */
+    float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
+    int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
+    int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _APART; APART with up_layout APART       */
+    int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
+                                         rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
+                                         scales of gate and up are APART                                              */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -188,27 +212,38 @@ typedef struct moek_config {
 typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
     const void *w_down;               /* [local_experts][hidden][inter]                                               */
-    const float *w_up_scale;          /* dequantizing.  fp8t [local_experts]; fp8c [local_experts][rows];             */
-    const float *w_down_scale;        /*   fp8b128 [local_experts][ceil(rows / 128)][ceil(columns / 128)], where w_up's
-                                         rows are gate and up together: if those were quantized apart, inter must be a
-                                         multiple of 128                                                              */
+    const float *w_up_scale;          /* dequantizing.  fp8t [local_experts]; fp8c [local_experts][rows]; fp8b128
+                                         [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
+                                         w_up together.  up_scales APART (checkpoints quantize gate and up apart, so
+                                         shards of tensor parallelism need it where inter is no multiple of 128):
+                                         [local_experts][2 * B][ceil(hidden / 128)], B = ceil((inter_offset + inter) /
+                                         128) rows of scales for gate and B for up, in the order of up_layout         */
+    const float *w_down_scale;        /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
     const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
     const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
     const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic                         */
     const float *router_bias;         /* [experts] or NULL                                                            */
     const float *router_expert_scale; /* [experts] or NULL: factor on an expert's weight (Gemma 4)                    */
-    const int32_t *router_table;      /* [vocabulary][topk] or NULL: hash routing, ids = router_table[token_ids[t]]   */
+    const int32_t *router_table;      /* [router_table_rows][topk] or NULL: hash routing, ids =
+                                         router_table[token_ids[t]]                                                   */
     const int32_t *replicas;          /* [experts + shared_slots][max_replicas] or NULL: logical -> physical          */
     const int32_t *replica_count;     /* [experts + shared_slots], with replicas                                      */
     const int32_t *expert_map;        /* [physical_experts] -> local expert or -1, or NULL: all are here (or a group of
                                          ranks, moek_ep.h, knows)                                                     */
     int32_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
+    const void *w_gate;               /* up_layout APART: [local_experts][inter][hidden], and w_up has the same shape.
+                                         NULL otherwise, as are its scale and bias                                    */
+    const float *w_gate_scale;        /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
+                                         fp8b128: [local_experts][B][ceil(hidden / 128)] each                         */
+    const void *w_gate_bias;          /* [local_experts][inter] T, with w_up_bias, which then has the same shape      */
+    int router_table_rows;            /* required with router_table.  A token id outside gets no expert               */
 } moek_weights;
 
 /* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
 
 /* Shared experts: called once a chunk between the send and the receive of finalize; enqueue work on `stream` that
- * writes rows first .. first + tokens - 1 of args.shared_y from your own input.                                      */
+ * writes rows first .. first + tokens - 1 of args.shared_y from your own input.  The ids and weights of these tokens
+ * lie in args.topk_ids and args.topk_weights by then, in the order of `stream`, if the caller gave these.            */
 typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek_stream stream);
 
 typedef struct moek_args {
@@ -222,7 +257,7 @@ typedef struct moek_args {
     void *y;                          /* [tokens][hidden] T, written; may be x                                        */
     void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
     size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
-    const int32_t *token_ids;         /* [tokens], with weights.router_table; not checked against its length          */
+    const int32_t *token_ids;         /* [tokens], with weights.router_table; without one they are not read           */
     const unsigned char *is_padding;  /* [tokens] or NULL: rows that no expert gets; their y is 0 (plus shared_y).
                                          (In a dynamic fp8t scale their finite x still counts.)                       */
     moek_shared_fn shared;            /* or NULL                                                                      */
@@ -240,6 +275,13 @@ typedef struct moek_args {
                                          in the workspace.  It needs all multiprocessors at once: no two such runs on a
                                          device at the same time, in any stream or process, and beside it no kernel that
                                          waits for something behind it; they could wait for each other forever        */
+    int64_t *topk_ids64;              /* in the place of topk_ids, which then is NULL: the same ids as int64 (DeepEP's,
+                                         torch's)                                                                     */
+    const float *shared_weights;      /* [tokens][shared_slots] f32 or NULL: weights of the constant slots, token by
+                                         token (a gate's), in the place of config.shared_weight.  With router_logits  */
+    size_t x_stride, y_stride, shared_y_stride;       /* elements from a row to the next; 0: hidden.  Multiples of 8, at
+                                         least hidden                                                                 */
+    size_t router_logits_stride;      /* elements; 0: experts                                                         */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -401,6 +443,14 @@ const char *moek_status_text(moek_status status);
 const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none  */
 const char *moek_act_name(int act);                                              /* "silu"                            */
 int         moek_version(void);                                                  /* of the implementation             */
+
+/* For callers without a C compiler (ctypes, Rust, Go, ...): bytes of the structs of the implementation, and where a
+ * field lies.  moek_config_size and moek_plan_size are what moek_plan_init_ wants to be told.                        */
+size_t      moek_config_size(void);
+size_t      moek_plan_size(void);
+size_t      moek_offset(const char *field);           /* of "config.hidden", "weights.w_up", "args.x", "plan.why",
+                                                         "step.out", "kernel.name"; (size_t)-1: there is none.  A struct
+                                                         alone, "args": its size                                      */
 
 /* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. ------------ */
 

@@ -329,7 +329,7 @@ static inline void layer_route_args(const layer *l, moek_route_args *a)
 {
     const moek_config *c = &l->plan.config;
     memset(a, 0, sizeof *a);
-#define LAYER_ROUTING(name, number, how, norm, e, text) \
+#define LAYER_ROUTING(name, number, how, norm, e, group, text) \
     if (c->routing == number) a->score = MOEK_SCORE_##how, a->normalize = MOEK_NORM_##norm, a->eps = e;
     MOEK_EACH_ROUTING(LAYER_ROUTING)
 #undef LAYER_ROUTING

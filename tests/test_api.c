@@ -139,7 +139,7 @@ static void test_routing(void)
     REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.topk = 3, E_ARGUMENT, "SPARSEMIXER needs topk 2");
     REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.groups = 2; c.topk_groups = 1, E_ARGUMENT, "no groups");
     REFUSED(c.routing = MOEK_ROUTE_LLAMA4, E_ARGUMENT, "LLAMA4 needs topk 1, not 2");
-#define KNOWN(name, number, score, normalize, eps, text) \
+#define KNOWN(name, number, score, normalize, eps, group, text) \
     ACCEPTED(c.routing = MOEK_ROUTE_##name; c.topk = MOEK_ROUTE_##name == MOEK_ROUTE_LLAMA4 ? 1 : 2);
     MOEK_EACH_ROUTING(KNOWN)
 #undef KNOWN

@@ -275,7 +275,7 @@ static void route_once(int routing, int turn)
 static void test_routing(void)
 {
     int turn = 0;
-#define METHOD(name, number, score, normalize, eps, text) route_once(number, turn++);
+#define METHOD(name, number, score, normalize, eps, group, text) route_once(number, turn++);
     MOEK_EACH_ROUTING(METHOD)
 #undef METHOD
 }

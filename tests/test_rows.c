@@ -98,7 +98,7 @@ static void late_end(void) {}
 /* ---- route ------------------------------------------------------------------------------------------------------- */
 
 typedef struct route_method { int number, score, normalize; float eps; } route_method;
-#define ROUTE_METHOD(name, number, score, normalize, eps, text) \
+#define ROUTE_METHOD(name, number, score, normalize, eps, group, text) \
     { number, MOEK_SCORE_##score, MOEK_NORM_##normalize, eps },
 static const route_method route_methods[] = { MOEK_EACH_ROUTING(ROUTE_METHOD) };
 

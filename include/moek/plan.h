@@ -85,7 +85,7 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
 {
     int known = 0;
-#define MOEK_KNOWN_(name, number, score, normalize, eps, text) known |= c->routing == number;
+#define MOEK_KNOWN_(name, number, score, normalize, eps, group, text) known |= c->routing == number;
     MOEK_EACH_ROUTING(MOEK_KNOWN_)
 #undef MOEK_KNOWN_
     if (!known) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);

@@ -142,7 +142,7 @@ moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *
 static void moek_method_(int routing, moek_route_args *a)
 {
     switch (routing) {
-#define MOEK_CASE_(name, number, how, norm, e, text) \
+#define MOEK_CASE_(name, number, how, norm, e, group, text) \
     case number: a->score = MOEK_SCORE_##how; a->normalize = MOEK_NORM_##norm; a->eps = e; break;
     MOEK_EACH_ROUTING(MOEK_CASE_)
 #undef MOEK_CASE_
