@@ -75,6 +75,11 @@ MOEK_FN float moek_act_relu2_no_mul_(float g, float u, float alpha, float beta, 
     g = g < 0 ? 0 : g;
     return g * g;
 }
+MOEK_FN float moek_act_relu_no_mul_(float g, float u, float alpha, float beta, float limit)
+{
+    (void)u; (void)alpha; (void)beta; (void)limit;
+    return g < 0 ? 0 : g;
+}
 
 /* The same by number, for kernels that take the activation at run time. */
 MOEK_FN float moek_act_any_(int act, float g, float u, float alpha, float beta, float limit)
@@ -91,6 +96,7 @@ MOEK_FN float moek_act_any_(int act, float g, float u, float alpha, float beta, 
     case MOEK_GELU_NO_MUL: return moek_act_gelu_no_mul_(g, u, alpha, beta, limit);
     case MOEK_GELU_TANH_NO_MUL: return moek_act_gelu_tanh_no_mul_(g, u, alpha, beta, limit);
     case MOEK_RELU2_NO_MUL: return moek_act_relu2_no_mul_(g, u, alpha, beta, limit);
+    case MOEK_RELU_NO_MUL: return moek_act_relu_no_mul_(g, u, alpha, beta, limit);
     default: return 0;
     }
 }

@@ -30,6 +30,7 @@
 #define MOEK_GELU_NO_MUL               9
 #define MOEK_GELU_TANH_NO_MUL          10
 #define MOEK_RELU2_NO_MUL              11
+#define MOEK_RELU_NO_MUL               12
 
 #define MOEK_ARCH_CPU                  0
 #define MOEK_ARCH_SM80                 80
@@ -50,6 +51,7 @@
     X(SILU_NO_MUL, silu_no_mul, 8, 0) \
     X(GELU_NO_MUL, gelu_no_mul, 9, 0) \
     X(GELU_TANH_NO_MUL, gelu_tanh_no_mul, 10, 0) \
-    X(RELU2_NO_MUL, relu2_no_mul, 11, 0)
+    X(RELU2_NO_MUL, relu2_no_mul, 11, 0) \
+    X(RELU_NO_MUL, relu_no_mul, 12, 0)
 #define MOEK_EACH_HIDDEN(X) X(2048) X(2560) X(2880) X(3072) X(4096) X(5120) X(6144) X(7168) X(8192)
 #endif

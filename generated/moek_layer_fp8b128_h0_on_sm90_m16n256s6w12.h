@@ -280,6 +280,10 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_act_(const moek_gemm
             #pragma unroll
             for (i = 0; i < 8; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
+        case MOEK_RELU_NO_MUL:
+            #pragma unroll
+            for (i = 0; i < 8; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
+            break;
         }
     }
 }

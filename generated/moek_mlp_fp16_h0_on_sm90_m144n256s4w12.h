@@ -146,6 +146,10 @@ MOEK_DEVICE void moek_mlp_fp16_h0_on_sm90_m144n256s4w12_act_(const moek_gemm_arg
             #pragma unroll
             for (i = 0; i < 72; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
+        case MOEK_RELU_NO_MUL:
+            #pragma unroll
+            for (i = 0; i < 72; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
+            break;
         }
     }
 }

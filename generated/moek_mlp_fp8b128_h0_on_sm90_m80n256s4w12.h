@@ -140,6 +140,10 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12_act_(const moek_gemm_a
             #pragma unroll
             for (i = 0; i < 40; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
+        case MOEK_RELU_NO_MUL:
+            #pragma unroll
+            for (i = 0; i < 40; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
+            break;
         }
     }
 }

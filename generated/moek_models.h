@@ -6,39 +6,39 @@
 #define MOEK_MODELS_H
 
 #define MOEK_DEEPSEEK_V3       { 7168, 2048, 256, 8, MOEK_FP8B128, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_DEEPSEEK_V3, 8, 4, 2.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_DEEPSEEK_V3, 8, 4, 2.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_KIMI_K2           { 7168, 2048, 384, 8, MOEK_FP8B128, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 2.827f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 2.827f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_QWEN3_30B_A3B     { 2048, 768, 128, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_QWEN3_235B_A22B   { 4096, 1536, 128, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_QWEN3_NEXT_80B    { 2048, 512, 512, 10, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_MIXTRAL_8X7B      { 4096, 14336, 8, 2, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_MIXTRAL_8X22B     { 6144, 16384, 8, 2, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GPT_OSS_20B       { 2880, 2880, 32, 4, MOEK_BF16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GPT_OSS_120B      { 2880, 2880, 128, 4, MOEK_BF16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GLM_4_5_AIR       { 4096, 1408, 128, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GLM_4_5           { 5120, 1536, 160, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 2.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 2.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_LLAMA_4_SCOUT     { 5120, 8192, 16, 1, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 1, \
-    MOEK_ROUTE_LLAMA4, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_LLAMA4, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_LLAMA_4_MAVERICK  { 5120, 8192, 128, 1, MOEK_FP8C, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 1, \
-    MOEK_ROUTE_LLAMA4, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_LLAMA4, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_MINIMAX_M2        { 3072, 1536, 256, 8, MOEK_FP8B128, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_MINIMAX2, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_MINIMAX2, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_PHI_3_5_MOE       { 4096, 6400, 16, 2, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_SPARSEMIXER, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_SPARSEMIXER, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_OLMOE_7B          { 2048, 1024, 64, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_SOFTMAX, 0, 0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_NEMOTRON_3_NANO   { 2688, 1856, 128, 6, MOEK_BF16, MOEK_RELU2_NO_MUL, 0, 0, 0, 0, 0, 0, 0, 0, \
-    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* X(NAME, name) for each. */
 #define MOEK_EACH_MODEL(X) \

@@ -205,6 +205,10 @@ moek_up_fp16_h0_on_sm80_m64n64s3w4_k(const moek_gemm_args a)
         moek_up_fp16_h0_on_sm80_m64n64s3w4_finish_(&a, tile, row, e, row0, end, j0, n,
             MOEK_RELU2_NO_MUL, 0);
         break;
+    case MOEK_RELU_NO_MUL:
+        moek_up_fp16_h0_on_sm80_m64n64s3w4_finish_(&a, tile, row, e, row0, end, j0, n,
+            MOEK_RELU_NO_MUL, 0);
+        break;
     }
 }
 

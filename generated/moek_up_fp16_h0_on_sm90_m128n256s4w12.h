@@ -345,6 +345,11 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
                 for (i = 0; i < 8; i++)
                     y[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
                 break;
+            case MOEK_RELU_NO_MUL:
+                #pragma unroll
+                for (i = 0; i < 8; i++)
+                    y[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
+                break;
             default:
                 #pragma unroll
                 for (i = 0; i < 8; i++) y[i] = 0;
@@ -445,6 +450,10 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_act_(const moek_gemm_args
         case MOEK_RELU2_NO_MUL:
             #pragma unroll
             for (i = 0; i < 24; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
+            break;
+        case MOEK_RELU_NO_MUL:
+            #pragma unroll
+            for (i = 0; i < 24; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
         }
     }

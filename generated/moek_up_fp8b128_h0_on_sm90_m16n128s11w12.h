@@ -136,6 +136,10 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m16n128s11w12_act_(const moek_gemm_a
             #pragma unroll
             for (i = 0; i < 8; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
+        case MOEK_RELU_NO_MUL:
+            #pragma unroll
+            for (i = 0; i < 8; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
+            break;
         }
     }
 }

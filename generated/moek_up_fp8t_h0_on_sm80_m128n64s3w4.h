@@ -220,6 +220,10 @@ moek_up_fp8t_h0_on_sm80_m128n64s3w4_k(const moek_gemm_args a)
         moek_up_fp8t_h0_on_sm80_m128n64s3w4_finish_(&a, tile, row, e, row0, end, j0, n,
             MOEK_RELU2_NO_MUL, 0);
         break;
+    case MOEK_RELU_NO_MUL:
+        moek_up_fp8t_h0_on_sm80_m128n64s3w4_finish_(&a, tile, row, e, row0, end, j0, n,
+            MOEK_RELU_NO_MUL, 0);
+        break;
     }
 }
 

@@ -126,7 +126,7 @@ static inline double ref_gelu_tanh(double x)
 static inline int ref_gated(int act)
 {
     return act != MOEK_SILU_NO_MUL && act != MOEK_GELU_NO_MUL && act != MOEK_GELU_TANH_NO_MUL &&
-        act != MOEK_RELU2_NO_MUL;
+        act != MOEK_RELU2_NO_MUL && act != MOEK_RELU_NO_MUL;
 }
 static inline double ref_act(int act, double g, double u, double alpha, double beta, double limit)
 {
@@ -149,6 +149,7 @@ static inline double ref_act(int act, double g, double u, double alpha, double b
     case MOEK_GELU_NO_MUL:      return ref_gelu(g);
     case MOEK_GELU_TANH_NO_MUL: return ref_gelu_tanh(g);
     case MOEK_RELU2_NO_MUL:     return g < 0 ? 0 : g * g;
+    case MOEK_RELU_NO_MUL:      return g < 0 ? 0 : g;
     default:                    return NAN;
     }
 }
