@@ -154,6 +154,20 @@ static inline double ref_act(int act, double g, double u, double alpha, double b
     }
 }
 
+/* Does y depend on alpha, beta or limit (which: 0, 1, 2)?  Asked of the formula itself. */
+static inline int ref_act_depends(int act, int which)
+{
+    static const double points[][2] = { { 3, 2 }, { 0.5, 4 }, { -3, -2 } };
+    int i, depends = 0;
+    for (i = 0; i < 3; i++) {
+        double of[3] = { 1, 1, 1 };
+        const double g = points[i][0], u = points[i][1], y = ref_act(act, g, u, of[0], of[1], of[2]);
+        of[which] = 0.75;
+        depends |= ref_act(act, g, u, of[0], of[1], of[2]) != y;
+    }
+    return depends;
+}
+
 /* ---- route ------------------------------------------------------------------------------------------------------- */
 
 static inline double ref_logit(const moek_route_args *a, int t, int e)

@@ -12,6 +12,7 @@
 #include <limits.h>
 #include "check.h"
 #include "mem.h"
+#include "ref.h"
 
 #ifdef MOEK_QUANT
 #define QUANT MOEK_QUANT
@@ -113,12 +114,12 @@ static void test_kinds(void)
     REFUSED(c.format = 2, E_ARGUMENT, "config.format is 2");
     REFUSED(c.format = -1, E_ARGUMENT, "config.format is -1");
     REFUSED(c.quant = MOEK_FP8C; c.ue8m0 = 1, E_ARGUMENT, "config.ue8m0 is for fp8b128, not for fp8c");
-    REFUSED(c.act = MOEK_SWIGLUOAI_UNINTERLEAVE, E_ARGUMENT, "config.limit is 0");
-    ACCEPTED(c.act = MOEK_SWIGLUOAI_UNINTERLEAVE; c.limit = 7);
-    REFUSED(c.limit = -1, E_ARGUMENT, "config.limit is -1");
+    REFUSED(c.limit = -2, E_ARGUMENT, "config.limit is -2");
     REFUSED(c.limit = NAN, E_ARGUMENT, "config.limit is");
+    ACCEPTED(c.limit = MOEK_NO_LIMIT);
     REFUSED(c.scale = NAN, E_ARGUMENT, "is not finite");
-    REFUSED(c.alpha = INFINITY, E_ARGUMENT, "is not finite");
+    REFUSED(c.alpha = INFINITY, E_ARGUMENT, "must be finite");
+    REFUSED(c.act = MOEK_SITU; c.beta = -1, E_ARGUMENT, "config.beta is -1");
     REFUSED(c.shared_weight = -INFINITY, E_ARGUMENT, "is not finite");
     REFUSED(c.router_weight_on_input = 1, E_ARGUMENT, "router_weight_on_input needs topk 1");
     REFUSED(c.router_weight_on_input = 1; c.topk = 1; c.shared_slots = 1, E_ARGUMENT, "no shared slots, not 2");
@@ -181,10 +182,59 @@ static void test_defaults(void)
     CHECK(p.config.alpha == 2 && p.config.beta == 3 && p.config.limit == 4, "alpha, beta, limit");
     CHECK(p.config.up_layout == MOEK_UP_SWAPPED, "up_layout");
     c = good();
-    c.act = MOEK_SWIGLUSTEP;
-    CHECK(planned(&c).config.limit == 7, "the limit of swiglustep");
     c.batch_invariant = 1;
     CHECK(planned(&c).tiles == 1, "batch_invariant");
+}
+
+/* Each activation with each of its parameters: taken where the formula has it, else refused by name; 0, none, and what
+ * a plan made of them. */
+static void test_act(int act)
+{
+    static const struct { int act; float alpha, beta, limit; } defaults[] = {       /* moek.h; HUGE_VALF: no clamp */
+        { MOEK_SILU, 0, 0, 0 }, { MOEK_SWIGLUSTEP, 0, 0, HUGE_VALF }, { MOEK_SWIGLUOAI, 1.702f, 1, 7 },
+        { MOEK_SWIGLUOAI_UNINTERLEAVE, 1.702f, 1, 7 }, { MOEK_SITU, 1, 0, 0 }
+    };
+    static const char *const names[] = { "config.alpha is 0.5", "beta 0.5", "config.limit is 0.5" };
+    moek_config c = good();
+    moek_plan p, again;
+    int i, which;
+    c.act = act;
+    p = planned(&c);
+    for (i = 0; i < (int)(sizeof defaults / sizeof *defaults); i++)
+        if (defaults[i].act == act)
+            CHECK(p.config.alpha == defaults[i].alpha && p.config.beta == defaults[i].beta &&
+                  p.config.limit == defaults[i].limit, "%s: alpha %g, beta %g, limit %g", moek_act_name(act),
+                  (double)p.config.alpha, (double)p.config.beta, (double)p.config.limit);
+    for (which = 0; which < 3; which++) {
+        float *const field = which == 0 ? &c.alpha : which == 1 ? &c.beta : &c.limit;
+        c = good();
+        c.act = act;
+        *field = 0.5f;
+        if (ref_act_depends(act, which)) {
+            p = planned(&c);
+            CHECK((which == 0 ? p.config.alpha : which == 1 ? p.config.beta : p.config.limit) == 0.5f, "%s: %s",
+                  moek_act_name(act), names[which]);
+        } else refused(&c, MOEK_E_ARGUMENT, names[which], moek_act_name(act), __LINE__);
+    }
+    c = good();
+    c.act = act;
+    c.limit = MOEK_NO_LIMIT;
+    p = planned(&c);
+    CHECK(!ref_act_depends(act, 2) || p.config.limit == (act == MOEK_SILU ? 0 : HUGE_VALF), "%s: limit none is %g",
+          moek_act_name(act), (double)p.config.limit);
+    again = planned(&p.config);                        /* defaults that are filled in are taken as they are */
+    CHECK(!memcmp(&again.config, &p.config, sizeof p.config), "%s: a plan made of plan.config", moek_act_name(act));
+    c = good();
+    c.act = act;
+    c.up_layout = MOEK_UP_HALVES;
+    if (ref_gated(act)) planned(&c);
+    else refused(&c, MOEK_E_ARGUMENT, "is not gated", moek_act_name(act), __LINE__);
+}
+static void test_acts(void)
+{
+#define ACT(NAME, name, number, gated) test_act(number);
+    MOEK_EACH_ACT(ACT)
+#undef ACT
 }
 
 static void test_version(void)
@@ -1001,6 +1051,7 @@ int main(void)
     test_kinds();
     test_routing();
     test_defaults();
+    test_acts();
     test_version();
     test_backends();
     test_no_device();

@@ -71,10 +71,12 @@ static void test_formats(void)
             SKIP_IF_SMALL((i + 3 * q_ + 5 * format) % n > 1);
             c.act = acts[i];
             c.format = format;
-            if (c.act == MOEK_SWIGLUOAI_UNINTERLEAVE || i % 4 == 1) c.limit = 1.5f;
+            if (ref_act_depends(c.act, 2)) c.limit = i % 4 == 1 ? MOEK_NO_LIMIT : i % 4 == 2 ? 0 : 1.5f;
+            if (ref_act_depends(c.act, 0)) c.alpha = turn % 2 ? 1.25f : 0;
+            if (ref_act_depends(c.act, 1)) c.beta = turn % 2 ? 0.5f : 0;
             if (quant != MOEK_BF16 && quant != MOEK_FP16) c.dtype = i % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
             c.ue8m0 = quant == MOEK_FP8B128 && i % 3 == 1;
-            c.up_layout = (i + q_) % 4;
+            c.up_layout = ref_gated(c.act) ? (i + q_) % 4 : 0;
             snprintf(what, sizeof what, "%s, layout %d, turn %d", moek_act_name(c.act), c.up_layout, turn);
             options = (i % 2 ? LAYER_BIAS : 0) | (i % 3 == 2 ? LAYER_STATIC : 0);
             if ((i + format) % 2) options |= LAYER_LOGITS;

@@ -6,7 +6,8 @@ enum { MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32 };
 
 #define MOEK_NO_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
 
-/* Defaults, and everything that can be said without looking at kernels.  config is the plan's own copy. */
+/* Everything that can be said without looking at kernels, and defaults.  config is the plan's own copy.  A config with
+ * its defaults filled in passes all checks, and is filled in as it was: plan.config may make another plan. */
 static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 {
     const long long limit = 0x7fffffff;
@@ -67,18 +68,40 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
                  128 / moek_element_(c->quant));
     if (c->ue8m0 && c->quant != MOEK_FP8B128)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
-    if (c->act == MOEK_SWIGLUOAI_UNINTERLEAVE && !(c->limit > 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; swigluoai_uninterleave needs one above 0 (MiniMax-M3: 7)",
-                 (double)c->limit);
-    if (!(c->scale - c->scale == 0 && c->alpha - c->alpha == 0 && c->beta - c->beta == 0 &&
-          c->shared_weight - c->shared_weight == 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g, alpha %g, beta %g or shared_weight %g is not finite",
-                 (double)c->scale, (double)c->alpha, (double)c->beta, (double)c->shared_weight);
-    if (!(c->limit >= 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; it must not be negative", (double)c->limit);
+    if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
+                 (double)c->scale, (double)c->shared_weight);
     if (c->router_weight_on_input && c->topk + c->shared_slots != 1)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d",
                  c->topk + c->shared_slots);
+    return MOEK_OK;
+}
+
+static int moek_act_is_oai_(int act) { return act == MOEK_SWIGLUOAI || act == MOEK_SWIGLUOAI_UNINTERLEAVE; }
+
+/* The parameters of an activation (moek.h): one that is set and that the formula does not have is refused, since the
+ * caller means something by it. */
+static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
+{
+    const int oai = moek_act_is_oai_(c->act), situ = c->act == MOEK_SITU;
+    const int clamps = oai || c->act == MOEK_SILU || c->act == MOEK_SWIGLUSTEP;
+    const char *const name = moek_act_name(c->act);
+    if (!(c->alpha - c->alpha == 0 && c->beta - c->beta == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g; they must be finite",
+                 (double)c->alpha, (double)c->beta);
+    if ((c->alpha != 0 || c->beta != 0) && !oai && !situ)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g, but %s has neither: leave them 0",
+                 (double)c->alpha, (double)c->beta, name);
+    if (situ && c->beta < 0)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.beta is %g; situ takes one above 0, or 0 for none", (double)c->beta);
+    if (c->limit != 0 && c->limit != MOEK_NO_LIMIT && !clamps)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g, but %s does not clamp: leave it 0", (double)c->limit, name);
+    if (!(c->limit >= 0) && c->limit != MOEK_NO_LIMIT)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; a limit above 0, 0 for the default of the activation, or "
+                 "MOEK_NO_LIMIT", (double)c->limit);
+    if (c->up_layout && !moek_act_gated_(c->act))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d, but %s is not gated, w_up has one kind of rows: "
+                 "leave it 0", c->up_layout, name);
     return MOEK_OK;
 }
 
@@ -106,19 +129,22 @@ static void moek_fill_defaults_(moek_config *c)
 {
     if (!c->dtype) c->dtype = c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
-    if (!c->up_layout) c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    if (!c->up_layout && moek_act_gated_(c->act))
+        c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_weight == 0) c->shared_weight = 1;
     if (!c->physical_experts) c->physical_experts = c->experts + c->shared_slots;
     if (!c->local_experts)
         c->local_experts = c->physical_experts < MOEK_MAX_EXPERTS_ ? c->physical_experts : MOEK_MAX_EXPERTS_;
-    if (c->act == MOEK_SWIGLUOAI) {
+    if (moek_act_is_oai_(c->act)) {
         if (c->alpha == 0) c->alpha = 1.702f;
         if (c->beta == 0) c->beta = 1;
         if (c->limit == 0) c->limit = 7;
     }
-    if (c->act == MOEK_SWIGLUSTEP && c->limit == 0) c->limit = 7;
-    if (c->alpha == 0) c->alpha = 1;
+    if (c->act == MOEK_SITU && c->alpha == 0) c->alpha = 1;
+    /* No clamp: silu's kernels ask whether there is a limit, the others clamp by whatever there is. */
+    if (c->limit <= 0)
+        c->limit = c->act == MOEK_SWIGLUSTEP || (c->limit < 0 && moek_act_is_oai_(c->act)) ? HUGE_VALF : 0;
 }
 
 /* Tokens of a chunk. */
@@ -498,6 +524,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     char reason[160] = "";
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
+        (status = moek_check_act_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(c);
