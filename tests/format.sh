@@ -6,8 +6,8 @@ say() {                                                # NAME FINDINGS
     if [ "$2" ]; then failed=$((failed + 1)); printf '%s\n' "$2" | sed "s/^/$1: /"; else passed=$((passed + 1)); fi
 }
 
-files=$(find include templates codegen tests bench examples .ci -type f ! -name '*.pyc' ! -name '*.tsv'
-        ls build.ninja moek ./*.toml ./*.md)
+files=$(find include templates codegen tests bench examples docs .ci -type f ! -name '*.pyc' ! -name '*.tsv'
+        ls build.ninja moek CMakeLists.txt ./*.toml ./*.md)
 library=$(find include generated -name '*.h' ! -name ep_nccl.h; find templates -name '*.j2')       # (ep_nccl.h says so)
 
 say "tab, carriage return or blank at the end of a line" "$(grep -nE "$(printf '[\t\r]|[ \t]$')" $files /dev/null)"

@@ -1,0 +1,162 @@
+"""tables.py -- the tables of measured figures in the pages, made from bench/results.
+
+    python3 bench/tables.py            writes them between their markers in README.md and docs/
+    python3 bench/tables.py --check    says which are not what the results say
+
+A table stands between  <!-- NAME: made by bench/tables.py -->  and  <!-- end of NAME -->.
+"""
+import math, os, re, sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(ROOT, "bench", "results")
+PAGES = ("README.md", "docs/numbers.md", "docs/expert-parallelism.md")
+SHAPES = (("qwen3-30b-a3b", "Qwen3-30B-A3B"), ("deepseek-v3-tp8", "DeepSeek-V3, TP8 shard"),
+          ("deepseek-v3-32-local", "DeepSeek-V3, 32 local experts"), ("mixtral-8x7b", "Mixtral-8x7B"),
+          ("qwen3-235b-tp4", "Qwen3-235B, TP4 shard"))
+TOKENS = (1, 4, 8, 32, 128, 512, 1024, 2048, 8192)
+SPANS = (("1", 1, 1), ("4 to 128", 4, 128), ("512", 512, 512), ("1024", 1024, 1024), ("2048", 2048, 2048),
+         ("8192", 8192, 8192))
+
+
+def layers(name):
+    """{(shape, format, tokens): (us, floor)} of a .tsv."""
+    with open(os.path.join(RESULTS, name)) as f:
+        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
+    rows = [dict(zip(lines[0], line)) for line in lines[1:]]
+    return {(r["shape"], r["quant"], int(r["tokens"])): (float(r["us"]), float(r.get("floor_us", "nan")))
+            for r in rows}
+
+
+def exchange(name):
+    """{(section, tokens, format, kind, what): (us, floor)} of what ./moek bench-ep printed."""
+    out, section = {}, ""
+    with open(os.path.join(RESULTS, name)) as f:
+        for line in f:
+            word = line.split()
+            if line.startswith("# over NCCL:"):
+                section = word[3]
+            elif word and word[0].isdigit():
+                key = section, int(word[0]), word[1], word[2], word[3]
+                out.setdefault(key, (float(word[4]), float(word[7])))          # the newest run stands first
+    return out
+
+
+def table(head, rows):
+    return "".join("| " + " | ".join(r) + " |\n" for r in [head, ["---"] * len(head)] + rows)
+
+
+def microseconds(us):
+    return f"{us:.1f}" if us < 100 else f"{us:.0f}"
+
+
+def mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def table_layers():
+    plain, tiled = layers("h200-sm90.tsv"), layers("h200-sm90-tiled.tsv")
+    rows = []
+    for shape, title in SHAPES:
+        for quant in ("bf16", "fp8b128"):
+            row = [title, f"`{quant}`"]
+            for m in TOKENS:
+                (us, floor), (us_tiled, _) = plain[shape, quant, m], tiled[shape, quant, m]
+                share = 100 * floor / min(us, us_tiled)
+                row.append(f"{microseconds(us)}, {microseconds(us_tiled)} ({share:.0f} %)")
+            rows.append(row)
+    return table(["shape", "format"] + [f"M {m}" for m in TOKENS], rows)
+
+
+def against():
+    """(span, [(ratio, ratio of tiled weights, cell)]): the best of the others over ours."""
+    plain, tiled, others = layers("h200-sm90.tsv"), layers("h200-sm90-tiled.tsv"), layers("h200-others.tsv")
+    for title, low, high in SPANS:
+        yield title, [(us / plain[k][0], us / tiled[k][0], k) for k, (us, _) in others.items()
+                      if k in plain and low <= k[2] <= high]
+
+
+def table_others():
+    rows = []
+    for title, cells in against():
+        worst = min(cells)
+        rows.append([title, str(len(cells)), f"{mean([c[0] for c in cells]):.2f}, {mean([c[1] for c in cells]):.2f}",
+                     f"{worst[0]:.2f} ({dict(SHAPES)[worst[2][0]]}, `{worst[2][1]}`, M {worst[2][2]})",
+                     f"{max(cells)[0]:.2f}"])
+    return table(["tokens", "cells", "geometric mean: weights as they come, tiled", "least", "most"], rows)
+
+
+def table_headlines():
+    spans = dict(against())
+    means = {k: mean([c[0] for c in v]) for k, v in spans.items()}
+    large = [k for k in means if k not in ("1", "4 to 128")]
+    pair = exchange("h200x2-ep.txt")["", 128, "fp8b128", "low_latency", "pair"][0]
+    least, most = min(means[k] for k in large), max(means[k] for k in large)
+    return (f"- **{means['1']:.2f} times** as fast as the best other library at 1 token, "
+            f"**{means['4 to 128']:.2f} times** at 4 to 128,\n  **{least:.2f} to {most:.2f} times** from 512 on: "
+            "geometric means over shapes and formats, one H200.\n"
+            f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n")
+
+
+def exchange_rows(names, what):
+    of = [exchange(n) for n in names]
+    return [[str(m)] + [", ".join(microseconds(e["", m, "fp8b128", kind, w][0]) for e in of) + " us" for w in what]
+            for m, kind in ((1, "low_latency"), (128, "low_latency"), (4096, "alltoall"))]
+
+
+def table_exchange():
+    return table(["tokens a rank", "fp8 dispatch", "bf16 combine", "both"],
+                 exchange_rows(("h200x2-ep.txt", "h200x4-ep.txt"), ("dispatch", "combine", "pair")))
+
+
+def table_exchange_layer():
+    rows = []
+    for m, kind in ((1, "low_latency"), (128, "low_latency"), (4096, "alltoall")):
+        row = [str(m)]
+        for name in ("h200x2-ep-layer.txt", "h200x4-ep-layer.txt"):
+            e = exchange(name)
+            us, floor = e["", m, "fp8b128", kind, "layer"]
+            row.append(f"{microseconds(e['', m, 'fp8b128', kind, 'sum'][0])}, {microseconds(us)}, {floor:.0f} us")
+        rows.append(row)
+    return table(["tokens a rank", "two H200: sum, layer, floor", "four H200: sum, layer, floor"], rows)
+
+
+def table_exchange_nccl():
+    e = exchange("h200x2-ep-nccl.txt")
+    kind = {1: "low_latency", 128: "low_latency", 4096: "alltoall"}
+    rows = [[title] + [microseconds(e[section, m, "fp8b128", kind[m], "pair"][0]) for m in kind]
+            for title, section in (("peer access", ""), ("`window`", "window"), ("`sends`", "sends"))]
+    rows += [[title] + [microseconds(e["", m, "fp8b128", "NCCL's", what][0]) for m in kind]
+             for title, what in (("NCCL's all-to-all of the rows dispatched", "alltoall"),
+                                 ("NCCL's reduce-scatter in bf16, all tokens", "reducesctr"))]
+    return table(["tokens a rank, fp8"] + [str(m) for m in kind], rows)
+
+
+def made(text):
+    def one(match):
+        name = match.group(1)
+        return (f"<!-- {name}: made by bench/tables.py -->\n\n" + globals()["table_" + name.replace("-", "_")]() +
+                f"\n<!-- end of {name} -->\n")
+    return re.sub(r"<!-- ([a-z-]+): made by bench/tables.py -->\n.*?<!-- end of \1 -->\n", one, text, flags=re.S)
+
+
+def main():
+    stale = 0
+    for page in PAGES:
+        path = os.path.join(ROOT, page)
+        with open(path) as f:
+            old = f.read()
+        new = made(old)
+        if new == old:
+            continue
+        stale += 1
+        if "--check" in sys.argv[1:]:
+            print(f"stale: a table of figures in {page}: python3 bench/tables.py")
+        else:
+            with open(path, "w") as f:
+                f.write(new)
+            print(f"{page}: written")
+    return 1 if stale and "--check" in sys.argv[1:] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
