@@ -33,5 +33,13 @@ say "heavy include" \
        $library /dev/null)"
 say "C++ in a kernel" \
     "$(grep -nE '(^|[^a-z_])(template *<|auto |class |constexpr |namespace |operator *[^a-z ])' $library /dev/null)"
+say "notes: longer than 160 characters" "$(awk 'length > 160 { print FILENAME ":" FNR }' docs/notes/*.md)"
+say "notes: an id without its entry, its line of the index and the link of that, or twice" \
+    "$(for form in '### \([a-z0-9-]*\)$' '| \[\([a-z0-9-]*\)\] .*' '\[\([a-z0-9-]*\)\]: .*'; do
+           sed -n "s/^$form/\1/p" docs/notes/*.md
+       done | sort | uniq -c | awk '$1 != 3 { print $2 }')"
+say "notes: no such entry" \
+    "$(grep -rhoE 'docs/notes: [a-z0-9-]+' include templates codegen bench kernels.toml | sed 's/.*: //' | sort -u |
+       while read -r id; do grep -qx "### $id" docs/notes/*.md || echo "$id"; done)"
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

@@ -25,7 +25,8 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
  * bytes of k by `rows` rows, swizzled by 128 bytes: gated, gate and up together, 8 by 8, or half of them of what lies
  * first, then of the other.  0 lies outside.  Tiled weights: k is below 128 bytes, and an expert counts for as many as
  * it has steps of that; a box is contiguous.  promote: L2 asks memory for 256 bytes where a box has 128.  That is
- * faster where blocks go in pairs or weights leave L2 first, else slower (bench/NOTES.md); tiled, it is not done. */
+ * faster where blocks go in pairs or weights leave L2 first, else slower (docs/notes: promotion-blocks-alone); tiled,
+ * it is not done. */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
                                                 int by_8, int promote)
 {
@@ -354,8 +355,8 @@ MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar
     moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per, 0, j0 / 8, tiled ? e * (a->k / per) + step : e);
 }
 /* Of steps up to `until`, are this one and the next asked for together?  What they bring lies side by side in memory,
- * 256 bytes of each row, and comes faster so than one after the other (bench/NOTES.md).  Of tiled weights each stage is
- * contiguous. */
+ * 256 bytes of each row, and comes faster so than one after the other (docs/notes: two-stages-together).  Of tiled
+ * weights each stage is contiguous. */
 MOEK_DEVICE int moek_two_(const moek_gemm_args *a, int step, int until)
 {
     return !a->tiled && !(step & 1) && step + 1 < until;

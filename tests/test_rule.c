@@ -1,0 +1,251 @@
+/* test_rule.c -- which kernels moek_run launches, by shape, format, device and count of tokens, without any kernel.
+ *
+ *   cc -std=c99 -Iinclude -Itests tests/test_rule.c -lm -o test_rule
+ *   ./test_rule tests/rule.tsv          compares: a difference is a change of the rule
+ *   ./test_rule -w tests/rule.tsv       writes the file anew (./moek rule)
+ *   ./test_rule -d COUNT [SEED]         a digest of COUNT random plans and counts of tokens: two versions of the code
+ *                                       that choose the same print the same
+ *
+ * Launchers are stubs that write down what they were asked for; the device is a number of SMs.  So this takes seconds
+ * on any machine, and a reviewer reads a change of the rule as a diff of the file. */
+#define MOEK_SPLIT
+#define MOEK_EMU
+#define MOEK_EMU_ARCH device_arch
+#define EMU_RESIDENT device_sms
+static int device_arch, device_sms;
+#define MOEK_IMPLEMENTATION
+#include "moek.h"
+#include <stdlib.h>
+#include "check.h"
+
+/* ---- stubs ------------------------------------------------------------------------------------------------------- */
+
+static char launched[1024];                            /* of one run, in order */
+static void say(const char *format, ...)
+{
+    const size_t used = strlen(launched);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(launched + used, sizeof launched - used, format, list);
+    va_end(list);
+}
+static void say_gemm(const moek_gemm_args *a)
+{
+    say("%s%s%s%s%s%s", a->ids ? ",ids" : "", a->a_order ? ",order" : "", a->split ? ",split" : "",
+        a->q ? ",requantizes" : "", a->early ? ",early" : "", a->rows_per_expert ? ",batched" : "");
+}
+/* ROUTE ... are spelled as the table spells them. */
+static moek_status stub(int op, int m, const void *args)
+{
+    if (!args) return MOEK_OK;                         /* made ready */
+    say("%s%s", *launched ? " " : "", moek_op_name_(op));
+    if (m) say("%d", m);
+    if (op == MOEK_OP_SORT) {
+        const moek_sort_args *a = (const moek_sort_args *)args;
+        say("(%d%s%s,early%d)", a->block_m, a->zero ? ",zero" : "", a->slot_row ? ",slot_row" : "", a->early);
+    } else if (op == MOEK_OP_QUANT) {
+        const moek_quant_args *a = (const moek_quant_args *)args;
+        say("(few%d%s%s,early%d)", a->few, a->zero ? ",zero" : "", a->target ? ",target" : "", a->early);
+    } else if (op == MOEK_OP_UP || op == MOEK_OP_DOWN) {
+        say("(");
+        say_gemm((const moek_gemm_args *)args);
+        say(")");
+    } else if (op == MOEK_OP_MLP) {
+        say("(");
+        say_gemm(((const moek_mlp_args *)args)->up);
+        say(")");
+    } else if (op == MOEK_OP_COMBINE) {
+        say("(discard%d)", ((const moek_combine_args *)args)->discard);
+    }
+    return MOEK_OK;
+}
+#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row) \
+    moek_status name(const void *args, moek_stream stream) { (void)stream; return stub(MOEK_OP_##op, m, args); }
+#include "../generated/moek_table.h"
+#undef MOEK_KERNEL
+
+/* ---- one run ----------------------------------------------------------------------------------------------------- */
+
+static void *at(size_t megabytes) { return (void *)(uintptr_t)(megabytes << 20); }      /* never looked at */
+
+static int run(moek_plan *plan, int tokens, int state)
+{
+    moek_args a;
+    memset(&a, 0, sizeof a);
+    a.tokens = tokens;
+    a.x = at(1); a.router_logits = at(2); a.y = at(3); a.workspace = at(4); a.workspace_size = (size_t)-1;
+    a.state = state ? at(5) : NULL;
+    launched[0] = 0;
+    return moek_run(plan, &a, NULL) == MOEK_OK;
+}
+static int make(moek_plan *plan, const moek_config *c, int fixed)
+{
+    moek_weights w;
+    memset(&w, 0, sizeof w);
+    if (moek_plan_init(plan, c) != MOEK_OK) return 0;
+    w.w_up = at(10); w.w_down = at(11);
+    if (moek_is_fp8_(c->quant)) w.w_up_scale = (const float *)at(12), w.w_down_scale = (const float *)at(13);
+    if (c->quant == MOEK_FP8T && fixed) w.x_scale = (const float *)at(14), w.h_scale = (const float *)at(15);
+    return moek_plan_bind(plan, &w) == MOEK_OK;
+}
+
+/* ---- the golden file --------------------------------------------------------------------------------------------- */
+
+enum { MOST = 8192 };
+static FILE *golden;
+static int writes, lines, differ;
+
+static void golden_line(const char *line)
+{
+    char want[1400];
+    lines++;
+    if (writes) {
+        fputs(line, golden);
+        return;
+    }
+    if (!fgets(want, sizeof want, golden)) want[0] = 0;
+    if (strcmp(want, line) && differ++ < 5) printf("is       %swas      %s%s", line, want, *want ? "" : "nothing\n");
+}
+/* A line for each span of tokens that launches the same. */
+static void golden_plan(const char *shape, const moek_config *c)
+{
+    char before[sizeof launched] = "", line[1400];
+    moek_plan plan;
+    int tokens, from = 1, last = 1;
+    if (!make(&plan, c, 1)) {
+        snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t-\t%.60s\n", shape, moek_quant_name(c->quant), device_arch,
+                 device_sms, "no plan");
+        golden_line(line);
+        return;
+    }
+    for (tokens = 1; tokens <= MOST + 1; last = tokens, tokens = tokens < 80 || tokens >= MOST ? tokens + 1
+                                                               : tokens + tokens / 40 < MOST ? tokens + tokens / 40 : MOST) {
+        if (tokens <= MOST && !run(&plan, tokens, 1)) snprintf(launched, sizeof launched, "refused");
+        if (tokens <= MOST && (!*before || !strcmp(before, launched))) {
+            if (!*before) strcpy(before, launched);
+            continue;
+        }
+        snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d-%d\t%s\n", shape, moek_quant_name(c->quant), device_arch,
+                 device_sms, from, last, before);
+        golden_line(line);
+        from = tokens;
+        strcpy(before, launched);
+    }
+}
+static const struct { const char *name; int hidden, inter, experts, local, topk; } shapes[] = {       /* of the bench */
+    { "qwen3-30b-a3b", 2048, 768, 128, 128, 8 }, { "deepseek-v3-tp8", 7168, 256, 256, 256, 8 },
+    { "deepseek-v3-32-local", 7168, 2048, 32, 32, 8 }, { "mixtral-8x7b", 4096, 14336, 8, 8, 2 },
+    { "qwen3-235b-tp4", 4096, 384, 128, 128, 8 }
+};
+#define MODEL(NAME, name) static const moek_config model_##name = MOEK_##NAME;
+MOEK_EACH_MODEL(MODEL)
+#undef MODEL
+
+static void golden_formats(const char *shape, moek_config c)
+{
+    static const int devices[][2] = { { 80, 108 }, { 90, 78 }, { 90, 108 }, { 90, 132 } };
+    int i;
+    c.max_tokens = MOST;
+    c.exclude = 1u << MOEK_BACKEND_CPU;
+    for (i = 0; i < 4; i++) {
+        device_arch = devices[i][0]; device_sms = devices[i][1];
+#define FORMAT(NAME, name, number) c.quant = number; golden_plan(shape, &c);
+        MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
+    }
+}
+static void golden_all(void)
+{
+    int i;
+    for (i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
+        moek_config c;
+        memset(&c, 0, sizeof c);
+        c.hidden = shapes[i].hidden; c.inter = shapes[i].inter; c.experts = shapes[i].experts; c.topk = shapes[i].topk;
+        c.local_experts = shapes[i].local; c.act = MOEK_SILU;
+        golden_formats(shapes[i].name, c);
+    }
+#define MODEL(NAME, name) golden_formats(#name, model_##name);
+    MOEK_EACH_MODEL(MODEL)
+#undef MODEL
+}
+
+/* ---- a digest of random plans ------------------------------------------------------------------------------------ */
+
+static uint64_t random_state;
+static int below(int n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((random_state >> 33) % (unsigned)n);
+}
+static int size_of(int most) { return below(3) ? 64 << below(9) : 64 * (1 + below(most / 64)); }
+static moek_config random_config(void)
+{
+    static const int sms[] = { 78, 108, 132, 148, 40 };
+    static const int quants[] = {
+#define FORMAT(NAME, name, number) number,
+        MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
+    };
+    moek_config c;
+    memset(&c, 0, sizeof c);
+    device_arch = below(4) ? 90 : 80;
+    device_sms = sms[below(5)];
+    c.hidden = size_of(8192); c.inter = size_of(4096);
+    c.experts = 1 + below(below(2) ? 16 : 300);
+    c.topk = 1 + below(c.experts < 10 ? c.experts : 10);
+    c.quant = quants[below((int)(sizeof quants / sizeof *quants))];
+    c.act = below(4) ? MOEK_SILU : MOEK_RELU2_NO_MUL;
+    c.max_tokens = 1 + below(9000);
+    if (!below(6)) c.chunk_tokens = 1 + below(2000);
+    if (!below(8)) c.format = MOEK_BATCHED;
+    if (!below(8)) c.batch_invariant = 1;
+    if (!below(8) && c.topk == 1) c.router_weight_on_input = 1;
+    if (!below(8)) c.shared_slots = 1 + below(2);
+    if (!below(8) && device_arch == 90) c.weight_layout = MOEK_WEIGHTS_TILED;
+    c.exclude = 1u << MOEK_BACKEND_CPU;
+    return c;
+}
+static uint64_t digest(long count, long *plans)
+{
+    uint64_t hash = 14695981039346656037u;
+    long n = 0;
+    while (n < count) {
+        const moek_config c = random_config();
+        moek_plan plan;
+        int i;
+        if (!make(&plan, &c, below(3))) { n++; continue; }
+        ++*plans;
+        for (i = 0; i < 12; i++, n++) {
+            const char *p;
+            run(&plan, 1 + below(below(3) ? (c.max_tokens < 300 ? c.max_tokens : 300) : c.max_tokens), below(4) != 0);
+            for (p = launched; ; p++) {
+                hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+                if (!*p) break;
+            }
+        }
+    }
+    return hash;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], "-d")) {
+        long plans = 0;
+        uint64_t hash;
+        random_state = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+        hash = digest(atol(argv[2]), &plans);
+        printf("%ld plans, digest %016llx\n", plans, (unsigned long long)hash);
+        return 0;
+    }
+    writes = argc > 2 && !strcmp(argv[1], "-w");
+    if (argc < 2 + writes || !(golden = fopen(argv[1 + writes], writes ? "w" : "r"))) {
+        fprintf(stderr, "%s: cannot open %s\n", argv[0], argc > 1 + writes ? argv[1 + writes] : "(no file named)");
+        return 2;
+    }
+    golden_line("shape\tformat\tarch\tsms\ttokens\tlaunches\n");
+    golden_all();
+    if (!writes && fgetc(golden) != EOF) differ++;
+    fclose(golden);
+    CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);
+    return check_end();
+}
