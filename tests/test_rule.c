@@ -2,7 +2,7 @@
  *
  *   cc -std=c99 -Iinclude -Itests tests/test_rule.c -lm -o test_rule
  *   ./test_rule tests/rule.tsv          compares: a difference is a change of the rule
- *   ./test_rule -w tests/rule.tsv       writes the file anew (./moek rule)
+ *   ./test_rule -w tests/rule.tsv       writes the file anew: ./moek rule
  *   ./test_rule -d COUNT [SEED]         a digest of COUNT random plans and counts of tokens: two versions of the code
  *                                       that choose the same print the same
  *
@@ -106,6 +106,11 @@ static void golden_line(const char *line)
     if (!fgets(want, sizeof want, golden)) want[0] = 0;
     if (strcmp(want, line) && differ++ < 5) printf("is       %swas      %s%s", line, want, *want ? "" : "nothing\n");
 }
+/* All counts below 80, then steps of 2.5 %, and the last. */
+static int next_tokens(int tokens)
+{
+    return tokens < 80 || tokens >= MOST ? tokens + 1 : tokens + tokens / 40 < MOST ? tokens + tokens / 40 : MOST;
+}
 /* A line for each span of tokens that launches the same. */
 static void golden_plan(const char *shape, const moek_config *c)
 {
@@ -118,8 +123,7 @@ static void golden_plan(const char *shape, const moek_config *c)
         golden_line(line);
         return;
     }
-    for (tokens = 1; tokens <= MOST + 1; last = tokens, tokens = tokens < 80 || tokens >= MOST ? tokens + 1
-                                                               : tokens + tokens / 40 < MOST ? tokens + tokens / 40 : MOST) {
+    for (tokens = 1; tokens <= MOST + 1; last = tokens, tokens = next_tokens(tokens)) {
         if (tokens <= MOST && !run(&plan, tokens, 1)) snprintf(launched, sizeof launched, "refused");
         if (tokens <= MOST && (!*before || !strcmp(before, launched))) {
             if (!*before) strcpy(before, launched);
