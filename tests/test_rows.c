@@ -283,16 +283,21 @@ static void route_table(moek_route_args *h)
     for (i = 0; i < h->tokens; i++) token_ids[i] = rng_below(8) ? rng_below(VOCABULARY) : outside[rng_below(4)];
     h->table = table, h->token_ids = token_ids, h->table_rows = VOCABULARY;
 }
-/* 1: finite; 2: all experts masked; 3: many of them, by -Inf or NaN, and now and then one that must be. */
+/* 1: finite; 2: all experts masked; 3: many of them, by -Inf or NaN, and now and then one that must be; 4: all but one
+ * or two of each group, so that groups that stay may hold fewer than are asked for. */
 static void route_bias(moek_route_args *h, int kind, int ties)
 {
     float *const bias = in_f32(h->experts);
-    const int often = 1 + rng_below(8);
-    int i;
+    const int often = 1 + rng_below(8), size = h->experts / (h->groups > 1 ? h->groups : 1);
+    int i, g;
     for (i = 0; i < h->experts; i++) {
         bias[i] = ties ? 0.25f * rng_below(3) : 0.3f * rng_normal();
         if (kind == 2 || (kind == 3 && rng_below(8) < often)) bias[i] = rng_below(2) ? -INFINITY : NAN;
         else if (kind == 3 && rng_below(4 * h->experts) == 0) bias[i] = INFINITY;
+    }
+    for (g = 0; g < h->groups && kind == 4; g++) {
+        const int left = rng_below(size), other = rng_below(2) ? left : rng_below(size);
+        for (i = 0; i < size; i++) if (i != left && i != other) bias[g * size + i] = i % 2 ? -INFINITY : NAN;
     }
     h->bias = bias;
 }
@@ -358,6 +363,12 @@ static void test_route(void)
                 route_case(&route_methods[m], g[0], g[1], g[2], g[3], k, rng_u32() & 0xfff);
             if (g[2] > 1) route_case(&route_methods[m], g[0], g[1], g[2], g[3], 3, rng_u32() & 0xfff);
         }
+    }
+    for (i = 0; i < 2 * COUNT(grouped); i++) {
+        const int *g = grouped[i % COUNT(grouped)];
+        const route_method *method = &route_methods[(5 * i + 2) % COUNT(route_methods)];
+        if (g[2] > 1 && method->score != MOEK_SCORE_SPARSEMIXER)
+            route_case(method, g[0], g[1], g[2], g[3], 4, (rng_u32() & 0x77f) | (i < COUNT(grouped) ? 0x800 : 0));
     }
     route_tokens = 4500;                               /* more than there are blocks */
     for (m = 0; m < COUNT(route_methods); m++) {
