@@ -8,6 +8,11 @@
 #define MOEK_MAP_ON_CPU_H
 #include "../include/moek/cpu.h"
 
+static MOEK_UNUSED int32_t moek_map_on_cpu_narrow_(int64_t id, int experts)
+{
+    return id >= 0 && id < experts ? (int32_t)id : -1;
+}
+
 MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
 {
     const moek_map_args *a = (const moek_map_args *)args;
@@ -18,7 +23,8 @@ MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
         const uint32_t hash = (uint32_t)(a->first + t) * 2654435769u;     /* spreads neighbours over the replicas */
         for (k = 0; k < a->topk; k++) {
             const size_t slot = (size_t)t * a->topk + k;
-            int32_t id = a->ids[slot];
+            int32_t id = a->ids64 ? moek_map_on_cpu_narrow_(a->ids64[slot], a->experts) : a->ids[slot];
+            if (a->ids64) a->given[slot] = id;
             if (id < 0 || id >= a->experts || (a->is_padding && a->is_padding[t])) id = -1;
             if (id >= 0 && a->replicas) {
                 const int32_t count = a->replica_count[id], *replicas = a->replicas + (size_t)id * a->max_replicas;

@@ -14,8 +14,12 @@ moek_map_on_sm80_t256_k(const moek_map_args a)
     enum { THREADS = 256, ALL = -1 };
     const int slots = a.tokens * a.topk, lane = threadIdx.x % 32;
     const int slot = blockIdx.x * THREADS + threadIdx.x;
-    int32_t id = slot < slots ? a.ids[slot] : -1;
+    int32_t id = -1;
 
+    if (slot < slots && a.ids64) {
+        const int64_t wide = a.ids64[slot];
+        a.given[slot] = id = wide >= 0 && wide < a.experts ? (int32_t)wide : -1;
+    } else if (slot < slots) id = a.ids[slot];
     if (id < 0 || id >= a.experts || (a.is_padding && a.is_padding[slot / a.topk])) id = -1;
     if (id >= 0 && a.replicas) {
         const uint32_t hash = (uint32_t)(a.first + slot / a.topk) * 2654435769u;       /* spreads neighbours */
@@ -25,7 +29,8 @@ moek_map_on_sm80_t256_k(const moek_map_args a)
     if (id >= a.physical) id = -1;
     if (a.load) {
         const uint32_t same = __match_any_sync((unsigned)ALL, id);
-        if (id >= 0 && lane == __ffs(same) - 1) atomicAdd(&a.load[id], __popc(same));
+        if (id >= 0 && lane == __ffs(same) - 1)
+            atomicAdd((unsigned long long *)&a.load[id], (unsigned long long)__popc(same));
     }
     if (slot < slots) a.out[slot] = id < 0 ? -1 : a.map ? a.map[id] : id;
 }

@@ -8,26 +8,25 @@
 #define MOEK_ROUTE_ON_CPU_H
 #include "../include/moek/cpu.h"
 
-/* The best of c[0 .. n) that is not taken: the lower index of equals, NaN last; -1 if all are taken. */
-static MOEK_UNUSED int moek_route_on_cpu_best_(const float *c, const unsigned char *taken, int n)
+/* The best of c[0 .. n) that is not out: the lower index of equals; -1 if all are. */
+static MOEK_UNUSED int moek_route_on_cpu_best_(const float *c, const unsigned char *out, int n)
 {
     int i, best = -1;
-    for (i = 0; i < n; i++)
-        if (!taken[i] && (best < 0 || c[i] > c[best] || (c[best] != c[best] && c[i] == c[i]))) best = i;
+    for (i = 0; i < n; i++) if (!out[i] && (best < 0 || c[i] > c[best])) best = i;
     return best;
 }
 
-/* s = score(logit) of all experts; what is NaN or Inf: see moek/ops.h. */
-static MOEK_UNUSED void moek_route_on_cpu_score_(const moek_route_args *a, int t, float *s)
+/* s = score(logit) of all experts; what is NaN or Inf: see moek/ops.h.  Returns 0 if that is no softmax. */
+static MOEK_UNUSED int moek_route_on_cpu_score_(const moek_route_args *a, int t, float *s)
 {
-    const size_t from = (size_t)t * a->experts;
-    float top, sum = 0, bad = 0;
+    const size_t from = (size_t)t * (a->logits_stride ? a->logits_stride : (size_t)a->experts);
+    float top = MOEK_LOWEST_, sum = 0, bad = 0;
     int i;
     if (a->logits_dtype == MOEK_DTYPE_F32) memcpy(s, (const float *)a->logits + from, (size_t)a->experts * sizeof *s);
     else moek_decode_t_(s, (const uint16_t *)a->logits + from, a->experts, a->logits_dtype);
     switch (a->score) {
     case MOEK_SCORE_SOFTMAX:
-        for (top = s[0], i = 1; i < a->experts; i++) top = s[i] > top ? s[i] : top;
+        for (i = 0; i < a->experts; i++) top = s[i] > top ? s[i] : top;
         for (i = 0; i < a->experts; i++) sum += s[i] = expf(s[i] - top);
         for (i = 0; i < a->experts; i++) s[i] /= sum;
         break;
@@ -38,19 +37,20 @@ static MOEK_UNUSED void moek_route_on_cpu_score_(const moek_route_args *a, int t
         for (i = 0; i < a->experts; i++) s[i] = sqrtf(s[i] > 20.0f ? s[i] : log1pf(expf(s[i])));
         break;
     default:                                                         /* raw, sparsemixer: the logit itself */
+        bad = MOEK_MASKED_;
         break;
     }
-    if (a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER) bad = MOEK_MASKED_;
     for (i = 0; i < a->experts; i++) s[i] = moek_finite_(s[i]) ? s[i] : bad;
+    return sum == sum;
 }
 
-/* Experts outside the best topk_groups groups get c = -Inf.  Returns 0 if no group has a finite score. */
-static MOEK_UNUSED int moek_route_on_cpu_groups_(const moek_route_args *a, float *c)
+/* Marks experts outside the best topk_groups groups as out. */
+static MOEK_UNUSED void moek_route_on_cpu_groups_(const moek_route_args *a, const float *c, unsigned char *out)
 {
-    const int size = a->experts / a->groups;
+    const int size = a->experts / a->groups, two = a->group_score == MOEK_GROUP_SCORE_TOP2 && size > 1;
     float score[1024];
-    unsigned char taken[1024] = {0};
-    int g, i, k, any = 0;
+    unsigned char stays[1024] = {0};
+    int g, i, k;
     for (g = 0; g < a->groups; g++) {
         const float *in = c + g * size;
         float first = -HUGE_VALF, second = -HUGE_VALF;
@@ -58,16 +58,14 @@ static MOEK_UNUSED int moek_route_on_cpu_groups_(const moek_route_args *a, float
             second = in[i] > first ? first : in[i] > second ? in[i] : second;
             first = in[i] > first ? in[i] : first;
         }
-        score[g] = a->bias && size > 1 ? first + second : first;
-        any |= moek_finite_(score[g]);
+        score[g] = two ? first + second : first;
+        if (score[g] != score[g]) score[g] = -HUGE_VALF;
     }
     for (k = 0; k < a->topk_groups; k++) {
-        const int best = moek_route_on_cpu_best_(score, taken, a->groups);
-        if (best >= 0) taken[best] = 1;
+        const int best = moek_route_on_cpu_best_(score, stays, a->groups);
+        if (best >= 0) stays[best] = 1;
     }
-    for (i = 0; i < size * a->groups; i++)
-        if (!taken[i / size]) c[i] = -HUGE_VALF;
-    return any;
+    for (i = 0; i < a->experts; i++) out[i] = !stays[i / size];
 }
 
 /* Phi-3.5-MoE, as in moek.h. */
@@ -84,58 +82,88 @@ static MOEK_UNUSED void moek_route_on_cpu_mix_(const moek_route_args *a, const f
         }
         taken[best] = 1;
         ids[k] = best;
-        w[k] = 1.0f / sum;
+        w[k] = s[best] > MOEK_MASKED_ ? 1.0f / sum : MOEK_MASKED_;
     }
 }
 
-/* w = normalize(w), over the chosen. */
+/* w = normalize(w), over the chosen.  MOEK_MASKED_ and less: not counted, becomes 0. */
 static MOEK_UNUSED void moek_route_on_cpu_normalize_(const moek_route_args *a, float *w)
 {
-    float top = w[0], sum = 0;
+    const int sigmoid = a->normalize == MOEK_NORM_SIGMOID || a->normalize == MOEK_NORM_SIGMOID_SUM;
+    const int adds = a->normalize == MOEK_NORM_SUM || a->normalize == MOEK_NORM_SIGMOID_SUM;
+    const int softmax = a->normalize == MOEK_NORM_SOFTMAX;
+    float top = MOEK_MASKED_, sum = 0;
     int k;
-    switch (a->normalize) {
-    case MOEK_NORM_SUM:
-        for (k = 0; k < a->topk; k++) sum += w[k];
-        sum = sum + a->eps > 0 ? sum + a->eps : 1.0f;
-        for (k = 0; k < a->topk; k++) w[k] /= sum;
-        break;
-    case MOEK_NORM_SOFTMAX:
-        for (k = 1; k < a->topk; k++) top = w[k] > top ? w[k] : top;
-        for (k = 0; k < a->topk; k++) sum += w[k] = expf(w[k] - top);
-        for (k = 0; k < a->topk; k++) w[k] /= sum;
-        break;
-    case MOEK_NORM_SIGMOID:
-        for (k = 0; k < a->topk; k++) w[k] = moek_sigmoid_(w[k]);
-        break;
-    default:
-        for (k = 0; k < a->topk; k++) if (w[k] <= MOEK_MASKED_) w[k] = 0;
-        break;
+    for (k = 0; k < a->topk; k++) top = w[k] > top ? w[k] : top;
+    for (k = 0; k < a->topk; k++) {
+        const int counts = w[k] > MOEK_MASKED_;
+        if (sigmoid) w[k] = moek_sigmoid_(w[k]);
+        if (softmax) w[k] = expf(w[k] - top);
+        sum += w[k] = counts ? w[k] : 0;
+    }
+    if (adds) sum += a->eps;
+    if (!(adds || softmax) || !(sum > 0)) return;
+    for (k = 0; k < a->topk; k++) w[k] /= sum;
+}
+
+/* ids of one token, and s, or MOEK_MASKED_ where that is not to count. */
+static MOEK_UNUSED void moek_route_on_cpu_pick_(const moek_route_args *a, const float *s, int32_t *ids, float *w)
+{
+    float c[1024];
+    unsigned char out[1024] = {0};
+    int i, k;
+    for (i = 0; i < a->experts; i++) {
+        c[i] = a->bias ? s[i] + a->bias[i] : s[i];
+        if (c[i] != c[i]) c[i] = -HUGE_VALF;
+    }
+    if (a->groups > 1) moek_route_on_cpu_groups_(a, c, out);
+    for (k = 0; k < a->topk; k++) {
+        const int best = moek_route_on_cpu_best_(c, out, a->experts);
+        out[best] = 1;
+        ids[k] = best;
+        w[k] = c[best] > -HUGE_VALF ? s[best] : MOEK_MASKED_;
+    }
+}
+static MOEK_UNUSED void moek_route_on_cpu_look_up_(const moek_route_args *a, int t, const float *s, int32_t *ids, float *w)
+{
+    const int32_t row = a->token_ids[t];
+    int k;
+    for (k = 0; k < a->topk; k++) {
+        ids[k] = row >= 0 && row < a->table_rows ? a->table[(size_t)row * a->topk + k] : -1;
+        if (ids[k] < 0 || ids[k] >= a->experts) ids[k] = -1;
+        w[k] = ids[k] >= 0 ? s[ids[k]] : MOEK_MASKED_;
     }
 }
 
 /* The topk of one token: ids, and weights before scale. */
 static MOEK_UNUSED void moek_route_on_cpu_choose_(const moek_route_args *a, int t, int32_t *ids, float *w)
 {
-    float s[1024], c[1024];
-    unsigned char taken[1024] = {0};
-    int i, k, found = 1;
-    moek_route_on_cpu_score_(a, t, s);
-    if (a->score == MOEK_SCORE_SPARSEMIXER) {
-        moek_route_on_cpu_mix_(a, s, ids, w);
-    } else {
-        for (i = 0; i < a->experts; i++) c[i] = a->bias ? s[i] + a->bias[i] : s[i];
-        if (!a->table && a->groups > 1) found = moek_route_on_cpu_groups_(a, c);
-        for (k = 0; k < a->topk; k++) {
-            ids[k] = a->table ? a->table[(size_t)a->token_ids[t] * a->topk + k]
-                   : found ? moek_route_on_cpu_best_(c, taken, a->experts) : k;
-            w[k] = 0;
-            if (ids[k] < 0 || ids[k] >= a->experts) continue;        /* of a table: map drops it */
-            taken[ids[k]] = 1;
-            w[k] = s[ids[k]];
-        }
+    float s[1024];
+    const int sound = moek_route_on_cpu_score_(a, t, s);
+    int k;
+    if (a->score == MOEK_SCORE_SPARSEMIXER) moek_route_on_cpu_mix_(a, s, ids, w);
+    else if (a->table) moek_route_on_cpu_look_up_(a, t, s, ids, w);
+    else moek_route_on_cpu_pick_(a, s, ids, w);
+    moek_route_on_cpu_normalize_(a, w);
+    for (k = 0; k < a->topk && !sound; k++) if (ids[k] >= 0) w[k] = moek_float_(0x7fc00000);
+}
+
+/* All slots of one token. */
+static MOEK_UNUSED void moek_route_on_cpu_token_(const moek_route_args *a, int t, int32_t *ids, float *w)
+{
+    const int slots = a->topk + a->shared;
+    int k;
+    if (a->is_padding && a->is_padding[t]) {
+        for (k = 0; k < slots; k++) { ids[k] = -1; w[k] = 0; }
+        return;
     }
-    if (found) moek_route_on_cpu_normalize_(a, w);
-    else for (k = 0; k < a->topk; k++) w[k] = 1.0f / (float)a->topk;
+    moek_route_on_cpu_choose_(a, t, ids, w);
+    for (k = 0; k < a->topk; k++)
+        w[k] *= a->expert_scale && ids[k] >= 0 ? a->scale * a->expert_scale[ids[k]] : a->scale;
+    for (k = 0; k < a->shared; k++) {
+        ids[a->topk + k] = a->experts + k;
+        w[a->topk + k] = a->shared_weights ? a->shared_weights[(size_t)t * a->shared + k] : a->shared_weight;
+    }
 }
 
 MOEK_LAUNCHER moek_route_on_cpu(const void *args, moek_stream stream)
@@ -146,23 +174,10 @@ MOEK_LAUNCHER moek_route_on_cpu(const void *args, moek_stream stream)
     if (!a) return MOEK_OK;
     MOEK_PARALLEL_FOR
     for (t = 0; t < a->tokens; t++) {
-        const int slots = a->topk + a->shared;
-        int32_t *ids = a->ids + (size_t)t * slots;
-        float *w = a->weights + (size_t)t * slots;
-        int k;
-        if (a->is_padding && a->is_padding[t]) {
-            for (k = 0; k < slots; k++) { ids[k] = -1; w[k] = 0; }
-            continue;
-        }
-        moek_route_on_cpu_choose_(a, t, ids, w);
-        for (k = 0; k < a->topk; k++) {
-            const int known = a->expert_scale && ids[k] >= 0 && ids[k] < a->experts;
-            w[k] *= known ? a->scale * a->expert_scale[ids[k]] : a->scale;
-        }
-        for (k = a->topk; k < slots; k++) {
-            ids[k] = a->experts + k - a->topk;
-            w[k] = a->shared_weight;
-        }
+        const size_t slots = (size_t)a->topk + a->shared, to = (size_t)t * slots;
+        size_t k;
+        moek_route_on_cpu_token_(a, t, a->ids + to, a->weights + to);
+        for (k = to; a->ids64 && k < to + slots; k++) a->ids64[k] = a->ids[k];
     }
     return MOEK_OK;
 }

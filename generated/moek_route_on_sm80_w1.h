@@ -86,7 +86,7 @@ MOEK_DEVICE void moek_route_on_sm80_w1_scores(float *x, int score, float *top, f
         *top = moek_warp_max_(*top);
         #pragma unroll
         for (i = 0; i < V; i++) sum += x[i] = expf(x[i] - *top);
-        *inverse = moek_about_one_over_(moek_warp_sum_(sum));        /* the sum is 1 at least, or NaN */
+        *inverse = moek_about_one_over_(moek_warp_sum_(sum));        /* the sum is 1 at least, or 0, or NaN */
         #pragma unroll
         for (i = 0; i < V; i++) x[i] = fabsf(x[i] * *inverse) < INFINITY ? x[i] * *inverse : 0;
         break;
@@ -147,9 +147,8 @@ MOEK_DEVICE void moek_route_on_sm80_w1_two_best(const uint32_t *key, uint32_t *f
     }
 }
 
-/* Does this lane's group stay?  *finite: 0 if no group of the token is finite. */
-MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_params *p, uint32_t first, uint32_t second, int lane,
-    int *finite)
+/* Does this lane's group stay? */
+MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_params *p, uint32_t first, uint32_t second, int lane)
 {
     const unsigned all = 0xffffffff;
     uint32_t mine = 0;
@@ -162,10 +161,9 @@ MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_pa
     }
     if (lane >> p->shift < p->groups) {
         float score = moek_unorder_(first);
-        if (p->a.bias && p->size > 1) score += moek_unorder_(second);
+        if (p->a.group_score == MOEK_GROUP_SCORE_TOP2 && p->size > 1) score += moek_unorder_(second);
         mine = moek_order_(score == score ? score : -INFINITY);
     }
-    *finite = __any_sync(all, mine && fabsf(moek_unorder_(mine)) < INFINITY);
     for (g = 0; g < p->groups; g++) {
         const uint32_t other = __shfl_sync(all, mine, g << p->shift);
         before += other > mine || (other == mine && g < lane >> p->shift);
@@ -173,13 +171,13 @@ MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_pa
     return before < p->a.topk_groups;
 }
 
-/* The same of groups that lanes do not keep apart (more than 32, or too large for theirs): keys of those that go fall
- * to -Inf.  group: shared, [groups] of this warp.  Returns 0 if no group is finite. */
-MOEK_DEVICE int moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uint32_t *key, uint32_t *group, int lane, const int V)
+/* The same of groups that lanes do not keep apart (more than 32, or too large for theirs): keys of those that go become
+ * 0.  group: shared, [groups] of this warp. */
+MOEK_DEVICE void moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uint32_t *key, uint32_t *group, int lane, const int V)
 {
     const unsigned all = 0xffffffff;
     const int size = a->experts / a->groups;
-    int finite = 0, g, i, k;
+    int g, i, k;
     for (g = 0; g < a->groups; g++) {
         uint32_t first = 0, second = 0, top;
         float score;
@@ -191,11 +189,10 @@ MOEK_DEVICE int moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uint
         }
         top = __reduce_max_sync(all, first);
         score = moek_unorder_(top);
-        if (a->bias && size > 1) {
+        if (a->group_score == MOEK_GROUP_SCORE_TOP2 && size > 1) {
             const int winner = __ffs(__ballot_sync(all, first == top)) - 1;
             score += moek_unorder_(__reduce_max_sync(all, lane == winner ? second : first));
         }
-        finite |= fabsf(score) < INFINITY;
         if (lane == 0) group[g] = score == score ? moek_order_(score) : moek_order_(-INFINITY);
     }
     __syncwarp();
@@ -211,23 +208,24 @@ MOEK_DEVICE int moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uint
     }
     #pragma unroll
     for (i = 0; i < V; i++)
-        if (lane * V + i < a->experts && group[(lane * V + i) / size]) key[i] = moek_order_(-INFINITY);
-    return finite;
+        if (lane * V + i < a->experts && group[(lane * V + i) / size]) key[i] = 0;
 }
 
-/* chosen[k]: the place of the k-th best; equal scores, the lower id first. */
-MOEK_DEVICE void moek_route_on_sm80_w1_pick(int topk, uint32_t *key, int *place, int32_t *chosen, int lane,
+/* chosen[k]: the place of the k-th best; equal scores, the lower id first.  Returns how many of them, the first, are
+ * not masked. */
+MOEK_DEVICE int moek_route_on_sm80_w1_pick(int topk, uint32_t *key, int *place, int32_t *chosen, int lane,
     const int V)
 {
     const unsigned all = 0xffffffff, before = (1u << lane) - 1;
     const int N = V < 8 ? V : 8;
-    int k, l, i;
+    int k, l, i, some = 0;
     for (k = 0; k < topk; k++) {
         uint32_t best = key[0], top, votes;
         int from = 0, taken;
         #pragma unroll
         for (l = N; l < V; l += N) if (key[l] > best) best = key[l], from = l;
         top = __reduce_max_sync(all, best);
+        some += top > moek_order_(-INFINITY);
         votes = __ballot_sync(all, best == top);
         taken = best == top && !(votes & before);
         #pragma unroll
@@ -242,6 +240,7 @@ MOEK_DEVICE void moek_route_on_sm80_w1_pick(int topk, uint32_t *key, int *place,
         }
     }
     __syncwarp();
+    return some;
 }
 
 /* SPARSEMIXER: lane k's weight is the softmax at its logit s over the experts near it, the first choice left out. */
@@ -263,22 +262,32 @@ MOEK_DEVICE float moek_route_on_sm80_w1_mix(const moek_route_args *a, size_t fro
     return weight;
 }
 
-/* Of lane k's weight, over the chosen. */
-MOEK_DEVICE float moek_route_on_sm80_w1_normalize(const moek_route_args *a, float weight, int lane)
+/* Of lane k's weight, over those that count. */
+MOEK_DEVICE float moek_route_on_sm80_w1_normalize(const moek_route_args *a, float weight, int counts)
 {
-    const int chosen = lane < a->topk;
     float sum, top;
-    if (a->normalize == MOEK_NORM_SUM) {
-        sum = moek_warp_sum_(chosen ? weight : 0) + a->eps;
-        return weight / (sum > 0 ? sum : 1.0f);
-    }
     if (a->normalize == MOEK_NORM_SOFTMAX) {
-        top = moek_warp_max_(chosen ? weight : -INFINITY);
-        weight = expf(weight - top);
-        return weight / moek_warp_sum_(chosen ? weight : 0);
+        top = moek_warp_max_(counts ? weight : -INFINITY);
+        weight = counts ? expf(weight - top) : 0;
+        sum = moek_warp_sum_(weight);
+        return sum > 0 ? weight / sum : 0;
     }
-    if (a->normalize == MOEK_NORM_SIGMOID) return moek_sigmoid_(weight);
-    return weight <= MOEK_MASKED_ ? 0 : weight;
+    if (a->normalize == MOEK_NORM_SIGMOID || a->normalize == MOEK_NORM_SIGMOID_SUM) weight = moek_sigmoid_(weight);
+    if (!counts) weight = 0;
+    if (a->normalize == MOEK_NORM_SUM || a->normalize == MOEK_NORM_SIGMOID_SUM) {
+        sum = moek_warp_sum_(weight) + a->eps;
+        weight /= sum > 0 ? sum : 1.0f;
+    }
+    return weight;
+}
+
+/* Id of choice `lane` in a table; -1: there is none. */
+MOEK_DEVICE int moek_route_on_sm80_w1_look_up(const moek_route_args *a, int token, int lane)
+{
+    const int32_t row = a->token_ids[token];
+    int32_t id = -1;
+    if ((uint32_t)row < (uint32_t)a->table_rows) id = a->table[(size_t)row * a->topk + lane];
+    return (uint32_t)id < (uint32_t)a->experts ? id : -1;
 }
 
 MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params *p, float *score, const int V)
@@ -287,12 +296,12 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
     __shared__ int32_t chosen[32];                                   /* their places in score */
     const moek_route_args *const a = &p->a;
     const int lane = threadIdx.x, token = blockIdx.x, slots = a->topk + a->shared, mask = (1 << p->shift) - 1;
-    const size_t from = (size_t)token * a->experts, to = (size_t)token * slots;
+    const size_t from = (size_t)token * a->logits_stride, to = (size_t)token * slots;
     const int in = (lane & mask) * V, first = (lane >> p->shift) * p->size + in;
     const int n = lane >> p->shift < p->groups ? p->size - in : 0;   /* experts first .. first + n - 1 */
     uint32_t key[32], two[2] = { 0, 0 };
-    float x[32], bias[32], top = -INFINITY, inverse = 0, weight = 0;
-    int place[32], id = lane, found = 1, padding, i;
+    float x[32], bias[32], top = MOEK_LOWEST_, inverse = 0, weight = MOEK_MASKED_;
+    int place[32], id = -1, counts, padding, i;
     moek_grid_wait_();
     moek_grid_go_();                                   /* after that: what is older than routing is there for all */
     padding = a->is_padding && a->is_padding[token];
@@ -306,10 +315,8 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
         moek_route_on_sm80_w1_scores(x, a->score, &top, &inverse, V);
     }
     if (a->table) {
-        if (lane < a->topk && !padding) {
-            id = a->table[(size_t)a->token_ids[token] * a->topk + lane];
-            if ((uint32_t)id < (uint32_t)a->experts) weight = moek_route_on_sm80_w1_again(a, from + id, top, inverse);
-        }
+        if (lane < a->topk && !padding) id = moek_route_on_sm80_w1_look_up(a, token, lane);
+        if (id >= 0) weight = moek_route_on_sm80_w1_again(a, from + id, top, inverse);
     } else {
         #pragma unroll
         for (i = 0; i < V; i++) {
@@ -318,31 +325,37 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
             place[i] = i * 32 + lane;
             score[i * 32 + lane] = x[i];
         }
-        if (p->groups < a->groups) found = moek_route_on_sm80_w1_many_groups(a, key, group, lane, V);
+        if (p->groups < a->groups) moek_route_on_sm80_w1_many_groups(a, key, group, lane, V);
         else if (p->groups > 1) moek_route_on_sm80_w1_two_best(key, &two[0], &two[1], V);
         moek_route_on_sm80_w1_sort(key, place, V);
-        if (p->groups > 1 && !moek_route_on_sm80_w1_group_stays(p, two[0], two[1], lane, &found)) {
+        if (p->groups > 1 && !moek_route_on_sm80_w1_group_stays(p, two[0], two[1], lane)) {
             #pragma unroll
-            for (i = 0; i < V; i++) key[i] = i < n ? moek_order_(-INFINITY) : 0, place[i] = i * 32 + lane;
+            for (i = 0; i < V; i++) key[i] = 0;
         }
-        moek_route_on_sm80_w1_pick(a->topk, key, place, chosen, lane, V);
-        if (found && lane < a->topk) {
+        i = moek_route_on_sm80_w1_pick(a->topk, key, place, chosen, lane, V);
+        if (lane < a->topk) {
             const int at = chosen[lane];
-            weight = score[at];
+            if (lane < i) weight = score[at];
             id = (at % 32 >> p->shift) * p->size + (at % 32 & mask) * V + at / 32;
         }
     }
+    counts = lane < a->topk && weight > MOEK_MASKED_;
     if (a->score == MOEK_SCORE_SPARSEMIXER) weight = moek_route_on_sm80_w1_mix(a, from, id, weight, lane);
-    weight = found ? moek_route_on_sm80_w1_normalize(a, weight, lane) : 1.0f / a->topk;
+    weight = moek_route_on_sm80_w1_normalize(a, weight, counts);
+    if (inverse != inverse && id >= 0) weight = inverse;             /* no softmax */
     if (lane < a->topk) {
-        if (a->expert_scale && (uint32_t)id < (uint32_t)a->experts) weight *= a->scale * a->expert_scale[id];
-        else weight *= a->scale;
-        a->ids[to + lane] = padding ? -1 : id;
+        weight *= a->expert_scale && id >= 0 ? a->scale * a->expert_scale[id] : a->scale;
+        if (padding) id = -1;
+        a->ids[to + lane] = id;
         a->weights[to + lane] = padding ? 0 : weight;
+        if (a->ids64) a->ids64[to + lane] = id;
     }
     for (i = lane; i < a->shared; i += 32) {
-        a->ids[to + a->topk + i] = padding ? -1 : a->experts + i;
-        a->weights[to + a->topk + i] = padding ? 0 : a->shared_weight;
+        const float constant = a->shared_weights ? a->shared_weights[(size_t)token * a->shared + i] : a->shared_weight;
+        id = padding ? -1 : a->experts + i;
+        a->ids[to + a->topk + i] = id;
+        a->weights[to + a->topk + i] = padding ? 0 : constant;
+        if (a->ids64) a->ids64[to + a->topk + i] = id;
     }
 }
 
@@ -389,13 +402,14 @@ MOEK_LAUNCHER moek_route_on_sm80_w1(const void *args, moek_stream stream)
     }
     if (a->tokens < 1) return MOEK_OK;
     p.a = *a;
+    if (!p.a.logits_stride) p.a.logits_stride = (size_t)a->experts;
     p.groups = a->groups > 1 && a->groups <= 32 ? a->groups : 1;
     for (p.shift = 5; p.groups << p.shift > 32; p.shift--) continue;
     if (a->experts / p.groups > 32 << p.shift) p.groups = 1, p.shift = 5;      /* lanes of a group would not hold it */
     p.size = a->experts / p.groups;
     lanes = 1 << p.shift;
     element = a->logits_dtype == MOEK_DTYPE_BF16 || a->logits_dtype == MOEK_DTYPE_FP16 ? 2 : 4;
-    p.whole = p.size % 4 == 0 && (size_t)a->logits % (4 * element) == 0;
+    p.whole = p.size % 4 == 0 && p.a.logits_stride % 4 == 0 && (size_t)a->logits % (4 * element) == 0;
     p.whole_bias = p.size % 4 == 0 && (size_t)a->bias % 16 == 0;
     shared = p.groups < a->groups ? 4 * a->groups : 0;
 #define MOEK_ROUTE_(kernel) MOEK_CHAIN_(kernel, dim3((unsigned)a->tokens), 32, shared, stream, a->early, p)

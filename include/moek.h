@@ -40,7 +40,8 @@
  * last run that was enqueued with them.
  * DETERMINISM.  The same inputs give the same bits, in every run, whatever the stream or graph.  expert_load counters
  * are integers and exact.
- * NUMBERS.  A NaN or Inf in a token's input reaches only that token's output (fp8t with a dynamic scale too).
+ * NUMBERS.  A NaN or Inf in a token's input reaches only that token's output (fp8t with a dynamic scale too).  Logits
+ * whose softmax is no number make that token's y NaN (moek/ops.h: route has what others do).
  * VERSIONS.  Fields are only appended.  A caller compiled against another moek.h gets MOEK_E_VERSION, not a crash.   */
 #ifndef MOEK_H
 #define MOEK_H
@@ -230,20 +231,22 @@ typedef struct moek_weights {
     const int32_t *replica_count;     /* [experts + shared_slots], with replicas                                      */
     const int32_t *expert_map;        /* [physical_experts] -> local expert or -1, or NULL: all are here (or a group of
                                          ranks, moek_ep.h, knows)                                                     */
-    int32_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
+    int64_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
     const void *w_gate;               /* up_layout APART: [local_experts][inter][hidden], and w_up has the same shape.
                                          NULL otherwise, as are its scale and bias                                    */
     const float *w_gate_scale;        /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
                                          fp8b128: [local_experts][B][ceil(hidden / 128)] each                         */
     const void *w_gate_bias;          /* [local_experts][inter] T, with w_up_bias, which then has the same shape      */
-    int router_table_rows;            /* required with router_table.  A token id outside gets no expert               */
+    int router_table_rows;            /* required with router_table.  A token id outside gets no expert (the CPU rows
+                                         refuse it), nor does an entry of the table that is no id                     */
 } moek_weights;
 
 /* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
 
 /* Shared experts: called once a chunk between the send and the receive of finalize; enqueue work on `stream` that
  * writes rows first .. first + tokens - 1 of args.shared_y from your own input.  The ids and weights of these tokens
- * lie in args.topk_ids and args.topk_weights by then, in the order of `stream`, if the caller gave these.            */
+ * lie in args.topk_ids (or topk_ids64) and args.topk_weights by then, in the order of `stream`, if the caller gave
+ * these.                                                                                                             */
 typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek_stream stream);
 
 typedef struct moek_args {
@@ -281,7 +284,8 @@ typedef struct moek_args {
                                          token (a gate's), in the place of config.shared_weight.  With router_logits  */
     size_t x_stride, y_stride, shared_y_stride;       /* elements from a row to the next; 0: hidden.  Multiples of 8, at
                                          least hidden                                                                 */
-    size_t router_logits_stride;      /* elements; 0: experts                                                         */
+    size_t router_logits_stride;      /* elements from a token's logits to the next one's, at least experts;
+                                         0: experts                                                                   */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -398,7 +402,8 @@ typedef struct moek_step {
     moek_args args;                   /* of this chunk                                                                */
     int first;                        /* its first token                                                              */
     int tokens;
-    int32_t *topk_ids;                /* [tokens][slots]: as routed or given                                          */
+    int32_t *topk_ids;                /* [tokens][slots]: as routed or given (of args.topk_ids64: these as int32, -1 for
+                                         what is out of range, once moek_route is through)                            */
     float *topk_weights;
     const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1; if prepare/finalize is
                                          collective: physical experts of any rank, or -1                              */

@@ -82,6 +82,7 @@ static inline moek_args layer_args(layer *l)
     moek_args a = l->args;
     LAYER_MOVE(a.x); LAYER_MOVE(a.router_logits); LAYER_MOVE(a.topk_ids); LAYER_MOVE(a.topk_weights); LAYER_MOVE(a.y);
     LAYER_MOVE(a.workspace); LAYER_MOVE(a.token_ids); LAYER_MOVE(a.is_padding); LAYER_MOVE(a.shared_y);
+    LAYER_MOVE(a.topk_ids64); LAYER_MOVE(a.shared_weights);
     a.why = l->why;
     a.why_size = sizeof l->why;
     a.state = layer_state;
@@ -204,6 +205,30 @@ static inline void layer_new_inputs(layer *l, int tokens)
     }
     for (t = 0; t < tokens; t++) layer_choose(l->args.topk_ids + t * slots, slots, c->experts + c->shared_slots);
     for (t = 0; t < tokens * slots; t++) l->args.topk_weights[t] = 0.05f + rng_uniform();
+}
+
+/* Logits with a gap of NaN behind each token's. */
+static inline void layer_stretch_logits(layer *l, int gap)
+{
+    const int f32 = l->config.logits_dtype != MOEK_DTYPE_BF16 && l->config.logits_dtype != MOEK_DTYPE_FP16;
+    const size_t element = f32 ? 4 : 2, row = element * (size_t)l->config.experts;
+    const size_t stride = (size_t)(l->config.experts + gap);
+    const char *from = (const char *)l->args.router_logits;
+    char *to = (char *)layer_array_new(l, element * stride * (size_t)l->args.tokens, LAYER_IN);
+    int t;
+    for (t = 0; t < l->args.tokens; t++) memcpy(to + (size_t)t * stride * element, from + (size_t)t * row, row);
+    l->args.router_logits = to;
+    l->args.router_logits_stride = stride;
+}
+/* topk_ids becomes topk_ids64. */
+static inline void layer_widen_ids(layer *l)
+{
+    const size_t n = (size_t)l->args.tokens * (size_t)(l->config.topk + l->config.shared_slots);
+    const layer_array *a = layer_find(l, l->args.topk_ids);
+    size_t i;
+    l->args.topk_ids64 = (int64_t *)layer_array_new(l, 8 * n, a->kind);
+    for (i = 0; i < n; i++) l->args.topk_ids64[i] = l->args.topk_ids[i];
+    l->args.topk_ids = NULL;
 }
 
 /* Weights of local_experts experts (default: all) and the inputs of `tokens` tokens. */
@@ -330,21 +355,38 @@ static inline void layer_route_args(const layer *l, moek_route_args *a)
     const moek_config *c = &l->plan.config;
     memset(a, 0, sizeof *a);
 #define LAYER_ROUTING(name, number, how, norm, e, group, text) \
-    if (c->routing == number) a->score = MOEK_SCORE_##how, a->normalize = MOEK_NORM_##norm, a->eps = e;
+    if (c->routing == number) a->score = MOEK_SCORE_##how, a->normalize = MOEK_NORM_##norm, a->eps = e, \
+        a->group_score = MOEK_GROUP_SCORE_##group;
     MOEK_EACH_ROUTING(LAYER_ROUTING)
 #undef LAYER_ROUTING
+    if (l->config.router_eps > 0) a->eps = l->config.router_eps;
+    if (l->w.router_bias) a->group_score = MOEK_GROUP_SCORE_TOP2;
+    if (l->config.group_score) a->group_score = l->config.group_score;
     a->tokens = l->args.tokens; a->experts = c->experts; a->topk = c->topk; a->scale = c->scale;
     a->groups = c->groups; a->topk_groups = c->topk_groups;
     a->logits = l->args.router_logits; a->logits_dtype = c->logits_dtype;
     a->bias = l->w.router_bias; a->expert_scale = l->w.router_expert_scale;
-    a->table = l->w.router_table; a->token_ids = l->args.token_ids; a->is_padding = l->args.is_padding;
-    a->shared = c->shared_slots; a->shared_weight = c->shared_weight;
+    a->table = l->w.router_table; a->table_rows = l->w.router_table_rows;
+    a->token_ids = l->args.token_ids; a->is_padding = l->args.is_padding;
+    a->shared = c->shared_slots; a->shared_weight = c->shared_weight; a->shared_weights = l->args.shared_weights;
+    a->logits_stride = l->args.router_logits_stride;
+}
+/* [tokens][slots] of the last run, from whichever array has them; the caller frees it. */
+static inline int32_t *layer_ids(layer *l)
+{
+    const int n = l->args.tokens * l->plan.slots;
+    int32_t *ids = (int32_t *)ref_alloc(4 * (size_t)n);
+    const int64_t *wide = l->args.topk_ids64 ? (const int64_t *)layer_got(l, l->args.topk_ids64) : NULL;
+    int i;
+    if (!wide) memcpy(ids, layer_got(l, l->args.topk_ids), 4 * (size_t)n);
+    for (i = 0; wide && i < n; i++) ids[i] = wide[i] == (int32_t)wide[i] ? (int32_t)wide[i] : -1;
+    return ids;
 }
 /* What the router chose against ref_route; the layer then goes on from the row's own ids and weights. */
 static inline void layer_check_route(layer *l)
 {
     const int n = l->args.tokens * l->plan.slots;
-    const int32_t *ids = (const int32_t *)layer_got(l, l->args.topk_ids);
+    int32_t *const ids = layer_ids(l);
     const float *weights = (const float *)layer_got(l, l->args.topk_weights);
     moek_route_args a;
     int i, wrong = 0, far = 0;
@@ -354,38 +396,42 @@ static inline void layer_check_route(layer *l)
     ref_route(&a);
     for (i = 0; i < n; i++) {
         wrong += ids[i] != a.ids[i];
+        if (isnan(weights[i]) && isnan(a.weights[i])) continue;
         far += !(fabsf(weights[i] - a.weights[i]) <= 1e-5f * (1 + fabsf(a.weights[i])));  /* f32: exp, sum, division */
     }
     CHECK(!wrong && !far, "%s: the router gives %d other ids and %d other weights", l->what, wrong, far);
     free(a.ids);
     free(a.weights);
+    free(ids);
 }
 /* ids [tokens][slots] on this rank; counts into load [physical_experts]. */
-static inline void layer_map(layer *l, int32_t *ids, int32_t *load)
+static inline void layer_map(layer *l, int32_t *ids, int64_t *load)
 {
     const moek_config *c = &l->plan.config;
+    int32_t *const given = layer_ids(l);
     moek_map_args a;
     memset(&a, 0, sizeof a);
     a.tokens = l->args.tokens; a.topk = l->plan.slots;
     a.experts = l->w.replicas ? c->experts + c->shared_slots : c->physical_experts;
     a.physical = c->physical_experts; a.max_replicas = c->max_replicas;
-    a.ids = (const int32_t *)layer_got(l, l->args.topk_ids);
+    a.ids = given;
     a.replicas = l->w.replicas; a.replica_count = l->w.replica_count;
     a.map = l->w.expert_map; a.load = load; a.is_padding = l->args.is_padding;
     a.out = ids;
     ref_map(&a);
+    free(given);
 }
 /* Of the last run, in double. */
 static inline double *layer_ref(layer *l)
 {
     const moek_config *c = &l->plan.config;
     int32_t *ids = (int32_t *)ref_alloc(4 * (size_t)l->args.tokens * l->plan.slots);
-    int32_t *load = (int32_t *)ref_alloc(4 * (size_t)c->physical_experts);
+    int64_t *load = (int64_t *)ref_alloc(8 * (size_t)c->physical_experts);
     double *y = (double *)ref_alloc(8 * (size_t)l->args.tokens * c->hidden);
     ref_layer_args r;
     layer_map(l, ids, load);
     if (l->w.expert_load)
-        CHECK(!memcmp(load, layer_got(l, l->w.expert_load), 4 * (size_t)c->physical_experts), "%s: expert_load",
+        CHECK(!memcmp(load, layer_got(l, l->w.expert_load), 8 * (size_t)c->physical_experts), "%s: expert_load",
               l->what);
     memset(&r, 0, sizeof r);
     r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;

@@ -170,35 +170,48 @@ static inline int ref_act_depends(int act, int which)
 
 /* ---- route ------------------------------------------------------------------------------------------------------- */
 
+#define REF_MASKED (-(double)1e38f)                    /* a raw logit that is not finite */
+
 static inline double ref_logit(const moek_route_args *a, int t, int e)
 {
-    const size_t i = (size_t)t * a->experts + e;
+    const size_t i = (size_t)t * (a->logits_stride ? a->logits_stride : (size_t)a->experts) + (size_t)e;
     return a->logits_dtype == MOEK_DTYPE_F32 ? ((const float *)a->logits)[i] : ref_get_t(a->logits, i, a->logits_dtype);
+}
+static inline int ref_raw(const moek_route_args *a)
+{
+    return a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER;
 }
 static inline double ref_score_one(int score, double x)
 {
-    if (score == MOEK_SCORE_SIGMOID) return ref_sigmoid(x);
-    if (score == MOEK_SCORE_SQRTSOFTPLUS) return sqrt(x > 40 ? x : log1p(exp(x)));
-    return x;
+    if (score == MOEK_SCORE_SIGMOID) return isnan(x) ? 0 : ref_sigmoid(x);
+    if (score == MOEK_SCORE_SQRTSOFTPLUS) return isnan(x) || isinf(x) ? 0 : sqrt(x > 40 ? x : log1p(exp(x)));
+    return isnan(x) || isinf(x) ? REF_MASKED : x;
 }
-/* s[experts] of a token. */
-static inline void ref_scores(const moek_route_args *a, int t, double *s)
+/* s[experts] of a token.  Returns 0 if its logits have no softmax. */
+static inline int ref_scores(const moek_route_args *a, int t, double *s)
 {
     double top = -INFINITY, sum = 0;
-    int e;
+    int e, spoiled = 0;
     for (e = 0; e < a->experts; e++) {
-        s[e] = ref_logit(a, t, e);
-        if (s[e] > top) top = s[e];
+        const double x = ref_logit(a, t, e);
+        s[e] = a->score == MOEK_SCORE_SOFTMAX ? x : ref_score_one(a->score, x);
+        if (isnan(x) || x == INFINITY) spoiled = 1;
+        if (x > top) top = x;
     }
-    if (a->score == MOEK_SCORE_SOFTMAX) {
-        for (e = 0; e < a->experts; e++) sum += s[e] = exp(s[e] - top);     /* Inf - Inf, and any NaN, spoil the row */
-        for (e = 0; e < a->experts; e++) s[e] /= sum;
-    }
-    for (e = 0; e < a->experts; e++) {
-        s[e] = ref_score_one(a->score, s[e]);
-        if (isnan(s[e]) || isinf(s[e]))
-            s[e] = a->score == MOEK_SCORE_RAW || a->score == MOEK_SCORE_SPARSEMIXER ? -(double)1e38f : 0;
-    }
+    if (a->score != MOEK_SCORE_SOFTMAX) return 1;
+    for (e = 0; e < a->experts; e++) sum += s[e] = spoiled || s[e] == -INFINITY ? 0 : exp(s[e] - top);
+    for (e = 0; e < a->experts && sum > 0; e++) s[e] /= sum;
+    return !spoiled;
+}
+/* What expert e is chosen by; -Inf: masked, at least by the bias. */
+static inline double ref_choice(const moek_route_args *a, const double *s, int e)
+{
+    const double c = s[e] + (a->bias ? a->bias[e] : 0);
+    return isnan(c) ? -INFINITY : c;
+}
+static inline int ref_is_masked(const moek_route_args *a, const double *s, int e)
+{
+    return (ref_raw(a) && s[e] <= REF_MASKED) || (!a->table && ref_choice(a, s, e) == -INFINITY);
 }
 /* score[g] of each group, for the choice of groups. */
 static inline void ref_group_scores(const moek_route_args *a, const double *s, double *score)
@@ -208,31 +221,30 @@ static inline void ref_group_scores(const moek_route_args *a, const double *s, d
     for (g = 0; g < a->groups; g++) {
         double best = -INFINITY, second = -INFINITY;
         for (i = g * size; i < (g + 1) * size; i++) {
-            const double c = s[i] + (a->bias ? a->bias[i] : 0);
+            const double c = ref_choice(a, s, i);
             if (c > best) second = best, best = c;
             else if (c > second) second = c;
         }
-        score[g] = a->bias && size > 1 ? best + second : best;
+        score[g] = a->group_score == MOEK_GROUP_SCORE_TOP2 && size > 1 ? best + second : best;
+        if (isnan(score[g])) score[g] = -INFINITY;
     }
 }
-/* allowed[experts]: 1 where the expert's group stays.  Returns 0 if no group is finite. */
-static inline int ref_groups(const moek_route_args *a, const double *s, unsigned char *allowed)
+/* allowed[experts]: 1 where the expert's group stays. */
+static inline void ref_groups(const moek_route_args *a, const double *s, unsigned char *allowed)
 {
     const int grouped = a->groups > 1;
     double score[1024];
-    int e, g, k, finite = 0;
+    unsigned char stays[1024] = { 0 };
+    int e, g, k;
     for (e = 0; e < a->experts; e++) allowed[e] = (unsigned char)!grouped;
-    if (!grouped) return 1;
+    if (!grouped) return;
     ref_group_scores(a, s, score);
-    for (g = 0; g < a->groups; g++) if (isfinite(score[g])) finite = 1;
     for (k = 0; k < a->topk_groups; k++) {
         int best = -1;
-        for (g = 0; g < a->groups; g++) if (!isnan(score[g]) && (best < 0 || score[g] > score[best])) best = g;
-        if (best < 0) break;
-        score[best] = NAN;
-        for (e = 0; e < a->experts; e++) if (e / (a->experts / a->groups) == best) allowed[e] = 1;
+        for (g = 0; g < a->groups; g++) if (!stays[g] && (best < 0 || score[g] > score[best])) best = g;
+        stays[best] = 1;
     }
-    return finite;
+    for (e = 0; e < a->experts; e++) allowed[e] = stays[e / (a->experts / a->groups)];
 }
 /* weight of expert `at` by the rule of SPARSEMIXER; without expert `without` (or -1). */
 static inline double ref_sparsemixer(const double *s, int experts, int at, int without)
@@ -245,29 +257,33 @@ static inline double ref_sparsemixer(const double *s, int experts, int at, int w
     }
     return 1 / sum;
 }
-/* w[topk] of given ids, before `shared`; `uniform`: no group was finite. */
-static inline void ref_route_weights(const moek_route_args *a, const double *s, const int32_t *ids, int uniform,
+/* w[topk] of given ids, before `shared`; id -1: nobody.  sound: what ref_scores returned. */
+static inline void ref_route_weights(const moek_route_args *a, const double *s, const int32_t *ids, int sound,
                                      double *w)
 {
+    const int sigmoid = a->normalize == MOEK_NORM_SIGMOID || a->normalize == MOEK_NORM_SIGMOID_SUM;
     double sum = 0, top = -INFINITY;
-    int k;
+    int k, counts[32];
     for (k = 0; k < a->topk; k++) {
-        w[k] = uniform ? 1.0 / a->topk : s[ids[k]];
+        counts[k] = ids[k] >= 0 && !ref_is_masked(a, s, ids[k]);
+        if (counts[k] && s[ids[k]] > top) top = s[ids[k]];
+    }
+    for (k = 0; k < a->topk; k++) {
+        w[k] = 0;
+        if (!counts[k]) continue;
+        w[k] = s[ids[k]];
         if (a->score == MOEK_SCORE_SPARSEMIXER) w[k] = ref_sparsemixer(s, a->experts, ids[k], k ? ids[0] : -1);
+        if (sigmoid) w[k] = ref_sigmoid(w[k]);
+        if (a->normalize == MOEK_NORM_SOFTMAX) w[k] = exp(w[k] - top);
         sum += w[k];
-        if (w[k] > top) top = w[k];
     }
-    if (!uniform && a->normalize == MOEK_NORM_SUM) {
-        sum += a->eps;
-        for (k = 0; k < a->topk; k++) w[k] /= sum > 0 ? sum : 1;
-    } else if (!uniform && a->normalize == MOEK_NORM_SOFTMAX) {
-        for (sum = 0, k = 0; k < a->topk; k++) sum += exp(w[k] - top);
-        for (k = 0; k < a->topk; k++) w[k] = exp(w[k] - top) / sum;
-    } else if (!uniform && a->normalize == MOEK_NORM_SIGMOID) {
-        for (k = 0; k < a->topk; k++) w[k] = ref_sigmoid(w[k]);
+    if (a->normalize == MOEK_NORM_SUM || a->normalize == MOEK_NORM_SIGMOID_SUM) sum += a->eps;
+    else if (a->normalize != MOEK_NORM_SOFTMAX) sum = 1;
+    for (k = 0; k < a->topk; k++) {
+        if (sum > 0) w[k] /= sum;
+        if (ids[k] >= 0 && !sound) w[k] = NAN;
+        w[k] *= a->scale * (a->expert_scale && ids[k] >= 0 ? a->expert_scale[ids[k]] : 1.0);
     }
-    for (k = 0; k < a->topk; k++) if (a->normalize == MOEK_NORM_NONE && w[k] <= -(double)1e38f) w[k] = 0;
-    for (k = 0; k < a->topk; k++) w[k] *= a->scale * (a->expert_scale ? a->expert_scale[ids[k]] : 1.0);
 }
 /* The best by s + bias, lower ids first among equals. */
 static inline void ref_pick(const moek_route_args *a, const double *s, const unsigned char *allowed, int32_t *ids)
@@ -280,36 +296,47 @@ static inline void ref_pick(const moek_route_args *a, const double *s, const uns
         double c, most = 0;
         for (e = 0; e < a->experts; e++) {
             if (taken[e]) continue;
-            c = s[e] + (a->bias ? a->bias[e] : 0);
+            c = ref_choice(a, s, e);
             if (best < 0 || c > most) best = e, most = c;
         }
         ids[k] = best;
         if (best >= 0) taken[best] = 1;
     }
 }
+/* ids[topk] by the table. */
+static inline void ref_look_up(const moek_route_args *a, int t, int32_t *ids)
+{
+    const int32_t row = a->token_ids[t];
+    int k;
+    for (k = 0; k < a->topk; k++) {
+        ids[k] = row < 0 || row >= a->table_rows ? -1 : a->table[(size_t)row * a->topk + k];
+        if (ids[k] < 0 || ids[k] >= a->experts) ids[k] = -1;
+    }
+}
+static inline void ref_route_token(const moek_route_args *a, int t, int32_t *ids, float *weights)
+{
+    double s[1024], w[1024];
+    unsigned char allowed[1024];
+    const int sound = ref_scores(a, t, s);
+    int k;
+    if (a->table) ref_look_up(a, t, ids);
+    else ref_groups(a, s, allowed), ref_pick(a, s, allowed, ids);
+    ref_route_weights(a, s, ids, sound, w);
+    for (k = 0; k < a->topk; k++) weights[k] = (float)w[k];
+    for (k = 0; k < a->shared; k++) {
+        ids[a->topk + k] = a->experts + k;
+        weights[a->topk + k] = a->shared_weights ? a->shared_weights[(size_t)t * a->shared + k] : a->shared_weight;
+    }
+}
 static inline void ref_route(const moek_route_args *a)
 {
     const int slots = a->topk + a->shared;
-    double s[1024], w[1024];
-    unsigned char allowed[1024];
     int t, k;
     for (t = 0; t < a->tokens; t++) {
-        int32_t *ids = a->ids + (size_t)t * slots;
-        float *weights = a->weights + (size_t)t * slots;
-        const int padding = a->is_padding && a->is_padding[t];
-        int uniform;
-        for (k = 0; padding && k < slots; k++) ids[k] = -1, weights[k] = 0;
-        if (padding) continue;
-        ref_scores(a, t, s);
-        uniform = !ref_groups(a, s, allowed);
-        if (!uniform) ref_pick(a, s, allowed, ids);
-        for (k = 0; k < a->topk; k++) {
-            if (uniform) ids[k] = k;
-            if (a->table) ids[k] = a->table[(size_t)a->token_ids[t] * a->topk + k];
-        }
-        ref_route_weights(a, s, ids, uniform && !a->table, w);
-        for (k = 0; k < a->topk; k++) weights[k] = (float)w[k];
-        for (k = a->topk; k < slots; k++) ids[k] = a->experts + k - a->topk, weights[k] = a->shared_weight;
+        const size_t to = (size_t)t * slots;
+        if (a->is_padding && a->is_padding[t]) for (k = 0; k < slots; k++) a->ids[to + k] = -1, a->weights[to + k] = 0;
+        else ref_route_token(a, t, a->ids + to, a->weights + to);
+        for (k = 0; a->ids64 && k < slots; k++) a->ids64[to + k] = a->ids[to + k];
     }
 }
 
@@ -319,7 +346,9 @@ static inline void ref_map(const moek_map_args *a)
 {
     int i;
     for (i = 0; i < a->tokens * a->topk; i++) {
-        int32_t id = a->ids[i];
+        int32_t id;
+        if (a->ids64) a->given[i] = a->ids64[i] < 0 || a->ids64[i] >= a->experts ? -1 : (int32_t)a->ids64[i];
+        id = a->ids64 ? a->given[i] : a->ids[i];
         if (id < 0 || id >= a->experts || (a->is_padding && a->is_padding[i / a->topk])) id = -1;
         if (id >= 0 && a->replicas) {
             const uint32_t hash = (uint32_t)(a->first + i / a->topk) * 2654435769u;

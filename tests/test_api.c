@@ -139,11 +139,38 @@ static void test_routing(void)
     ACCEPTED(c.groups = 1; c.topk_groups = 1);
     REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.topk = 3, E_ARGUMENT, "SPARSEMIXER needs topk 2");
     REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.groups = 2; c.topk_groups = 1, E_ARGUMENT, "no groups");
-    REFUSED(c.routing = MOEK_ROUTE_LLAMA4, E_ARGUMENT, "LLAMA4 needs topk 1, not 2");
-#define KNOWN(name, number, score, normalize, eps, group, text) \
-    ACCEPTED(c.routing = MOEK_ROUTE_##name; c.topk = MOEK_ROUTE_##name == MOEK_ROUTE_LLAMA4 ? 1 : 2);
+#define KNOWN(name, number, score, normalize, eps, group, text) ACCEPTED(c.routing = MOEK_ROUTE_##name);
     MOEK_EACH_ROUTING(KNOWN)
 #undef KNOWN
+}
+
+/* Fields that say more than the method does, and those that cannot act. */
+static void test_routing_fields(void)
+{
+    REFUSED(c.topk_groups = 2, E_ARGUMENT, "config.topk_groups is 2, but groups is 0, which is none");
+    REFUSED(c.groups = 1; c.topk_groups = 2, E_ARGUMENT, "config.topk_groups is 2, but groups is 1");
+    ACCEPTED(c.topk_groups = 1);
+    REFUSED(c.group_score = MOEK_GROUP_SCORE_MAX, E_ARGUMENT, "config.group_score is given, but groups is 0");
+    REFUSED(c.groups = 1; c.group_score = MOEK_GROUP_SCORE_TOP2, E_ARGUMENT, "but groups is 1");
+    REFUSED(c.groups = 4; c.topk_groups = 2; c.group_score = 3, E_ARGUMENT, "config.group_score is 3");
+    REFUSED(c.groups = 4; c.topk_groups = 2; c.group_score = -1, E_ARGUMENT, "config.group_score is -1");
+    REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER; c.group_score = 1, E_ARGUMENT, "config.group_score is given");
+    REFUSED(c.shared_weight = 0.5f, E_ARGUMENT, "config.shared_weight is 0.5, but shared_slots is 0");
+    ACCEPTED(c.shared_slots = 1; c.shared_weight = 0.5f);
+#define SUMS(name) (MOEK_ROUTE_##name == MOEK_ROUTE_DEEPSEEK_V3 || MOEK_ROUTE_##name == MOEK_ROUTE_SOFTMAX_RENORM || \
+                    MOEK_ROUTE_##name == MOEK_ROUTE_SIGMOID_RENORM || MOEK_ROUTE_##name == MOEK_ROUTE_MINIMAX2 ||  \
+                    MOEK_ROUTE_##name == MOEK_ROUTE_DEEPSEEK_V4 || MOEK_ROUTE_##name == MOEK_ROUTE_LLAMA4_RENORM)
+#define FIELDS(name, number, score, normalize, eps, group, text)                                                      \
+    REFUSED(c.routing = number; c.router_eps = -1e-6f, E_ARGUMENT, "config.router_eps is -1e-06");                    \
+    REFUSED(c.routing = number; c.router_eps = NAN, E_ARGUMENT, "must be finite");                                    \
+    REFUSED(c.routing = number; c.router_eps = INFINITY, E_ARGUMENT, "must be finite");                               \
+    if (SUMS(name)) ACCEPTED(c.routing = number; c.router_eps = 1e-6f);                                               \
+    else REFUSED(c.routing = number; c.router_eps = 1e-6f, E_ARGUMENT, "MOEK_ROUTE_" #name " (" text ") divides by"); \
+    if (number != MOEK_ROUTE_SPARSEMIXER)                                                                             \
+        ACCEPTED(c.routing = number; c.groups = 4; c.topk_groups = 2; c.group_score = MOEK_GROUP_SCORE_TOP2);
+    MOEK_EACH_ROUTING(FIELDS)
+#undef FIELDS
+#undef SUMS
 }
 
 /* What zero stands for. */
@@ -153,13 +180,86 @@ static moek_plan planned(const moek_config *c)
     CHECK(moek_plan_init(&p, c) == MOEK_OK, "%s", p.why);
     return p;
 }
+/* The line of moek_describe: the method, its formula, and what is this layer's own. */
+static char *memory;                                   /* BIG bytes, stands for any array of weights */
+static moek_weights good_weights(int quant);
+static const char *route_line(const moek_plan *p)
+{
+    static char text[4000];
+    char *line, *end;
+    moek_describe(p, text, sizeof text);
+    line = strstr(text, "route     ");
+    if (!line || (end = strchr(line, '\n')) == NULL) return "";
+    *end = 0;
+    return line;
+}
+static void route_bound(moek_plan *p, const float *bias)
+{
+    moek_weights w = good_weights(QUANT);
+    w.router_bias = bias;
+    CHECK(moek_plan_bind(p, &w) == MOEK_OK, "%s", p->why);
+}
+#define TOLD(part) CHECK(has_text(route_line(&p), part), "%s: nothing of %s", route_line(&p), part)
+static void method_described(int method, const char *formula, int two)
+{
+    const int grouped = method != MOEK_ROUTE_SPARSEMIXER;
+    moek_config c = good();
+    moek_plan p;
+    c.routing = method;
+    if (grouped) c.groups = 4, c.topk_groups = 2;
+    p = planned(&c);
+    TOLD(p.route->name); TOLD(formula);
+    CHECK(!has_text(route_line(&p), "router_bias"), "tells of a bias that nobody knows of");
+    route_bound(&p, NULL);
+    TOLD("; no router_bias");
+    CHECK(has_text(route_line(&p), "; 2 of 4 groups, by ") == grouped, "%s", route_line(&p));
+    CHECK(has_text(route_line(&p), "the sum of their two best") == (grouped && two), "%s", route_line(&p));
+    if (!grouped) return;
+    route_bound(&p, (const float *)memory);
+    TOLD("the sum of their two best"); TOLD("; with router_bias");
+}
+static void test_routing_described(void)
+{
+    moek_config c = good();
+    moek_plan p;
+#define METHOD(name, number, score, normalize, eps, group, text) \
+    method_described(number, ", MOEK_ROUTE_" #name ": " text, MOEK_GROUP_SCORE_##group == MOEK_GROUP_SCORE_TOP2);
+    MOEK_EACH_ROUTING(METHOD)
+#undef METHOD
+    p = planned(&c);
+    TOLD("not renormalized"); TOLD("; scale 1");
+    CHECK(!has_text(route_line(&p), "eps"), "%s", route_line(&p));
+    c.routing = MOEK_ROUTE_DEEPSEEK_V3; c.scale = 2.5f; c.shared_slots = 1; c.shared_weight = 0.25f;
+    p = planned(&c);
+    TOLD("; eps 1e-20; scale 2.5; 1 shared slots, weight 0.25");
+    c.groups = 4; c.topk_groups = 2; c.group_score = MOEK_GROUP_SCORE_MAX; c.router_eps = 1e-6f;
+    p = planned(&c);
+    route_bound(&p, (const float *)memory);
+    TOLD("; 2 of 4 groups, by their best; eps 1e-06;");
+}
+#undef TOLD
+/* Defaults that are filled in are fields that act. */
+static void test_filled_in(void)
+{
+#define METHOD(name, number, score, normalize, eps, group, text) {                                              \
+        moek_config c = good();                                                                                 \
+        moek_plan p;                                                                                            \
+        c.routing = number;                                                                                     \
+        p = planned(&c);                                                                                        \
+        c = p.config;                                                                                           \
+        CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s: a plan's own config is refused: %s", #name, p.why);       \
+    }
+    MOEK_EACH_ROUTING(METHOD)
+#undef METHOD
+}
+
 static void test_defaults(void)
 {
     moek_config c = good();
     moek_plan p = planned(&c);
     CHECK(p.config.dtype == (QUANT == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16), "dtype %d", p.config.dtype);
     CHECK(p.config.logits_dtype == MOEK_DTYPE_F32 && p.config.up_layout == MOEK_UP_HALVES, "logits_dtype, up_layout");
-    CHECK(p.config.scale == 1 && p.config.shared_weight == 1 && p.config.limit == 0, "scale, shared_weight, limit");
+    CHECK(p.config.scale == 1 && p.config.shared_weight == 0 && p.config.limit == 0, "scale, shared_weight, limit");
     CHECK(p.config.physical_experts == EXPERTS && p.local_experts == EXPERTS, "experts");
     CHECK(p.slots == TOPK && p.chunk == TOKENS && p.rows == TOKENS && p.rows_per_expert == 0, "slots, chunk, rows");
     CHECK(p.backend == MOEK_BACKEND_CPU && p.device == -1 && p.arch == 0 && !p.bound, "backend");
@@ -711,8 +811,6 @@ static void test_tuned_tile(void)
 
 /* ---- moek_plan_bind ---------------------------------------------------------------------------------------------- */
 
-static char *memory;                                   /* BIG bytes, stands for any array of weights */
-
 static moek_weights good_weights(int quant)
 {
     moek_weights w;
@@ -725,7 +823,7 @@ static void bind_refused(moek_plan *p, const moek_weights *w, const char *senten
 {
     moek_weights fine = good_weights(p->config.quant);
     fine.expert_map = fine.replicas = fine.replica_count = (const int32_t *)memory;
-    if (!p->config.max_replicas) fine.replicas = NULL;
+    if (!p->config.max_replicas) fine.replicas = fine.replica_count = NULL;
     if (p->config.quant == MOEK_FP8T) fine.x_scale = fine.h_scale = (const float *)memory;
     check_(moek_plan_bind(p, &fine) == MOEK_OK && p->bound && !p->why[0], __FILE__, line, change,
            "the good weights are refused: %s", p->why);
@@ -763,6 +861,7 @@ static void test_repack(void)
     CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is 2"), "%s", p.why);
 }
 #define BESIDE_INT(field) w.field = (int32_t *)(memory + 1)
+#define TABLE w.router_table = (const int32_t *)memory; w.router_table_rows = 9
 
 static void test_bind(void)
 {
@@ -787,8 +886,15 @@ static void test_bind(void)
     BIND_REFUSED((void)0, BESIDE(router_bias), "weights.router_bias is not aligned to 4");
     BIND_REFUSED((void)0, BESIDE(router_expert_scale), "weights.router_expert_scale is not aligned");
     BIND_REFUSED((void)0, BESIDE_INT(router_table), "weights.router_table is not aligned");
+    BIND_REFUSED((void)0, w.router_table = (const int32_t *)memory, "weights.router_table_rows is 0");
+    BIND_REFUSED((void)0, TABLE; w.router_table_rows = -3, "weights.router_table_rows is -3");
+    BIND_REFUSED((void)0, w.router_table_rows = 9, "weights.router_table_rows is 9, but router_table is NULL");
+    BIND_REFUSED((void)0, TABLE; w.router_bias = (const float *)memory, "router_bias is given beside router_table");
+    BIND_REFUSED(c.groups = 4; c.topk_groups = 2, TABLE, "config.groups is 4");
+    BIND_REFUSED(c.routing = MOEK_ROUTE_SPARSEMIXER, TABLE, "MOEK_ROUTE_SPARSEMIXER has neither");
+    BIND_REFUSED((void)0, w.replica_count = (const int32_t *)memory, "weights.replica_count is given, but replicas");
+    BIND_REFUSED((void)0, w.expert_load = (int64_t *)(memory + 4), "weights.expert_load is not aligned to 8");
     BIND_REFUSED((void)0, BESIDE_INT(expert_map), "weights.expert_map is not aligned");
-    BIND_REFUSED((void)0, BESIDE_INT(expert_load), "weights.expert_load is not aligned");
     BIND_REFUSED(c.local_experts = 4, (void)0, "weights.expert_map is NULL");
     BIND_REFUSED((void)0, w.replicas = w.replica_count = (const int32_t *)memory, "config.max_replicas is 0");
     BIND_REFUSED(c.max_replicas = 2, w.replicas = (const int32_t *)memory, "weights.replica_count is NULL");
@@ -914,10 +1020,14 @@ static void run_refused(const moek_plan *p, moek_args a, moek_status status, con
     } while (0)
 #define GIVEN(slot, id) a.router_logits = NULL; a.topk_ids = given; memset(given, 0, sizeof given); given[slot] = (id)
 
+#define WIDE(id) \
+    a.router_logits = NULL; a.topk_ids = NULL; a.topk_ids64 = wide; memset(wide, 0, sizeof wide); wide[3] = (id)
+
 static void test_run_refused(void)
 {
     moek_args none = good_args();
-    int32_t given[TOKENS * TOPK];
+    int32_t given[TOKENS * TOPK], tokens[TOKENS];
+    int64_t wide[TOKENS * TOPK];
     CHECK(moek_run(&fix.plan, &none, (moek_stream)&none) == MOEK_E_ARGUMENT, "a stream on the CPU");
     CHECK(moek_run(NULL, &none, NULL) == MOEK_E_ARGUMENT && moek_run(&fix.plan, NULL, NULL) == MOEK_E_ARGUMENT, "NULL");
     RUN_REFUSED(memset(&p, 0, sizeof p), E_ARGUMENT, "the plan is not initialized");
@@ -950,12 +1060,34 @@ static void test_run_refused(void)
     RUN_REFUSED(p.weights.router_table = given, E_ARGUMENT, "args.token_ids must be");
     RUN_REFUSED(p.config.physical_experts = 12; GIVEN(2, 12), E_ARGUMENT, "ids are -1 to 11");
     RUN_REFUSED(p.config.physical_experts = 12; p.weights.replicas = given; GIVEN(2, 8), E_ARGUMENT, "ids are -1 to 7");
+    RUN_REFUSED(p.weights.router_table = given; p.weights.router_table_rows = 9; memset(tokens, 0, sizeof tokens);
+                a.token_ids = tokens; tokens[2] = 9, E_ARGUMENT,
+                "args.token_ids[2] is 9; weights.router_table has rows 0 to 8");
+    RUN_REFUSED(p.weights.router_table = given; p.weights.router_table_rows = 9; memset(tokens, 0, sizeof tokens);
+                a.token_ids = tokens; tokens[3] = -1, E_ARGUMENT, "args.token_ids[3] is -1");
+    RUN_REFUSED(a.topk_ids64 = wide, E_ARGUMENT, "args.topk_ids and topk_ids64 are both given");
+    RUN_REFUSED(a.router_logits = NULL; a.topk_ids64 = wide, E_ARGUMENT, "are both given");
+    RUN_REFUSED(WIDE(0); a.topk_ids64 = (int64_t *)((char *)wide + 4), E_ARGUMENT, "not aligned");
+    RUN_REFUSED(WIDE(0); a.topk_weights = NULL, E_ARGUMENT, "topk_weights is NULL");
+    RUN_REFUSED(WIDE(EXPERTS), E_ARGUMENT, "args.topk_ids64[1][1] is 8; ids are -1 to 7");
+    RUN_REFUSED(WIDE(-2), E_ARGUMENT, "args.topk_ids64[1][1] is -2");
+    RUN_REFUSED(WIDE(((int64_t)1 << 32) + 1), E_ARGUMENT, "args.topk_ids64[1][1] is 4294967297; ids are -1 to 7");
+    RUN_REFUSED(WIDE(INT64_MIN), E_ARGUMENT, "args.topk_ids64[1][1] is -9223372036854775808");
+    RUN_REFUSED(a.shared_weights = fix.weights, E_ARGUMENT,
+                "args.shared_weights is given, but config.shared_slots is 0");
+    RUN_REFUSED(p.config.shared_slots = 1; a.shared_weights = fix.weights; GIVEN(0, 0), E_ARGUMENT,
+                "args.shared_weights is given, but router_logits is NULL");
+    RUN_REFUSED(p.config.shared_slots = 1; a.shared_weights = (float *)((char *)fix.weights + 2), E_ARGUMENT,
+                "not aligned");
+    RUN_REFUSED(a.router_logits_stride = EXPERTS - 1, E_ARGUMENT, "args.router_logits_stride is 7 elements");
+    RUN_REFUSED(a.router_logits_stride = EXPERTS; GIVEN(0, 0), E_ARGUMENT, "but router_logits is NULL");
 }
 
 /* Accepted: the same arguments unbroken, ids of -1, no tokens (and then no pointers), more workspace than needed. */
 static void test_run_accepted(void)
 {
     moek_args a = good_args();
+    int64_t wide[TOKENS * TOPK];
     moek_step step;
     poison();
     CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK && !untouched(), "the good run is refused");
@@ -964,6 +1096,10 @@ static void test_run_accepted(void)
     a.router_logits = NULL;
     memset(fix.ids, 0xff, 4 * TOKENS * TOPK);
     CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "ids of -1 are refused");
+    memset(wide, 0xff, sizeof wide);
+    a.topk_ids = NULL; a.topk_ids64 = wide;
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "ids of -1, of 64 bits, are refused");
+    a.topk_ids = fix.ids; a.topk_ids64 = NULL;
     a.workspace_size += 1;
     CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "a larger workspace is refused");
     poison();
@@ -1050,6 +1186,9 @@ int main(void)
     test_sizes();
     test_kinds();
     test_routing();
+    test_routing_fields();
+    test_routing_described();
+    test_filled_in();
     test_defaults();
     test_acts();
     test_version();

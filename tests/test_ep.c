@@ -42,7 +42,7 @@ typedef struct rank {
     moek_args args[2];                                 /* by handle */
     unsigned char *window, *workspace[2], *y;          /* behind a guard */
     size_t window_size;
-    int32_t *load;
+    int64_t *load;
     moek_status status;
     char why[MOEK_WHY];
     int answer;
@@ -223,7 +223,7 @@ static int plan_rank(scene *s, rank *r)
     if (!CHECK(moek_ep_join(&r->ep, &r->config) == MOEK_OK, "%s: join", s->what)) return 0;
     if (!CHECK(moek_plan_init(&r->plan, &r->config) == MOEK_OK, "%s: rank %d: %s", s->what, r->number, r->plan.why))
         return 0;
-    r->load = (int32_t *)calloc((size_t)r->plan.config.physical_experts, 4);
+    r->load = (int64_t *)calloc((size_t)r->plan.config.physical_experts, 8);
     weights_of(s, r);
     if (!CHECK(moek_plan_bind(&r->plan, &r->w) == MOEK_OK, "%s: rank %d: %s", s->what, r->number, r->plan.why))
         return 0;
@@ -379,12 +379,13 @@ static void compare_loads(const scene *s, int runs)
 {
     const int k = s->whole.plan.slots, n = s->rank[0].plan.config.physical_experts;
     const int32_t *ids = (const int32_t *)layer_got((layer *)(size_t)&s->whole, s->whole.args.topk_ids);
-    int32_t *load = (int32_t *)malloc(4 * (size_t)n), *out = (int32_t *)malloc(4 * (size_t)(s->total * k + 1));
+    int32_t *out = (int32_t *)malloc(4 * (size_t)(s->total * k + 1));
+    int64_t *load = (int64_t *)malloc(8 * (size_t)n);
     int r, e, wrong = 0;
     for (r = 0; r < s->group.ranks; r++) {
         moek_map_args a;
         memset(&a, 0, sizeof a);
-        memset(load, 0, 4 * (size_t)n);
+        memset(load, 0, 8 * (size_t)n);
         a.tokens = s->tokens[r]; a.topk = k; a.experts = s->config.experts + s->config.shared_slots; a.physical = n;
         a.max_replicas = 3;
         a.ids = ids + s->rank[r].first * k;

@@ -313,7 +313,7 @@ static void give_weights(const scene *s, side *k)
     const int q = s->config.quant;
     const size_t element = q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1;
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
-    static const int32_t zeros[PHYSICAL] = { 0 };
+    static const int64_t zeros[PHYSICAL] = { 0 };
     memset(&k->w, 0, sizeof k->w);
     k->w.w_up = pieces(k, l->w.w_up, up * h * element);
     k->w.w_down = pieces(k, l->w.w_down, h * i * element);
@@ -326,7 +326,7 @@ static void give_weights(const scene *s, side *k)
     if (!s->mapped) return;
     k->w.replicas = (const int32_t *)gift(k, s->replicas, sizeof s->replicas);
     k->w.replica_count = (const int32_t *)gift(k, s->replica_count, sizeof s->replica_count);
-    k->w.expert_load = (int32_t *)(size_t)gift(k, zeros, sizeof zeros);
+    k->w.expert_load = (int64_t *)(size_t)gift(k, zeros, sizeof zeros);
 }
 
 static void *open_side(void *p)
@@ -812,7 +812,7 @@ static void exchange(int peers, int combine, int ranks, int quant, int pattern, 
 static void map_once(int combine, int ranks, int quant, int pattern)
 {
     scene *s = scene_new(gpus >= ranks ? ranks : 1, combine, ranks, quant, "replicas");
-    int32_t load[2][PHYSICAL];
+    int64_t load[2][PHYSICAL];
     int turn, r;
     s->bare = 1;
     map_experts(s);

@@ -97,12 +97,15 @@ static void late_end(void) {}
 
 /* ---- route ------------------------------------------------------------------------------------------------------- */
 
-typedef struct route_method { int number, score, normalize; float eps; } route_method;
+typedef struct route_method { int number, score, normalize, group_score; float eps; } route_method;
 #define ROUTE_METHOD(name, number, score, normalize, eps, group, text) \
-    { number, MOEK_SCORE_##score, MOEK_NORM_##normalize, eps },
+    { number, MOEK_SCORE_##score, MOEK_NORM_##normalize, MOEK_GROUP_SCORE_##group, eps },
 static const route_method route_methods[] = { MOEK_EACH_ROUTING(ROUTE_METHOD) };
 
-enum { LOGITS_PLAIN, LOGITS_TIES, LOGITS_EQUAL, LOGITS_NONFINITE, LOGITS_NAN, LOGITS_WIDE, LOGITS_KINDS };
+enum {
+    LOGITS_PLAIN, LOGITS_TIES, LOGITS_EQUAL, LOGITS_NONFINITE, LOGITS_NAN, LOGITS_WIDE, LOGITS_MASKED, LOGITS_NONE,
+    LOGITS_KINDS
+};
 
 static double route_logit(int kind, int e)
 {
@@ -114,18 +117,22 @@ static double route_logit(int kind, int e)
     case LOGITS_NONFINITE: return e % 5 == 2 ? odd[rng_below(COUNT(odd))] : x;
     case LOGITS_NAN:       return NAN;
     case LOGITS_WIDE:      return 10 * x;
+    case LOGITS_MASKED:    return e % 3 ? -INFINITY : x;
+    case LOGITS_NONE:      return -INFINITY;
     default:               return x;
     }
 }
 static void route_fill(moek_route_args *a)
 {
-    void *logits = in((size_t)a->tokens * a->experts * (a->logits_dtype == MOEK_DTYPE_F32 ? 4 : 2));
+    const size_t stride = a->logits_stride ? a->logits_stride : (size_t)a->experts;
+    void *logits = in((size_t)a->tokens * stride * (a->logits_dtype == MOEK_DTYPE_F32 ? 4 : 2));
     int t, e;
     for (t = 0; t < a->tokens; t++) {
-        const int kind = a->tokens == 1 ? rng_below(LOGITS_KINDS) : t % 16 < LOGITS_KINDS ? t % 16 : LOGITS_PLAIN;
+        const int turn = (t + now.cases) % 16;
+        const int kind = a->tokens == 1 ? rng_below(LOGITS_KINDS) : turn < LOGITS_KINDS ? turn : LOGITS_PLAIN;
         for (e = 0; e < a->experts; e++) {
             const double x = route_logit(kind, e);
-            const size_t i = (size_t)t * a->experts + e;
+            const size_t i = (size_t)t * stride + e;
             if (a->logits_dtype == MOEK_DTYPE_F32) ((float *)logits)[i] = (float)x;
             else ((uint16_t *)logits)[i] = ref_to_t(x, a->logits_dtype);
         }
@@ -156,8 +163,9 @@ static int route_groups_close(const moek_route_args *a, const double *s, const u
 /* Expert i, chosen, must not lose to j: nearly as good is enough, but of equals the lower comes first. */
 static int route_may_precede(const moek_route_args *a, const double *s, int i, int j)
 {
-    const double bi = a->bias ? a->bias[i] : 0, bj = a->bias ? a->bias[j] : 0, ci = s[i] + bi, cj = s[j] + bj;
-    if (s[i] == s[j] && bi == bj) return i < j;
+    const double ci = ref_choice(a, s, i), cj = ref_choice(a, s, j);
+    if (isinf(ci) || isinf(cj)) return ci > cj || (ci == cj && i < j);
+    if (s[i] == s[j] && (!a->bias || a->bias[i] == a->bias[j])) return i < j;
     return ci >= cj - route_noise(a, s[i], ci) - route_noise(a, s[j], cj);
 }
 static int route_ids_right(const moek_route_args *a, const double *s, const unsigned char *allowed, const int32_t *ids)
@@ -185,29 +193,37 @@ static int route_sparse_close(const moek_route_args *a, const double *s, const i
         }
     return 0;
 }
+static void route_check_ids(const moek_route_args *a, int t, const double *s, const int32_t *ids)
+{
+    unsigned char allowed[1024];
+    int32_t known[32];
+    int k, right = 1;
+    if (a->table) {
+        ref_look_up(a, t, known);
+        for (k = 0; k < a->topk; k++) right = right && ids[k] == known[k];
+    } else {
+        ref_groups(a, s, allowed);
+        if (route_groups_close(a, s, allowed)) return;
+        right = route_ids_right(a, s, allowed, ids);
+    }
+    CHECK(right, "%s: %s: token %d: wrong ids %d %d ..", now.row->name, now.what, t, ids[0], a->topk > 1 ? ids[1] : -1);
+}
 static void route_check_token(const moek_route_args *a, int t, const int32_t *ids, const float *weights)
 {
     double s[1024], w[1024];
-    unsigned char allowed[1024];
-    int k, uniform, in_range = 1, right, close, bad = -1;
-    ref_scores(a, t, s);
-    uniform = !ref_groups(a, s, allowed) && !a->table;
-    for (k = 0; k < a->topk; k++) if (ids[k] < 0 || ids[k] >= a->experts) in_range = 0;
+    const int sound = ref_scores(a, t, s);
+    int k, in_range = 1, bad = -1;
+    for (k = 0; k < a->topk; k++) if (ids[k] < (a->table ? -1 : 0) || ids[k] >= a->experts) in_range = 0;
     if (!CHECK(in_range, "%s: %s: token %d: an id is out of range", now.row->name, now.what, t)) return;
-    close = route_groups_close(a, s, allowed);
-    if (close) memset(allowed, 1, sizeof allowed);
-    for (k = 0, right = 1; k < a->topk; k++) {
-        if (a->table) right = right && ids[k] == a->table[(size_t)a->token_ids[t] * a->topk + k];
-        else if (uniform) right = right && ids[k] == k;
-    }
-    if (!a->table && !uniform && !close) right = route_ids_right(a, s, allowed, ids);
-    CHECK(right, "%s: %s: token %d: wrong ids %d %d ..", now.row->name, now.what, t, ids[0], a->topk > 1 ? ids[1] : -1);
+    route_check_ids(a, t, s, ids);
     if (route_sparse_close(a, s, ids)) return;
-    ref_route_weights(a, s, ids, uniform, w);
+    ref_route_weights(a, s, ids, sound, w);
     for (k = 0; k < a->topk; k++) {
         /* A score may be no more than a denormal float: off by up to 2^-149, however small it is. */
-        const double score = fabs(s[ids[k]]), few_bits = score < 1e-38 ? fmin(ldexp(1, -149) / (score + 1e-60), 1) : 0;
+        const double score = ids[k] < 0 ? 0 : fabs(s[ids[k]]);
+        const double few_bits = score < 1e-38 ? fmin(ldexp(1, -149) / (score + 1e-60), 1) : 0;
         const double allow = (1e-5 + few_bits) * fabs(w[k]) + 1e-30, error = fabs(weights[k] - w[k]);
+        if (isnan(w[k]) && isnan(weights[k])) continue;
         worse(error / allow);
         if (!(error <= allow)) bad = k;
     }
@@ -220,17 +236,21 @@ static void route_check(const moek_route_args *h)
     const int slots = h->topk + h->shared;
     const int32_t *ids = (const int32_t *)got(h->ids);
     const float *weights = (const float *)got(h->weights);
-    int t, k, constant = 1;
+    const int64_t *wide = h->ids64 ? (const int64_t *)got(h->ids64) : NULL;
+    int t, k, constant = 1, same = 1;
     for (t = 0; t < h->tokens; t++) {
         const int padding = h->is_padding && h->is_padding[t];
         for (k = padding ? 0 : h->topk; k < slots; k++) {
             const size_t i = (size_t)t * slots + k;
             const int32_t id = padding ? -1 : h->experts + k - h->topk;
-            if (ids[i] != id || weights[i] != (padding ? 0 : h->shared_weight)) constant = 0;
+            const float weight = h->shared_weights ? h->shared_weights[t * h->shared + k - h->topk] : h->shared_weight;
+            if (ids[i] != id || weights[i] != (padding ? 0 : weight)) constant = 0;
         }
+        for (k = t * slots; wide && k < (t + 1) * slots; k++) same = same && wide[k] == ids[k];
         if (!padding) route_check_token(h, t, ids + (size_t)t * slots, weights + (size_t)t * slots);
     }
     CHECK(constant, "%s: %s: shared slots or padding tokens", now.row->name, now.what);
+    CHECK(same, "%s: %s: ids of 64 bits are others", now.row->name, now.what);
 }
 static void route_run(moek_route_args h)
 {
@@ -239,7 +259,7 @@ static void route_run(moek_route_args h)
     h.weights = (float *)out_i32(h.tokens * (h.topk + h.shared));
     d = h;
     MOVE(d.logits), MOVE(d.bias), MOVE(d.expert_scale), MOVE(d.table), MOVE(d.token_ids);
-    MOVE(d.is_padding), MOVE(d.ids), MOVE(d.weights);
+    MOVE(d.is_padding), MOVE(d.ids), MOVE(d.weights), MOVE(d.shared_weights), MOVE(d.ids64);
     if (launch_twice(&d)) route_check(&h);
     if (now.cases % 4 == 0 && h.tokens && late_can()) {
         d.early = 1;
@@ -249,15 +269,37 @@ static void route_run(moek_route_args h)
     }
     rows_clear();
 }
+/* Some entries are no expert, and some tokens not in the table. */
 static void route_table(moek_route_args *h)
 {
     enum { VOCABULARY = 50 };
+    static const int32_t outside[] = { -1, VOCABULARY, INT32_MAX, INT32_MIN }, nobody[] = { -1, 0, INT32_MAX };
     int32_t *table = in_i32(VOCABULARY * h->topk), *token_ids = in_i32(h->tokens);
     int i, k;
     for (i = 0; i < VOCABULARY; i++)
-        for (k = 0; k < h->topk; k++) table[i * h->topk + k] = (i * 7 + k * 3 + i / 3) % h->experts;
-    for (i = 0; i < h->tokens; i++) token_ids[i] = rng_below(VOCABULARY);
-    h->table = table, h->token_ids = token_ids;
+        for (k = 0; k < h->topk; k++)
+            table[i * h->topk + k] = rng_below(9) ? (i * 7 + k * 3 + i / 3) % h->experts
+                                   : nobody[i % 3] ? nobody[i % 3] : h->experts + k % 2;
+    for (i = 0; i < h->tokens; i++) token_ids[i] = rng_below(8) ? rng_below(VOCABULARY) : outside[rng_below(4)];
+    h->table = table, h->token_ids = token_ids, h->table_rows = VOCABULARY;
+}
+/* 1: finite; 2: all experts masked; 3: many of them, by -Inf or NaN, and now and then one that must be; 4: all but one
+ * or two of each group, so that groups that stay may hold fewer than are asked for. */
+static void route_bias(moek_route_args *h, int kind, int ties)
+{
+    float *const bias = in_f32(h->experts);
+    const int often = 1 + rng_below(8), size = h->experts / (h->groups > 1 ? h->groups : 1);
+    int i, g;
+    for (i = 0; i < h->experts; i++) {
+        bias[i] = ties ? 0.25f * rng_below(3) : 0.3f * rng_normal();
+        if (kind == 2 || (kind == 3 && rng_below(8) < often)) bias[i] = rng_below(2) ? -INFINITY : NAN;
+        else if (kind == 3 && rng_below(4 * h->experts) == 0) bias[i] = INFINITY;
+    }
+    for (g = 0; g < h->groups && kind == 4; g++) {
+        const int left = rng_below(size), other = rng_below(2) ? left : rng_below(size);
+        for (i = 0; i < size; i++) if (i != left && i != other) bias[g * size + i] = i % 2 ? -INFINITY : NAN;
+    }
+    h->bias = bias;
 }
 static int route_tokens;                               /* not 0: that many */
 /* `options`: bits that choose what else the case has. */
@@ -276,16 +318,19 @@ static void route_case(const route_method *m, int experts, int topk, int groups,
     if (SMALL && options % 8 == 0) h.tokens = 33;
     if (route_tokens) h.tokens = route_tokens;
     h.score = m->score, h.normalize = m->normalize, h.eps = m->eps, h.scale = options & 1 ? 2.5f : 1;
+    if (options & 0x400) h.eps = 0.5f;
     h.groups = groups, h.topk_groups = topk_groups, h.logits_dtype = dtypes[options % 3];
+    h.group_score = m->group_score;
+    if (options & 0x800) h.group_score = MOEK_GROUP_SCORE_TOP2 + MOEK_GROUP_SCORE_MAX - m->group_score;
     h.shared = options & 2 ? 2 : 0, h.shared_weight = 0.4f;
+    h.logits_stride = options & 0x100 ? (size_t)experts + (options & 1 ? 8 : 3) : 0;
     SAY("method %d experts %d topk %d groups %d/%d bias %d tokens %d dtype %d options %x", m->number, experts, topk,
         groups, topk_groups, bias, h.tokens, h.logits_dtype, options);
     route_fill(&h);
-    if (bias && !sparse) {
-        h.bias = array = in_f32(experts);
-        for (i = 0; i < experts; i++) array[i] = options & 8 ? 0.25f * rng_below(3) : 0.3f * rng_normal();
-        for (i = 0; i < experts && bias == 2; i++) array[i] = -INFINITY;
-    }
+    if (bias && !sparse) route_bias(&h, bias, options & 8);
+    if (options & 0x200) h.ids64 = (int64_t *)out(8 * (size_t)h.tokens * (topk + h.shared));
+    if (options & 0x200 && h.shared)
+        h.shared_weights = array = in_f32(h.tokens * h.shared), fill_f32(array, (size_t)h.tokens * h.shared, -1, 1);
     if (options & 4) h.expert_scale = array = in_f32(experts), fill_f32(array, (size_t)experts, 0.5f, 2);
     if ((options & 0x70) == 0x70 && !sparse && groups <= 1) route_table(&h);
     if (options & 0x80) {
@@ -309,15 +354,21 @@ static void test_route(void)
         for (e = 0; e < COUNT(experts); e++)
             for (k = 0; k < COUNT(topks); k++) {
                 if (topks[k] > experts[e] || (sparse && topks[k] != 2) || (SMALL && ++turn % 9)) continue;
-                route_case(&route_methods[m], experts[e], topks[k], 0, 0, rng_below(2), rng_u32() & 0xff);
+                route_case(&route_methods[m], experts[e], topks[k], 0, 0, rng_below(4), rng_u32() & 0xfff);
             }
         for (i = 0; i < COUNT(grouped) && !sparse; i++) {
             const int *g = grouped[i];
             if (SMALL && ++turn % 4) continue;
-            route_case(&route_methods[m], g[0], g[1], g[2], g[3], 0, rng_u32() & 0xff);
-            route_case(&route_methods[m], g[0], g[1], g[2], g[3], 1, rng_u32() & 0xff);
-            if (g[2] > 1) route_case(&route_methods[m], g[0], g[1], g[2], g[3], 2, rng_u32() & 0xff);
+            for (k = 0; k < (g[2] > 1 ? 4 : 2); k++)
+                route_case(&route_methods[m], g[0], g[1], g[2], g[3], k, rng_u32() & 0xfff);
+            if (g[2] > 1) route_case(&route_methods[m], g[0], g[1], g[2], g[3], 3, rng_u32() & 0xfff);
         }
+    }
+    for (i = 0; i < 2 * COUNT(grouped); i++) {
+        const int *g = grouped[i % COUNT(grouped)];
+        const route_method *method = &route_methods[(5 * i + 2) % COUNT(route_methods)];
+        if (g[2] > 1 && method->score != MOEK_SCORE_SPARSEMIXER)
+            route_case(method, g[0], g[1], g[2], g[3], 4, (rng_u32() & 0x77f) | (i < COUNT(grouped) ? 0x800 : 0));
     }
     route_tokens = 4500;                               /* more than there are blocks */
     for (m = 0; m < COUNT(route_methods); m++) {
@@ -335,7 +386,8 @@ static void map_case(int tokens, int topk, int experts, unsigned options)
     enum { REPLICAS = 5 };
     moek_map_args h, d;
     int32_t *ids, *array;
-    int32_t *want, *load = NULL;
+    int32_t *want, *given = NULL;
+    int64_t *load = NULL, *wide;
     unsigned char *padding;
     int i;
     memset(&h, 0, sizeof h);
@@ -361,21 +413,29 @@ static void map_case(int tokens, int topk, int experts, unsigned options)
         for (i = 0; i < h.physical; i++) array[i] = rng_below(2) ? rng_below(1000) : -1;
     }
     if (options & 8) {
-        h.load = array = out_i32(h.physical);
-        for (i = 0; i < h.physical; i++) array[i] = rng_below(100000);
+        h.load = wide = (int64_t *)out(8 * (size_t)h.physical);            /* beyond 2^32, and about to get there */
+        for (i = 0; i < h.physical; i++) wide[i] = ((int64_t)rng_below(3) << 32) - rng_below(4);
     }
     if (options & 16) {
         h.is_padding = padding = (unsigned char *)in((size_t)tokens);
         for (i = 0; i < tokens; i++) padding[i] = (unsigned char)(rng_below(3) == 0);
     }
+    if (options & 32) {                                /* those, and some that are one of them but for bits above 31 */
+        h.ids64 = wide = (int64_t *)in(8 * (size_t)tokens * topk);
+        for (i = 0; i < tokens * topk; i++) wide[i] = ids[i] + ((int64_t)(rng_below(9) ? 0 : 1 - 2 * (i % 2)) << 32);
+        h.ids = NULL, h.given = out_i32(tokens * topk);
+    }
     d = h;
     MOVE(d.ids), MOVE(d.replicas), MOVE(d.replica_count), MOVE(d.map), MOVE(d.load), MOVE(d.out), MOVE(d.is_padding);
+    MOVE(d.ids64), MOVE(d.given);
     if (launch_twice(&d)) {
         moek_map_args r = h;
         r.out = want = (int32_t *)rows_want(h.out);
-        if (h.load) r.load = load = (int32_t *)rows_want(h.load);
+        if (h.given) r.given = given = (int32_t *)rows_want(h.given);
+        if (h.load) r.load = load = (int64_t *)rows_want(h.load);
         ref_map(&r);
         rows_same("out", h.out, want);
+        if (given) rows_same("given", h.given, given);
         if (h.load) rows_same("load", h.load, load);
     }
     rows_clear();
@@ -386,7 +446,7 @@ static void test_map(void)
     static const int experts[] = { 1, 8, 61, 256, 1026 };
     unsigned options;
     int t, turn = 0;
-    for (options = 0; options < 32; options++)
+    for (options = 0; options < 64; options++)
         for (t = 0; t < COUNT(tokens); t++, turn++)
             if (!SMALL || tokens[t] < 100)
                 map_case(tokens[t], topk[turn % COUNT(topk)], experts[turn % 3 + turn % 2], options);

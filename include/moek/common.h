@@ -86,8 +86,11 @@ MOEK_FN uint16_t moek_to_t_(float f, int dtype)
     return dtype == MOEK_DTYPE_FP16 ? moek_to_fp16_(f) : moek_to_bf16_(f);
 }
 
-/* What a raw logit that is NaN or Inf scores: it is chosen last, and its weight is 0. */
+/* What a raw logit that is NaN or Inf scores: its expert is masked, as are those that score less (moek/ops.h: route).
+ * Scores that are not raw are above it. */
 #define MOEK_MASKED_ (-1e38f)
+/* Where a maximum of logits begins: -Inf less it is -Inf, whose exp is 0; less -Inf it would be NaN. */
+#define MOEK_LOWEST_ (-3.402823466e38f)
 
 /* 2^ceil(log2(s)) for s > 0, exactly; the biased exponent is what UE8M0 stores. */
 MOEK_FN uint32_t moek_ue8m0_(float s)

@@ -19,25 +19,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* route: router logits -> ids and weights of the chosen experts, highest first; equal scores: the lower id first.
- *   s = score(logit) in f32, NaN and Inf of s become 0, or of a raw logit -1e38 (a masked expert);  c = s + bias;
- *   groups > 1: a group scores max(s) (no bias) or the sum of its two best c (bias), the best topk_groups stay;
- *   pick the topk best c;  w = s of the chosen, then normalize, then * scale, then * expert_scale[id].
- *   A weight still -1e38 after that becomes 0.  No finite group at all: ids 0 .. topk-1, weights 1/topk (before scale).
- *   SPARSEMIXER (topk 2): see moek.h.  table != NULL: the ids are table[token_ids[t]][k], weights as ever.
- *   Then `shared` constant slots: id experts + i, weight shared_weight.  is_padding[t]: its ids are -1, weights 0. */
+/* route: router logits -> ids and weights of the chosen experts, best first; of equal ones the lower id first.
+ *   s = score(logit) in f32:
+ *     SOFTMAX       over all experts.  All logits -Inf: all s are 0.  A NaN or +Inf logit leaves no softmax: all s are
+ *                   0, too, which decides the ids as ever, but the weights of the ids are NaN, so that y shows it
+ *     SIGMOID       of -Inf and NaN 0, of +Inf 1
+ *     SQRTSOFTPLUS  of -Inf, NaN and +Inf 0
+ *     RAW           the logit; of NaN and Inf -1e38.  SPARSEMIXER: likewise
+ *   c = s + bias, -Inf if that is NaN.  Masked is an expert whose c is -Inf, or whose s is -1e38 or less (a raw logit).
+ *   groups > 1: a group scores its best c, or, TOP2, the sum of its two best (of one expert: its c; NaN: -Inf); the
+ *     topk_groups best stay, of equal ones the lower first.  No expert of another group is chosen, whatever those hold.
+ *   Of the experts that are left: the topk best by c.  So masked ones are chosen for want of others; their weight
+ *     is 0, and no normalization counts them.  All masked: all weights are 0.
+ *   w = s of the chosen, then normalize, then * scale, then * expert_scale[id].  SPARSEMIXER (topk 2): see moek.h.
+ *   table != NULL: the ids are table[token_ids[t]][k], whatever bias and groups say, and the weights as ever.  An id
+ *     outside [0, experts), and each id of a token outside [0, table_rows), becomes -1, with weight 0, not counted.
+ *   Then `shared` constant slots: id experts + i, weight shared_weights[t][i] or shared_weight.
+ *   is_padding[t]: all its ids are -1, all its weights 0.                                                            */
 typedef struct moek_route_args {
     int tokens, experts, topk;
     int score;                      /* MOEK_SCORE_SOFTMAX, _SIGMOID, _SQRTSOFTPLUS, _RAW, _SPARSEMIXER               */
     int normalize;                  /* MOEK_NORM_NONE, _SUM (divide by sum + eps; by 1 if sum + eps <= 0),
-                                       _SOFTMAX (softmax over the chosen), _SIGMOID (sigmoid of the chosen)          */
+                                       _SOFTMAX (softmax over the chosen), _SIGMOID (sigmoid of the chosen),
+                                       _SIGMOID_SUM (_SIGMOID, then _SUM)                                            */
     float eps, scale;
-    int groups, topk_groups;        /* 0 or 1: no groups; experts % groups == 0                                      */
-    const void *logits;             /* [tokens][experts] of logits_dtype                                             */
+    int groups, topk_groups;        /* 0 or 1: no groups; experts % groups == 0; those that stay hold topk experts   */
+    const void *logits;             /* [tokens][logits_stride], of which experts each, of logits_dtype               */
     int logits_dtype;               /* MOEK_DTYPE_F32, _BF16, _FP16                                                  */
     const float *bias;              /* [experts] or NULL: for the choice, not in the weights                         */
     const float *expert_scale;      /* [experts] or NULL                                                             */
-    const int32_t *table;           /* [vocabulary][topk] or NULL                                                    */
+    const int32_t *table;           /* [table_rows][topk] or NULL                                                    */
     const int32_t *token_ids;       /* [tokens], with table                                                          */
     const unsigned char *is_padding;/* [tokens] or NULL                                                              */
     int shared;                     /* constant slots behind the topk ones                                           */
@@ -45,9 +56,15 @@ typedef struct moek_route_args {
     int32_t *ids;                   /* written: [tokens][topk + shared]                                              */
     float *weights;                 /* written: [tokens][topk + shared] f32                                          */
     int early;                      /* see above; here: whosever that kernel is                                       */
+    int group_score;                /* MOEK_GROUP_SCORE_TOP2; any other: the best c                                  */
+    int table_rows;                 /* with table: token ids are below it                                            */
+    size_t logits_stride;           /* elements from a token's logits to the next one's; 0: experts                  */
+    const float *shared_weights;    /* [tokens][shared] f32 or NULL: shared_weight for all                           */
+    int64_t *ids64;                 /* written: [tokens][topk + shared], the same as ids; or NULL                    */
 } moek_route_args;
 
-/* map: logical expert ids -> ids on this rank.  For each slot, id = ids[slot]; outside [0, experts): -1.
+/* map: logical expert ids -> ids on this rank.  For each slot, id = ids[slot] or ids64[slot]; outside [0, experts): -1.
+ *   ids64:    given[slot] = id, of padding too
  *   replicas: id = replicas[id][(uint32)((first + token) * 2654435769) % replica_count[id]], or -1 where the count is
  *             below 1 or above max_replicas
  *   id outside [0, physical): -1
@@ -56,14 +73,16 @@ typedef struct moek_route_args {
 typedef struct moek_map_args {
     int tokens, topk, experts;      /* experts: the bound of ids                                                     */
     int physical, max_replicas;     /* length of load and map; row length of replicas                                */
-    const int32_t *ids;             /* [tokens][topk]                                                                */
+    const int32_t *ids;             /* [tokens][topk]; not read if there are ids64                                   */
     const int32_t *replicas;        /* [experts][max_replicas] or NULL                                               */
     const int32_t *replica_count;   /* [experts], with replicas                                                      */
     const int32_t *map;             /* [physical] or NULL                                                            */
-    int32_t *load;                  /* [physical] or NULL: added to                                                  */
+    int64_t *load;                  /* [physical] or NULL: added to                                                  */
     int32_t *out;                   /* written: [tokens][topk]; may be ids                                           */
     const unsigned char *is_padding;/* [tokens] or NULL: all slots of such a token become -1, and load nothing       */
     int first;                      /* number of the first token in its run (chunks)                                 */
+    const int64_t *ids64;           /* [tokens][topk] or NULL                                                        */
+    int32_t *given;                 /* written, with ids64: [tokens][topk]                                           */
 } moek_map_args;
 
 /* sort: slots by expert, stable (within an expert in slot order).  Ids outside [0, experts) are dropped.

@@ -105,23 +105,49 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
-static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
+static moek_status moek_check_groups_(const moek_config *c, moek_text_ *why)
 {
-    int known = 0;
-#define MOEK_KNOWN_(name, number, score, normalize, eps, group, text) known |= c->routing == number;
-    MOEK_EACH_ROUTING(MOEK_KNOWN_)
-#undef MOEK_KNOWN_
-    if (!known) MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
     if (c->groups > 1 && (c->experts % c->groups || c->topk_groups < 1 || c->topk_groups > c->groups ||
                           c->topk > c->experts / c->groups * c->topk_groups))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: "
                  "groups must divide experts, "
                  "and the groups kept must hold topk", c->groups, c->topk_groups, c->experts, c->topk);
+    if (c->group_score < 0 || c->group_score > MOEK_GROUP_SCORE_TOP2)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.group_score is %d; MOEK_GROUP_SCORE_*", c->group_score);
+    if (c->groups <= 1 && c->topk_groups > 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk_groups is %d, but groups is %d, which is none: set groups, or "
+                 "topk_groups 0", c->topk_groups, c->groups);
+    if (c->groups <= 1 && c->group_score)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.group_score is given, but groups is %d, which is none: set groups and "
+                 "topk_groups, or group_score 0", c->groups);
+    return MOEK_OK;
+}
+
+static int moek_divides_(const moek_method_ *method)
+{
+    return method->normalize == MOEK_NORM_SUM || method->normalize == MOEK_NORM_SIGMOID_SUM;
+}
+
+static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
+{
+    const moek_method_ *method = moek_method_of_(c->routing);
+    moek_status status;
+    if (!method)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
+    if ((status = moek_check_groups_(c, why)) != MOEK_OK) return status;
     if (c->routing == MOEK_ROUTE_SPARSEMIXER && (c->topk != 2 || c->groups > 1))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d",
                  c->topk, c->groups);
-    if (c->routing == MOEK_ROUTE_LLAMA4 && c->topk != 1)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_LLAMA4 needs topk 1, not %d", c->topk);
+    if (!(c->router_eps >= 0 && c->router_eps - c->router_eps == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_eps is %g; it must be finite and not negative",
+                 (double)c->router_eps);
+    if (c->router_eps > 0 && !moek_divides_(method))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_eps is %g, but MOEK_ROUTE_%s (%s) divides by no sum of weights: "
+                 "leave router_eps 0, or choose a method that does",
+                 (double)c->router_eps, method->name, method->text);
+    if (c->shared_weight != 0 && !c->shared_slots)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.shared_weight is %g, but shared_slots is 0: there is no slot that it "
+                 "could weigh; set shared_slots, or leave it 0", (double)c->shared_weight);
     return MOEK_OK;
 }
 
@@ -132,7 +158,8 @@ static void moek_fill_defaults_(moek_config *c)
     if (!c->up_layout && moek_act_gated_(c->act))
         c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
     if (c->scale == 0) c->scale = 1;
-    if (c->shared_weight == 0) c->shared_weight = 1;
+    if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
+    if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;
     if (!c->physical_experts) c->physical_experts = c->experts + c->shared_slots;
     if (!c->local_experts)
         c->local_experts = c->physical_experts < MOEK_MAX_EXPERTS_ ? c->physical_experts : MOEK_MAX_EXPERTS_;
@@ -572,8 +599,38 @@ size_t moek_state_size(void) { return sizeof(moek_layer_state); }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
+/* How groups score: as asked, else as the method says, but for a bias. */
+static int moek_group_score_(const moek_plan *plan)
+{
+    const int own = moek_method_of_(plan->config.routing)->group_score;
+    if (plan->config.group_score) return plan->config.group_score;
+    return plan->weights.router_bias ? MOEK_GROUP_SCORE_TOP2 : own;
+}
+
+/* What a router's weights must be beside each other, and beside the config. */
+static moek_status moek_check_router_weights_(const moek_config *c, const moek_weights *w, moek_text_ *why)
+{
+    if (c->routing == MOEK_ROUTE_SPARSEMIXER && (w->router_bias || w->router_table))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.router_bias or router_table is given; "
+                 "MOEK_ROUTE_SPARSEMIXER has neither");
+    if (w->router_table && w->router_table_rows < 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.router_table_rows is %d, but router_table is given: set it to the "
+                 "rows of router_table (the vocabulary), token ids must be below it", w->router_table_rows);
+    if (!w->router_table && w->router_table_rows)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.router_table_rows is %d, but router_table is NULL",
+                 w->router_table_rows);
+    if (w->router_table && w->router_bias)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.router_bias is given beside router_table, but a bias only decides "
+                 "which experts are chosen, and the table does that: one of them must be NULL");
+    if (w->router_table && c->groups > 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.router_table is given, but config.groups is %d, and groups only "
+                 "decide which experts are chosen: the table does that, so set groups and topk_groups 0", c->groups);
+    return MOEK_OK;
+}
+
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 {
+    moek_status status;
     moek_text_ why;
     const moek_config *c;
     if (!plan) return MOEK_E_ARGUMENT;
@@ -608,16 +665,16 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
     MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
     MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);
-    MOEK_ALIGNED_(expert_load, 4);
-    if (c->routing == MOEK_ROUTE_SPARSEMIXER && (weights->router_bias || weights->router_table))
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.router_bias or router_table is given; "
-                 "MOEK_ROUTE_SPARSEMIXER has neither");
+    MOEK_ALIGNED_(expert_load, 8);
+    if ((status = moek_check_router_weights_(c, weights, &why)) != MOEK_OK) return status;
     MOEK_NEED_(expert_map, c->local_experts != c->physical_experts && !plan->prepare_finalize->collective,
                "local_experts differs from physical_experts, so it must say which are here");
     if (weights->expert_map && plan->prepare_finalize->collective)
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.expert_map is given, but prepare/finalize %s knows where experts are",
                  plan->prepare_finalize->name);
     MOEK_NEED_(replica_count, weights->replicas != NULL, "replicas needs it");
+    if (weights->replica_count && !weights->replicas)
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.replica_count is given, but replicas is NULL");
     if (weights->replicas && c->max_replicas < 1)
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "config.max_replicas is %d, but weights.replicas is given", c->max_replicas);
     MOEK_NEED_(replicas, c->physical_experts < c->experts + c->shared_slots,
@@ -670,6 +727,25 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
 }
 
+/* The method, and what of it is this layer's own. */
+static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
+{
+    const moek_config *c = &plan->config;
+    const moek_weights *w = &plan->weights;
+    const moek_method_ *method = moek_method_of_(c->routing);
+    moek_say_(t, "route     %s, MOEK_ROUTE_%s: %s", plan->route->name, method->name, method->text);
+    if (c->groups > 1)
+        moek_say_(t, "; %d of %d groups, by %s", c->topk_groups, c->groups,
+                  moek_group_score_(plan) == MOEK_GROUP_SCORE_TOP2 ? "the sum of their two best" : "their best");
+    if (moek_divides_(method)) moek_say_(t, "; eps %g", (double)c->router_eps);
+    moek_say_(t, "; scale %g", (double)c->scale);
+    if (c->shared_slots) moek_say_(t, "; %d shared slots, weight %g", c->shared_slots, (double)c->shared_weight);
+    if (plan->bound)
+        moek_say_(t, "; %s%s%s", w->router_bias ? "with router_bias" : "no router_bias",
+                  w->router_expert_scale ? ", router_expert_scale" : "", w->router_table ? ", router_table" : "");
+    moek_say_(t, "\n");
+}
+
 size_t moek_describe(const moek_plan *plan, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size);
@@ -684,7 +760,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
               plan->chunk);
     moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
               plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
-    moek_say_(&t, "route     %s\n", plan->route->name);
+    moek_describe_route_(plan, &t);
     moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
               moek_format_name_(plan->prepare_finalize->format),
               moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",

@@ -32,6 +32,74 @@ static int moek_id_bound_(const moek_plan *plan)
 }
 
 static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
+static size_t moek_logits_stride_(const moek_plan *plan, const moek_args *args)
+{
+    return args->router_logits_stride ? args->router_logits_stride : (size_t)plan->config.experts;
+}
+
+/* Host memory: token ids, or the ids that are given, can be looked at. */
+static moek_status moek_check_host_ids_(const moek_plan *plan, const moek_args *args)
+{
+    const long long slots = (long long)args->tokens * plan->slots;
+    const int bound = moek_id_bound_(plan), rows = plan->weights.router_table_rows;
+    long long i;
+    int t;
+    for (t = 0; args->router_logits && plan->weights.router_table && t < args->tokens; t++) {
+        if (args->is_padding && args->is_padding[t]) continue;
+        if (args->token_ids[t] < 0 || args->token_ids[t] >= rows)
+            MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.token_ids[%d] is %d; weights.router_table has rows 0 to %d "
+                         "(router_table_rows %d)", t, (int)args->token_ids[t], rows - 1, rows);
+    }
+    for (i = 0; !args->router_logits && i < slots; i++) {
+        const long long id = args->topk_ids ? args->topk_ids[i] : args->topk_ids64[i];
+        if (args->is_padding && args->is_padding[i / plan->slots]) continue;
+        if (id < -1 || id >= bound)
+            MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids%s[%ld][%d] is %lld; ids are -1 to %d",
+                         args->topk_ids ? "" : "64", (long)(i / plan->slots), (int)(i % plan->slots), id, bound - 1);
+    }
+    return MOEK_OK;
+}
+
+/* Logits, and what is read beside them alone. */
+static moek_status moek_check_logit_args_(const moek_plan *plan, const moek_args *args)
+{
+    const int experts = plan->config.experts;
+    const unsigned long stride = (unsigned long)args->router_logits_stride;
+    if (args->shared_weights && !plan->config.shared_slots)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.shared_weights is given, but config.shared_slots is 0: there is no "
+                     "slot that they could weigh");
+    if (args->shared_weights && !args->router_logits)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.shared_weights is given, but router_logits is NULL: then "
+                     "topk_weights holds the weights of all slots, of these too");
+    if (stride && !args->router_logits)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits_stride is %lu, but router_logits is NULL", stride);
+    if (stride && args->router_logits_stride < (size_t)experts)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits_stride is %lu elements; a token has %d logits "
+                     "(config.experts), so at least that, or 0", stride, experts);
+    if (args->router_logits && plan->weights.router_table && !args->token_ids)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "weights.router_table is given (hash routing), "
+                     "so args.token_ids must be; it is NULL");
+    return MOEK_OK;
+}
+
+/* Of a run with tokens: logits, ids and weights. */
+static moek_status moek_check_router_args_(const moek_plan *plan, const moek_args *args)
+{
+    moek_status status;
+    if ((uintptr_t)args->router_logits % moek_logit_bytes_(plan->config.logits_dtype) ||
+        (uintptr_t)args->topk_ids % 4 || (uintptr_t)args->topk_ids64 % 8 || (uintptr_t)args->topk_weights % 4 ||
+        (uintptr_t)args->token_ids % 4 || (uintptr_t)args->shared_weights % 4)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits, topk_ids, topk_ids64, topk_weights, token_ids or "
+                     "shared_weights is not aligned to its elements");
+    if (args->topk_ids && args->topk_ids64)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids and topk_ids64 are both given; they stand for the same ids, "
+                     "so one of them must be NULL");
+    if (!args->router_logits && ((!args->topk_ids && !args->topk_ids64) || !args->topk_weights))
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits is NULL, so topk_ids (or topk_ids64) and topk_weights "
+                     "must both be given; %s is NULL", args->topk_weights ? "topk_ids" : "topk_weights");
+    if ((status = moek_check_logit_args_(plan, args)) != MOEK_OK) return status;
+    return plan->device < 0 ? moek_check_host_ids_(plan, args) : MOEK_OK;
+}
 
 /* Everything that can be refused is refused here, before anything is launched or written. */
 static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args, moek_stream stream)
@@ -71,30 +139,7 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.x, y or shared_y is not aligned to 16 bytes");
-    if ((uintptr_t)args->router_logits % moek_logit_bytes_(plan->config.logits_dtype) ||
-        (uintptr_t)args->topk_ids % 4 || (uintptr_t)args->topk_weights % 4 || (uintptr_t)args->token_ids % 4)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits, topk_ids, topk_weights or token_ids "
-                     "is not aligned to its elements");
-    if (!args->router_logits && (!args->topk_ids || !args->topk_weights))
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits is NULL, so topk_ids and topk_weights "
-                     "must both be given; %s is NULL",
-                     args->topk_ids ? "topk_weights" : "topk_ids");
-    if (args->router_logits && plan->weights.router_table && !args->token_ids)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "weights.router_table is given (hash routing), "
-                     "so args.token_ids must be; it is NULL");
-    if (plan->device < 0 && !args->router_logits) {   /* host memory: the ids can be looked at */
-        const long long slots = (long long)args->tokens * plan->slots;
-        const int bound = moek_id_bound_(plan);
-        long long i;
-        for (i = 0; i < slots; i++) {
-            if (args->is_padding && args->is_padding[i / plan->slots]) continue;
-            if (args->topk_ids[i] < -1 || args->topk_ids[i] >= bound)
-                MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids[%ld][%d] is %d; ids are -1 to %d",
-                             (long)(i / plan->slots), (int)(i % plan->slots),
-                             (int)args->topk_ids[i], bound - 1);
-        }
-    }
-    return MOEK_OK;
+    return moek_check_router_args_(plan, args);
 }
 
 /* The step of tokens first .. first + tokens - 1: pointers moved, workspace laid out. */
@@ -116,13 +161,16 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
     if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row;
     if (args->router_logits)
         step->args.router_logits = (const char *)args->router_logits +
-                                   (size_t)first * (size_t)c->experts * moek_logit_bytes_(c->logits_dtype);
+                                   (size_t)first * moek_logits_stride_(plan, args) * moek_logit_bytes_(c->logits_dtype);
+    if (args->shared_weights)
+        step->args.shared_weights = args->shared_weights + (size_t)first * (size_t)c->shared_slots;
     if (args->token_ids) step->args.token_ids = args->token_ids + first;
     if (args->is_padding) step->args.is_padding = args->is_padding + first;
     ids = args->topk_ids ? args->topk_ids + slot : NULL;
     weights = args->topk_weights ? args->topk_weights + slot : NULL;
     step->args.topk_ids = ids;
     step->args.topk_weights = weights;
+    if (args->topk_ids64) step->args.topk_ids64 = args->topk_ids64 + slot;     /* step->topk_ids: in the workspace */
     if (ids) step->topk_ids = ids;                    /* the caller's arrays are read, or written, in place */
     if (weights) step->topk_weights = weights;
 }
@@ -139,37 +187,32 @@ moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *
     return MOEK_OK;
 }
 
-static void moek_method_(int routing, moek_route_args *a)
-{
-    switch (routing) {
-#define MOEK_CASE_(name, number, how, norm, e, group, text) \
-    case number: a->score = MOEK_SCORE_##how; a->normalize = MOEK_NORM_##norm; a->eps = e; break;
-    MOEK_EACH_ROUTING(MOEK_CASE_)
-#undef MOEK_CASE_
-    default: break;
-    }
-}
-
 static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
+    const moek_method_ *method = moek_method_of_(c->routing);
     moek_route_args a;
     memset(&a, 0, sizeof a);
-    moek_method_(c->routing, &a);
+    a.score = method->score; a.normalize = method->normalize; a.eps = c->router_eps;
     a.tokens = step->tokens; a.experts = c->experts; a.topk = c->topk;
     a.scale = c->scale;
-    a.groups = c->groups; a.topk_groups = c->topk_groups;
+    a.groups = c->groups; a.topk_groups = c->topk_groups; a.group_score = moek_group_score_(plan);
     a.logits = step->args.router_logits; a.logits_dtype = c->logits_dtype;
+    a.logits_stride = moek_logits_stride_(plan, &step->args);
     a.bias = plan->weights.router_bias;
     a.expert_scale = plan->weights.router_expert_scale;
-    a.table = plan->weights.router_table; a.token_ids = step->args.token_ids;
+    a.table = plan->weights.router_table; a.table_rows = plan->weights.router_table_rows;
+    a.token_ids = step->args.token_ids;
     a.is_padding = step->args.is_padding;
-    a.shared = c->shared_slots; a.shared_weight = c->shared_weight;
-    a.ids = step->topk_ids; a.weights = step->topk_weights;
+    a.shared = c->shared_slots; a.shared_weight = c->shared_weight; a.shared_weights = step->args.shared_weights;
+    a.ids = step->topk_ids; a.weights = step->topk_weights; a.ids64 = step->args.topk_ids64;
     a.early = plan->arch >= 90;
     return plan->route->launch(&a, stream);
 }
+
+/* Ids that are given as int64: the map makes them int32. */
+static int moek_widely_given_(const moek_step *step) { return step->args.topk_ids64 && !step->args.router_logits; }
 
 /* Nothing to map, and only our own steps to read the ids: those skip what is out of range by themselves. */
 static int moek_ids_are_local_(const moek_step *step)
@@ -179,7 +222,7 @@ static int moek_ids_are_local_(const moek_step *step)
     const int ours = plan->backend != MOEK_BACKEND_USER &&
                      (plan->prepare_finalize == &moek_local || plan->prepare_finalize == &moek_batched);
     const int padding = step->args.is_padding && !step->args.router_logits;
-    return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding;
+    return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding && !moek_widely_given_(step);
 }
 
 /* moek_step: ids after this are experts of this rank (of any, where prepare/finalize is collective), or -1. */
@@ -200,6 +243,7 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     a.experts = moek_id_bound_(plan);
     a.physical = plan->config.physical_experts; a.max_replicas = plan->config.max_replicas;
     a.ids = step->topk_ids;
+    if (moek_widely_given_(step)) { a.ids64 = step->args.topk_ids64; a.given = step->topk_ids; }
     a.replicas = w->replicas; a.replica_count = w->replica_count;
     a.map = plan->prepare_finalize->collective ? NULL : w->expert_map; a.load = w->expert_load;
     a.is_padding = step->args.is_padding;

@@ -126,6 +126,26 @@ static const char *moek_backend_name_(int backend)
     return NULL;
 }
 
+typedef struct moek_method_ {
+    const char *name, *text;
+    int number, score, normalize, group_score;
+    float eps;
+} moek_method_;
+static const moek_method_ moek_methods_[] = {
+#define MOEK_ROW_(name, number, score, normalize, eps, group, text) \
+    { #name, text, number, MOEK_SCORE_##score, MOEK_NORM_##normalize, MOEK_GROUP_SCORE_##group, eps },
+    MOEK_EACH_ROUTING(MOEK_ROW_)
+#undef MOEK_ROW_
+};
+
+static const moek_method_ *moek_method_of_(int routing)                         /* NULL: there is none */
+{
+    int i;
+    for (i = 0; i < (int)(sizeof moek_methods_ / sizeof moek_methods_[0]); i++)
+        if (moek_methods_[i].number == routing) return &moek_methods_[i];
+    return NULL;
+}
+
 static const char *moek_format_name_(int format) { return format == MOEK_BATCHED ? "batched" : "standard"; }
 static const char *moek_dtype_name_(int dtype)
 {
