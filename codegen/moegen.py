@@ -182,7 +182,8 @@ def bundle(generator, words, prefix):
     quants = generator.manifest["quant"]              # a row without a format serves every format: it stays
     generator.rows[:] = [r for r in generator.rows
                          if all(w in r["name"] or w in quants and "quant" not in r for w in words)]
-    files, done = generator.files(), set()
+    root = os.path.join(generator.root, "include", "moek.h")
+    files, done = generator.files(), {os.path.normpath(root)}
     if not any(r["op"] == "up" for r in generator.rows):
         raise Bad(f"bundle: no up row's name holds {' '.join(words)}; python3 codegen/moegen.py list")
 
@@ -208,7 +209,7 @@ def bundle(generator, words, prefix):
             f"{' '.join(words)}".rstrip() + "\n"
             + " * Apache-2.0, see the LICENSE of moek.\n"
             + " * rows: " + "\n *       ".join(r["name"] for r in generator.rows) + " */\n")
-    return renamed(head + "".join(inline(os.path.join(generator.root, "include", "moek.h"))), prefix)
+    return renamed(head + "".join(inline(root)), prefix)
 
 
 def write_if_changed(path, text):

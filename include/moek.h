@@ -6,6 +6,8 @@
  *     #include "moek.h"
  *
  * and include "moek.h" without the define wherever you call it.  Needs nothing but this folder, and cudart with nvcc.
+ * (That ONE file may have included it before, by a header of yours; it must not be compiled with -ffast-math, -Ofast or
+ * --use_fast_math, which callers may.)
  *
  *     moek_config config = MOEK_QWEN3_30B_A3B;                      1. say what the layer is
  *     config.quant = MOEK_FP8B128;  config.max_tokens = 512;
@@ -539,8 +541,8 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
 #ifdef __cplusplus
 }
 #endif
-
-#ifdef MOEK_IMPLEMENTATION
-#include "moek/impl.h"
 #endif
+
+#ifdef MOEK_IMPLEMENTATION                            /* has a guard of its own: moek.h may have been here before */
+#include "moek/impl.h"
 #endif
