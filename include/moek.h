@@ -469,12 +469,13 @@ const char *moek_quant_name(int quant);                                         
 const char *moek_act_name(int act);                                              /* "silu"                            */
 
 /* For callers without a C compiler (ctypes, Rust, Go, ...): bytes of the structs of the implementation, and where a
- * field lies.  moek_config_size and moek_plan_size are what moek_plan_init_ wants to be told.                        */
+ * field lies (moek/fields.h lists them all).  Zero a struct, then set fields by offset.  They call
+ * moek_plan_init_(plan, config, moek_config_size(), moek_plan_size(), moek_version()).  examples/ffi.py does it.     */
 size_t      moek_config_size(void);
 size_t      moek_plan_size(void);
 size_t      moek_offset(const char *field);           /* of "config.hidden", "weights.w_up", "args.x", "plan.why",
-                                                         "step.out", "kernel.name"; (size_t)-1: there is none.  A struct
-                                                         alone, "args": its size                                      */
+                                                         "step.out", "kernel.name", "quant_args.x", ...; (size_t)-1:
+                                                         there is none.  A struct alone, "args": its size             */
 
 /* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. ------------ */
 

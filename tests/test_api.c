@@ -639,6 +639,38 @@ static void test_texts(void)
     CHECK(has_text(text, "config.hidden is -1"), "%s", text);
 }
 
+/* Numbers in force, also those that the config left to be what they are by default. */
+static void describes(const moek_config *c, const char *part)
+{
+    moek_plan p;
+    char text[4000];
+    CHECK(moek_plan_init(&p, c) == MOEK_OK, "%s", p.why);
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, part), "nothing of \"%s\" in %s", part, text);
+}
+#define DESCRIBES(change, part) do { moek_config c = good(); change; describes(&c, part); } while (0)
+static void test_describe(void)
+{
+#define ACT(NAME, name, number, gated) \
+    DESCRIBES(c.act = number; c.limit = number == MOEK_SWIGLUOAI_UNINTERLEAVE ? 7.0f : 0, "\nact       " #name); \
+    DESCRIBES(c.act = number; c.limit = number == MOEK_SWIGLUOAI_UNINTERLEAVE ? 7.0f : 0, \
+              (gated) ? "; rows of w_up: gate" : "; not gated\n");
+    MOEK_EACH_ACT(ACT)
+#undef ACT
+#define KNOWN(name, number, score, normalize, eps, group, text) \
+    DESCRIBES(c.routing = number; c.topk = number == MOEK_ROUTE_LLAMA4 ? 1 : 2, ": " #name ", scale 1\n");
+    MOEK_EACH_ROUTING(KNOWN)
+#undef KNOWN
+    DESCRIBES((void)0, "act       silu, limit none; rows of w_up: gate, then up\n");
+    DESCRIBES(c.limit = 10; c.up_layout = MOEK_UP_SWAPPED, "act       silu, limit 10; rows of w_up: up, then gate\n");
+    DESCRIBES(c.act = MOEK_SWIGLUOAI, "swigluoai, alpha 1.702, beta 1, limit 7; rows of w_up: gate and up inter");
+    DESCRIBES(c.act = MOEK_SWIGLUOAI; c.alpha = 2; c.beta = 0.5f; c.limit = 3, "alpha 2, beta 0.5, limit 3;");
+    DESCRIBES(c.act = MOEK_SITU, "situ, alpha 1, beta none;");
+    DESCRIBES(c.act = MOEK_SITU; c.alpha = 4; c.beta = 5, "situ, alpha 4, beta 5;");
+    DESCRIBES(c.act = MOEK_GELU, "act       gelu; rows");
+    DESCRIBES(c.groups = 4; c.topk_groups = 2; c.scale = 2.5f; c.shared_slots = 1, "2 of 4 groups, scale 2.5, 1 sh");
+}
+
 /* ---- measured choices: config.tuned ------------------------------------------------------------------------------ */
 
 static char tuned[BIG];                                /* a file; tuned_line adds to it */
@@ -1146,6 +1178,7 @@ int main(void)
     test_names();
     test_models();
     test_texts();
+    test_describe();
     test_tuned_refused();
     test_tuned_choices();
     test_tuned_lines();

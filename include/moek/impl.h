@@ -23,4 +23,5 @@
 #include "plan.h"
 #include "tuned.h"
 #include "run.h"
+#include "fields.h"
 #endif

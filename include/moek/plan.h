@@ -680,6 +680,49 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
 }
 
+/* What the config left 0 and what it stands for, where that changes results. */
+static void moek_describe_limit_(const moek_config *c, moek_text_ *t)
+{
+    if (c->limit > 0) moek_say_(t, ", limit %g", (double)c->limit);
+    else moek_say_(t, ", limit none");
+}
+static void moek_describe_act_(const moek_config *c, moek_text_ *t)
+{
+    static const char *const layouts[] = { "?", "gate, then up", "gate and up interleaved", "up, then gate",
+                                           "up alone, gate in w_gate" };
+    const int layout = c->up_layout >= 0 && c->up_layout <= MOEK_UP_APART ? c->up_layout : 0;
+    moek_say_(t, "act       %s", moek_act_name(c->act));
+    if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SITU)
+        moek_say_(t, ", alpha %g", (double)c->alpha);
+    if (c->act == MOEK_SITU && !(c->beta > 0)) moek_say_(t, ", beta none");
+    else if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SITU)
+        moek_say_(t, ", beta %g", (double)c->beta);
+    if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SILU ||
+        c->act == MOEK_SWIGLUSTEP)
+        moek_describe_limit_(c, t);
+    if (moek_act_gated_(c->act)) moek_say_(t, "; rows of w_up: %s\n", layouts[layout]);
+    else moek_say_(t, "; not gated\n");
+}
+static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
+{
+    const moek_config *c = &plan->config;
+    moek_say_(t, "route     %s: ", plan->route->name);
+    switch (c->routing) {
+#define MOEK_CASE_(name, number, score, normalize, eps, group, text) case number: moek_say_(t, "%s", #name); break;
+    MOEK_EACH_ROUTING(MOEK_CASE_)
+#undef MOEK_CASE_
+    default: break;
+    }
+    if (c->groups > 1) moek_say_(t, ", %d of %d groups", c->topk_groups, c->groups);
+    if (c->groups > 1 && c->group_score)
+        moek_say_(t, c->group_score == MOEK_GROUP_SCORE_TOP2 ? " by their two best" : " by their best");
+    if (c->router_eps != 0) moek_say_(t, ", eps %g", (double)c->router_eps);
+    moek_say_(t, ", scale %g", (double)c->scale);
+    if (c->shared_slots)
+        moek_say_(t, ", %d shared slots of weight %g", c->shared_slots, (double)c->shared_weight);
+    moek_say_(t, "\n");
+}
+
 size_t moek_describe(const moek_plan *plan, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size);
@@ -687,14 +730,15 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     int i;
     if (!plan || !plan->backend) { moek_say_(&t, "not initialized: %s\n", plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
-    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s, %s, "
+    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
               "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
               c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", moek_act_name(c->act), c->max_tokens,
-              plan->chunk);
+              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", c->ue8m0 ? " (ue8m0)" : "",
+              moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
+    moek_describe_act_(c, &t);
     moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
               plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
-    moek_say_(&t, "route     %s\n", plan->route->name);
+    moek_describe_route_(plan, &t);
     moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
               moek_format_name_(plan->prepare_finalize->format),
               moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
