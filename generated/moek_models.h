@@ -54,7 +54,34 @@
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_NEMOTRON_3_NANO \
     { 2688, 1856, 128, 6, MOEK_BF16, MOEK_RELU2_NO_MUL, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, \
-      1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+      1, 2.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_DEEPSEEK_V2 \
+    { 5120, 1536, 160, 6, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX, 8, 3, 16.0f, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_DEEPSEEK_V2_LITE \
+    { 2048, 1408, 64, 6, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX, 0, 0, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_QWEN1_5_MOE \
+    { 2048, 1408, 60, 4, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX, 0, 0, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_QWEN3_5_35B_A3B \
+    { 2048, 512, 256, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_GLM_4_7_FLASH \
+    { 2048, 1536, 64, 4, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.8f, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_MISTRAL_SMALL_4 \
+    { 4096, 2048, 128, 4, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1e-20f, 0, 0, 0 }
+#define MOEK_LFM2_8B_A1B \
+    { 2048, 1792, 32, 4, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 0, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1e-06f, 0, 0, 0 }
+#define MOEK_ERNIE_4_5_21B \
+    { 2560, 1536, 64, 6, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_STEP_3_5_FLASH \
+    { 4096, 1280, 288, 8, MOEK_BF16, MOEK_SWIGLUSTEP, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 0, 0, \
+      3.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* X(NAME, name) for each. */
 #define MOEK_EACH_MODEL(X) \
@@ -74,6 +101,15 @@
     X(MINIMAX_M2, minimax_m2) \
     X(PHI_3_5_MOE, phi_3_5_moe) \
     X(OLMOE_7B, olmoe_7b) \
-    X(NEMOTRON_3_NANO, nemotron_3_nano)
+    X(NEMOTRON_3_NANO, nemotron_3_nano) \
+    X(DEEPSEEK_V2, deepseek_v2) \
+    X(DEEPSEEK_V2_LITE, deepseek_v2_lite) \
+    X(QWEN1_5_MOE, qwen1_5_moe) \
+    X(QWEN3_5_35B_A3B, qwen3_5_35b_a3b) \
+    X(GLM_4_7_FLASH, glm_4_7_flash) \
+    X(MISTRAL_SMALL_4, mistral_small_4) \
+    X(LFM2_8B_A1B, lfm2_8b_a1b) \
+    X(ERNIE_4_5_21B, ernie_4_5_21b) \
+    X(STEP_3_5_FLASH, step_3_5_flash)
 
 #endif

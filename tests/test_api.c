@@ -553,6 +553,31 @@ static void test_names(void)
           "round up");
 }
 
+/* For callers without this header; codegen/test_moegen.py sees to it that all fields are there. */
+static void test_offsets(void)
+{
+    static const char *const nothing[] = {
+        "", ".", "config.", "config.topk ", "config.nothing", ".topk", "conf", "nothing", "nothing.topk", "config.topk.x",
+        "moek_config", "args.hidden", " config"
+    };
+    size_t i;
+#define AT(of, field) CHECK(moek_offset(#of "." #field) == offsetof(moek_##of, field), "%s", #of "." #field)
+#define SIZE(of) CHECK(moek_offset(#of) == sizeof(moek_##of), "%s", #of)
+    AT(config, hidden); AT(config, kernel); AT(config, inter_offset); AT(weights, w_up);
+    AT(weights, router_table_rows);
+    AT(args, tokens); AT(args, x); AT(args, router_logits_stride); AT(plan, config); AT(plan, why);
+    AT(plan, mlps_demanded);
+    AT(step, out); AT(step, routed); AT(kernel, name); AT(kernel, row); AT(choice, pair); AT(quant_args, few);
+    AT(prepare_finalize, max_rows); AT(experts, apply);
+    SIZE(config); SIZE(weights); SIZE(args); SIZE(plan); SIZE(step); SIZE(kernel); SIZE(choice); SIZE(quant_args);
+    SIZE(prepare_finalize); SIZE(experts);
+    CHECK(moek_config_size() == sizeof(moek_config) && moek_plan_size() == sizeof(moek_plan), "sizes");
+    CHECK(moek_offset(NULL) == (size_t)-1, "NULL");
+    for (i = 0; i < sizeof nothing / sizeof nothing[0]; i++)
+        CHECK(moek_offset(nothing[i]) == (size_t)-1, "\"%s\" is at %lu", nothing[i],
+              (unsigned long)moek_offset(nothing[i]));
+}
+
 static void test_models(void)
 {
     moek_plan p;
@@ -1176,6 +1201,7 @@ int main(void)
     test_table();
     test_missing_row();
     test_names();
+    test_offsets();
     test_models();
     test_texts();
     test_describe();
