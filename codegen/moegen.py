@@ -11,7 +11,7 @@
     --prefix acme_moek              (bundle) rename moek_ to acme_moek_ and MOEK_ to ACME_MOEK_
     -C DIR                          work in this checkout
 """
-import argparse, itertools, os, re, sys, time
+import argparse, codecs, itertools, os, re, sys, time
 
 try:
     import tomllib
@@ -23,29 +23,148 @@ AXES = ("quant", "act", "hidden", "inter")            # the contract: left of _o
 SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
 KEYS = ("op", "template", "quant", "act", "hidden", "inter", "arch") + SCHEDULE
 LETTER = {"hidden": "h", "inter": "i"}
+MOST = 1 << 24                                        # of any number in a row, as of config.hidden
+LISTS = ("op", "quant", "act", "arch")                # of names and their numbers
+BUDGET = ("files", "lines", "seconds")
+MODEL = {"hidden": int, "inter": int, "experts": int, "topk": int, "quant": "quant", "act": "act", "routing": "routing"}
+MODEL_MAY = {"groups": int, "topk_groups": int, "scale": float, "router_weight_on_input": int, "shared_slots": int,
+             "shared_weight": float, "router_eps": float, "group_score": "group_score", "alpha": float, "beta": float,
+             "limit": float, "up_layout": "up_layout", "ue8m0": int}
 
 
 class Bad(Exception):
     """A sentence for the user."""
 
 
-def load(path):
+def read(path):
     try:
         with open(path, "rb") as f:
-            return tomllib.load(f)
+            return codecs.decode(f.read(), "utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
         raise Bad(f"{path}: no such file")
-    except tomllib.TOMLDecodeError as e:
+    except OSError as e:
+        raise Bad(f"{path}: {e.strerror}")
+    except UnicodeDecodeError as e:
+        raise Bad(f"{path}: byte {e.start} is no UTF-8: save it as text")
+
+
+def load(path):
+    text = read(path)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as e:         # no TOML; a number with thousands of digits; lists in lists ...
         raise Bad(f"{path}: {e}")
 
 
+def is_number(value, least=0, most=MOST):
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_name(value):
+    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9_]*", value) is not None
+
+
+def shown(value):
+    """As a sentence shows it: on one line, and not for ever."""
+    text = str(value) if isinstance(value, str) and re.fullmatch(r"[\w./-]+", value) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def no_more(where, table, known):
+    for key in table:
+        if key not in known:
+            raise Bad(f"{where}: unknown key {shown(key)}; known: {' '.join(known)}")
+
+
+def check_manifest(manifest, where):
+    """kernels.toml, but for its rows."""
+    no_more(where, manifest, LISTS + ("hidden", "budget", "kernels"))
+    for key in LISTS:
+        names = manifest.get(key)
+        if not isinstance(names, dict) or not names:
+            raise Bad(f"{where}: {key} must be a table of names and numbers, as in  {key} = {{ one = 1 }}")
+        for name, number in names.items():
+            if not is_name(name) or not is_number(number):
+                raise Bad(f"{where}: {key}: {shown(name)} = {shown(number)}: a name is of small letters, digits and _, "
+                          "its number whole")
+        if len(set(names.values())) != len(names):
+            raise Bad(f"{where}: {key}: two names have the same number")
+    sizes, budget = manifest.get("hidden"), manifest.get("budget")
+    if not isinstance(sizes, list) or not sizes or not all(is_number(h, 1) for h in sizes) or \
+            sizes != sorted(set(sizes)):
+        raise Bad(f"{where}: hidden must be a list of whole numbers, the smallest first")
+    if not isinstance(budget, dict) or not all(is_number(budget.get(k), 1) for k in BUDGET):
+        raise Bad(f"{where}: budget must be a table of whole numbers: {', '.join(BUDGET)}")
+    no_more(f"{where}: budget", budget, BUDGET)
+
+
+def enum_names(header, macro):
+    """The names of an X-macro of moek.h."""
+    found = re.search(r"#define " + macro + r"\(X\)((?:.*\\\n)*.*\n)", header)
+    return re.findall(r"\bX\((\w+),", found.group(1)) if found else []
+
+
+def check_models(models, where, manifest, header):
+    """name -> model, with all that templates ask for."""
+    no_more(where, models, ("models",))
+    models = models.get("models")
+    if not isinstance(models, dict):
+        raise Bad(f"{where}: models must be a table, as in  [models]")
+    words = {"quant": list(manifest["quant"]), "act": list(manifest["act"]), "group_score": ["MAX", "TOP2"],
+             "up_layout": ["HALVES", "INTERLEAVED", "SWAPPED"], "routing": enum_names(header, "MOEK_EACH_ROUTING")}
+    taken = {n.upper() for n in words["quant"] + words["act"]}
+    for name, model in models.items():
+        at = f"{where}: {shown(name)}"
+        if not is_name(name) or name.upper() in taken:
+            raise Bad(f"{at}: a model's name is of small letters, digits and _, and none of a format or activation")
+        if not isinstance(model, dict):
+            raise Bad(f"{at}: it must be a table, as in  {{ hidden = 4096, inter = 1536, ... }}")
+        no_more(at, model, list(MODEL) + list(MODEL_MAY))
+        for key in MODEL:
+            if key not in model:
+                raise Bad(f"{at}: {key} is missing")
+        for key, value in model.items():
+            kind = {**MODEL, **MODEL_MAY}[key]
+            if kind is int and not is_number(value, 1 if key in MODEL else 0):
+                raise Bad(f"{at}: {key} must be a whole number, not {shown(value)}")
+            if kind is float and not (is_number(value, -MOST) or isinstance(value, float) and abs(value) <= MOST):
+                raise Bad(f"{at}: {key} must be a number, not {shown(value)}")
+            if isinstance(kind, str) and (not isinstance(value, str) or value not in words[kind]):
+                raise Bad(f"{at}: {key} {shown(value)} is not one of {' '.join(words[kind])}")
+    return models
+
+
+def fields_of(header, struct):
+    """The fields of a public struct, in order, from the list in moek/fields.h."""
+    found = re.search(r"#define MOEK_EACH_" + struct + r"_FIELD_\(X\)((?:.*\\\n)*.*\n)", header)
+    if not found:
+        raise Bad(f"include/moek/fields.h: there is no MOEK_EACH_{struct}_FIELD_")
+    return re.findall(r"\bX\((\w+)\)", found.group(1))
+
+
 def text_of(row):
-    return " ".join(f"{k}={row[k]}" for k in KEYS if k in row)
+    return " ".join(f"{k}={shown(row[k])}" for k in KEYS if k in row)
 
 
 def toml_of(row):
     return "{ " + ", ".join(f'{k} = "{row[k]}"' if isinstance(row[k], str) else f"{k} = {row[k]}"
                             for k in KEYS if k in row) + " },"
+
+
+def initializer(model, fields):
+    """The lines of a moek_config in braces, positional: the same in C99 and in C++11."""
+    def value(key):
+        v = model.get(key, 0)
+        if isinstance(v, str):
+            return "MOEK_" + {"routing": "ROUTE_", "group_score": "GROUP_SCORE_", "up_layout": "UP_"}.get(key, "") \
+                   + v.upper()
+        return repr(float(v)) + "f" if v and MODEL_MAY.get(key) is float else str(v)
+    lines = [""]
+    for word in [value(f) + "," for f in fields[:-1]] + [value(fields[-1])]:
+        if len(lines[-1]) + len(word) > 100:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return lines
 
 
 def row_text(row):
@@ -86,12 +205,20 @@ def row_of(name, manifest):
 def expand(manifest, where):
     """Each row for each value of its lists, checked."""
     rows, seen = [], {}
-    for entry in manifest["kernels"]:
+    kernels = manifest.get("kernels", [])
+    if not isinstance(kernels, list):
+        raise Bad(f"{where}: kernels must be a list of rows, as in  kernels = [ {{ op = \"up\", ... }}, ]")
+    for entry in kernels:
+        if not isinstance(entry, dict):
+            raise Bad(f"{where}: {shown(entry)} is no row; a row is a table, as in  {{ op = \"up\", ... }}")
+
         def no(why):
             raise Bad(f"{where}: {text_of(entry)}: {why}")
         for key in entry:
             if key not in KEYS:
-                no(f"unknown key {key}; known: {' '.join(KEYS)}")
+                no(f"unknown key {shown(key)}; known: {' '.join(KEYS)}")
+            if entry[key] == []:
+                no(f"{key} is an empty list, which makes no kernel at all")
         for key in ("op", "template", "arch"):
             if key not in entry:
                 no(f"{key} is missing")
@@ -99,11 +226,13 @@ def expand(manifest, where):
         for combination in itertools.product(*values):
             row = dict(zip(entry, combination))
             for key, value in row.items():
-                if key in ("op", "quant", "arch", "act") and value not in manifest[key]:
-                    no(f"{key} {value!r} is not one of {' '.join(manifest[key])}")
-                if key in ("hidden", "inter") + SCHEDULE and (
-                        not isinstance(value, int) or isinstance(value, bool) or value < 0):
-                    no(f"{key} must be a whole number, not {value!r}")
+                if key in LISTS and (not isinstance(value, str) or value not in manifest[key]):
+                    no(f"{key} {repr(value)[:60]} is not one of {' '.join(manifest[key])}")
+                if key == "template" and not (isinstance(value, str) and re.fullmatch(r"\w+", value)):
+                    no(f"template must be the name of a file in templates/, without .h.j2, not {shown(value)}")
+                if key in ("hidden", "inter") + SCHEDULE and not is_number(value):
+                    no(f"{key} must be a whole number, not {repr(value)[:60]}" +
+                       (f"; at most {MOST}" if isinstance(value, int) and value > MOST else ""))
             if "act" in row or "inter" in row:
                 no("act and inter are run-time arguments of every template; the table has no column to bake them")
             name = name_of(row)
@@ -116,52 +245,89 @@ def expand(manifest, where):
 
 class Generator:
     def __init__(self, root, rows_file=None):
-        self.root = root
+        self.root, self.where = root, rows_file or "kernels.toml"
         self.manifest = load(os.path.join(root, "kernels.toml"))
-        self.models = load(os.path.join(root, "models.toml"))["models"]
-        where = "kernels.toml"
+        check_manifest(self.manifest, "kernels.toml")
+        header, fields = (read(os.path.join(root, "include", *name)) for name in (("moek.h",), ("moek", "fields.h")))
+        self.models = check_models(load(os.path.join(root, "models.toml")), "models.toml", self.manifest, header)
         if rows_file:
-            self.manifest["kernels"], where = load(rows_file).get("kernels", []), rows_file
-        self.rows = expand(self.manifest, where)
+            rows = load(rows_file)
+            no_more(rows_file, rows, ("kernels",))
+            self.manifest["kernels"] = rows.get("kernels", [])
+        self.rows = expand(self.manifest, self.where)
         self.env = jinja2.Environment(loader=jinja2.FileSystemLoader(os.path.join(root, "templates")),
                                       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
                                       keep_trailing_newline=True)
         self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, text_of=text_of,
-                                gated=lambda act: not act.endswith("_no_mul"), row_text=row_text)
+                                gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
+                                granules=self.granules)
+        self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
 
     def template(self, name):
         try:
             return self.env.get_template(name)
-        except jinja2.TemplateNotFound:
-            raise Bad(f"kernels.toml: there is no templates/{name}")
+        except jinja2.TemplateNotFound as e:
+            raise Bad(f"{self.where}: there is no templates/{e.name}")
+        except (jinja2.TemplateError, UnicodeDecodeError, OSError) as e:
+            raise Bad(f"templates/{name}: {e}")
+
+    def granules(self, op, quant, arch):
+        """What hidden and inter must be multiples of, for rows that files() has made."""
+        return sorted({r["granule"] for r in self.rows
+                       if (r["op"], r.get("quant"), r["arch"]) == (op, quant, arch) and not r.get("hidden")})
 
     def kernel(self, row):
         """The text of a row's file.  The template sets granule, threads and shared: they go into the table."""
         def require(ok, sentence):
             if not ok:
-                raise Bad(f"kernels.toml: {text_of(row)}: {sentence}")
+                raise Bad(f"{self.where}: {text_of(row)}: {sentence}")
             return ""
-        axes = {k: row.get(k) for k in KEYS}
+
+        def serves(op, arch, keys):
+            """The first line of each template of a kernel: the ops and machines, and what a row must say."""
+            template = row["template"]
+            asked.append(op)
+            require(row["op"] in op.split(), f"template {template} serves op {' or '.join(op.split())}, "
+                                             f"not {row['op']}")
+            require(row["arch"] in arch.split(), f"template {template} serves arch {' or '.join(arch.split())}, "
+                                                 f"not {row['arch']}")
+            for key in AXES + SCHEDULE:
+                require(key in row or key not in keys.split(), f"{key} is missing; template {template} needs {keys}")
+                require(key not in row or key in keys.split(), f"template {template} has no {key}; leave it away")
+            return ""
+        asked, axes = [], {k: row.get(k) for k in KEYS}
         template = self.template(row["template"] + ".h.j2")
         try:
-            module = template.make_module({**axes, "name": row["name"], "row": row, "require": require})
-        except jinja2.TemplateError as e:
-            raise Bad(f"templates/{row['template']}.h.j2: {text_of(row)}: {e}")
+            module = template.make_module({**axes, "name": row["name"], "row": row, "require": require,
+                                           "serves": serves})
+        except Bad:
+            raise
+        except Exception as e:                        # of jinja2, or whatever an expression of the template raises
+            raise Bad(f"templates/{row['template']}.h.j2: {text_of(row)}: {type(e).__name__}: {e}")
+        require(asked, f"templates/{row['template']}.h.j2 is no template of a kernel: it does not say what it serves")
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
         return str(module)
+
+    def rendered(self, name):
+        """The text of a template that is not a kernel's."""
+        template = self.template(name)
+        try:
+            return template.render()
+        except Exception as e:                        # as above
+            raise Bad(f"templates/{name}: {type(e).__name__}: {e}")
 
     def files(self):
         """name -> text, for all of generated/."""
         out = {row["name"] + ".h": self.kernel(row) for row in self.rows}
         for name in sorted(os.listdir(os.path.join(self.root, "templates"))):
             if name.startswith("moek_") and name.endswith(".j2") or name == "kernels.ninja.j2":
-                out[name[:-3]] = self.template(name).render()
+                out[name[:-3]] = self.rendered(name)
         return out
 
     def readme(self, text):
         """README.md with the table of kernels between its markers."""
-        table = self.template("readme_table.j2").render()
+        table = self.rendered("readme_table.j2")
         head, sep, rest = text.partition("<!-- kernels: made by codegen/moegen.py -->\n")
         old, end, tail = rest.partition("<!-- end of kernels -->\n")
         return head + sep + table + end + tail if sep and end else text
@@ -182,7 +348,8 @@ def bundle(generator, words, prefix):
     quants = generator.manifest["quant"]              # a row without a format serves every format: it stays
     generator.rows[:] = [r for r in generator.rows
                          if all(w in r["name"] or w in quants and "quant" not in r for w in words)]
-    files, done = generator.files(), set()
+    root = os.path.join(generator.root, "include", "moek.h")
+    files, done = generator.files(), {os.path.normpath(root)}
     if not any(r["op"] == "up" for r in generator.rows):
         raise Bad(f"bundle: no up row's name holds {' '.join(words)}; python3 codegen/moegen.py list")
 
@@ -191,8 +358,7 @@ def bundle(generator, words, prefix):
         if os.path.dirname(path).endswith("generated"):
             text = files[name]
         else:
-            with open(path) as f:
-                text = f.read()
+            text = read(path)
         for line in text.splitlines(keepends=True):
             m = re.match(r'\s*#\s*include "([^"]+)"', line)
             if not m:
@@ -208,19 +374,27 @@ def bundle(generator, words, prefix):
             f"{' '.join(words)}".rstrip() + "\n"
             + " * Apache-2.0, see the LICENSE of moek.\n"
             + " * rows: " + "\n *       ".join(r["name"] for r in generator.rows) + " */\n")
-    return renamed(head + "".join(inline(os.path.join(generator.root, "include", "moek.h"))), prefix)
+    return renamed(head + "".join(inline(root)), prefix)
 
 
 def write_if_changed(path, text):
     try:
-        with open(path) as f:
-            if f.read() == text:
-                return False
-    except FileNotFoundError:
-        pass
-    with open(path, "w") as f:
-        f.write(text)
+        if read_bytes(path) == text.encode():
+            return False
+        with open(path, "wb") as f:
+            f.write(text.encode())
+    except OSError as e:
+        raise Bad(f"{path}: {e.strerror}")
     return True
+
+
+def read_bytes(path):
+    """What a file holds; None: there is no such file."""
+    try:
+        with open(path, "rb") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
 
 
 def main(argv):
@@ -248,8 +422,12 @@ def main(argv):
     elif a.command == "row":
         if not all("=" in w for w in a.words):
             raise Bad("row wants KEY=VALUE ..., as in  row op=up template=gemm_cpu quant=bf16 hidden=0 arch=cpu m=8")
-        row = dict(w.split("=", 1) for w in a.words)
-        row = {k: int(v) if v.isdigit() else v for k, v in row.items()}
+        row = {}
+        for key, value in (w.split("=", 1) for w in a.words):
+            if key in row:
+                raise Bad(f"row: {key} is there twice")
+            row[key] = int(value) if re.fullmatch("[0-9]{1,18}", value) else value
+        g.where = "row"
         for r in expand({**g.manifest, "kernels": [row]}, "row"):
             g.kernel(r)
             print(toml_of(r))
@@ -274,17 +452,12 @@ def write(g, a, start):
     readme = os.path.join(g.root, "README.md")
     targets = {os.path.join(folder, n): t for n, t in files.items()}
     if os.path.exists(readme):
-        with open(readme) as f:
-            targets[readme] = g.readme(f.read())
+        targets[readme] = g.readme(read(readme))
     if a.check:
         bad = 0
         for path, text in sorted(targets.items()):
-            state = None
-            if not os.path.exists(path):
-                state = "missing"
-            else:
-                with open(path) as f:
-                    state = None if f.read() == text else "stale"
+            have = read_bytes(path)
+            state = "missing" if have is None else None if have == text.encode() else "stale"
             if state:
                 bad += 1
                 print(f"{state}: {os.path.relpath(path, g.root)}")
@@ -302,7 +475,7 @@ def write(g, a, start):
     changed = sum(write_if_changed(path, text) for path, text in sorted(targets.items()))
     for name in left_over:
         os.remove(os.path.join(folder, name))
-    inputs = ["kernels.toml", "models.toml", "codegen/moegen.py"] + \
+    inputs = ["kernels.toml", "models.toml", "codegen/moegen.py", "include/moek.h", "include/moek/fields.h"] + \
              ["templates/" + n for n in sorted(os.listdir(os.path.join(g.root, "templates")))]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")
@@ -312,6 +485,13 @@ def write(g, a, start):
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
     except Bad as e:
         sys.exit(str(e))
+    except BrokenPipeError:                           # ... list | head
+        sys.stdout = None
+        sys.exit(1)
+    except OSError as e:                              # a folder where a file should be, no space, no right
+        sys.exit(f"{e.filename or 'moegen.py'}: {e.strerror}")
+    sys.exit(status)

@@ -3,7 +3,7 @@
     python3 codegen/test_moegen.py          last line: N passed, N failed, N skipped
 
 Works in copies of the repository under build/; compiles with $CC (cc), and with nvcc where there is one."""
-import os, re, shutil, subprocess, sys, tempfile, time
+import contextlib, io, os, re, shutil, subprocess, sys, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -120,7 +120,19 @@ BAD = [                                                # row, what the sentence 
     (GOOD.replace("gemm_cpu", "gemm_mma").replace('"cpu"', '"sm80"') + ", n = 63, s = 4, w = 4", "n=63"),
     ('op = "combine", template = "combine_simt", hidden = 2049, arch = "sm80", t = 128',
      "hidden must be a multiple of 8"),
-    (GOOD.replace(", m = 8", ""), "m (rows of a tile) is missing"),
+    (GOOD.replace(", m = 8", ""), "m is missing"),
+    (GOOD.replace("m = 8", "m = 0"), "m must be at least 1"),
+    (GOOD.replace("m = 8", "m = 99999999999999999999"), "at most 16777216"),
+    (GOOD.replace("m = 8", "m = " + 5000 * "9"), ".toml"),
+    (GOOD + ", s = 3", "template gemm_cpu has no s"),
+    (GOOD.replace("gemm_cpu", "route_cpu"), "template route_cpu serves op route, not up"),
+    (GOOD.replace("gemm_cpu", "moek_act"), "moek_act.h.j2 is no template of a kernel"),
+    (GOOD.replace('"gemm_cpu"', "1"), "template must be the name of a file"),
+    (GOOD.replace("gemm_cpu", "../templates/gemm_cpu"), "template must be the name of a file"),
+    (GOOD.replace('"up"', "[[\"up\"]]"), "op ['up'] is not one of route"),
+    (GOOD.replace('"bf16"', "[]"), "quant is an empty list"),
+    (GOOD.replace('"bf16"', "{ bf16 = 1 }"), "quant {'bf16': 1} is not one of"),
+    (GOOD.replace('"cpu"', "1979-05-27"), "arch"),
 ]
 
 
@@ -143,11 +155,184 @@ def test_bad_rows():
                         (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1"),
                         (("--prefix", "acme_moek"), "for bundle"), (("--rows", path), "for bundle"),
                         (("bundle", "combine"), "no up row"), (("row", "foo"), "KEY=VALUE"),
-                        (("row", "op=up", "template=gemm_mma", "quant=bf16", "arch=sm80"), "needs op up or down")):
+                        (("row", "op=up", "template=gemm_mma", "quant=bf16", "arch=sm80"), "hidden is missing"),
+                        (("row", "op=route", "template=route_cpu", "arch=cpu", "op=up"), "op is there twice"),
+                        (("row", "op=up", "template=gemm_cpu", "quant=bf16", "hidden=0", "arch=cpu", "m=\u00b2"),
+                         "m must be a whole number"),
+                        (("bundle", "cpu", "-o", os.path.join(work, "no", "such", "folder")), "No such file"),
+                        (("bundle", "cpu", "-o", work), "Is a directory"),
+                        (("-C", os.path.join(work, "nowhere")), "kernels.toml: no such file"),
+                        (("--rows", work, "list"), "Is a directory")):
         status, out, err = generate(ROOT, *words)
         check(status == 1 and says in err and "Traceback" not in err, f"{words}: {err[-300:]}")
     status, out, err = generate(ROOT, "row", *re.sub(r'["\s]', "", GOOD).split(","))
     check(status == 0 and out.strip() == "{ " + GOOD + " },", f"row: {out}{err}")
+
+
+# ---- nonsense in every place -----------------------------------------------------------------------------------------
+
+NONSENSE = ["1", "-1", "0.5", "nan", "inf", "true", '""', '"x"', '"up"', '"\\n"', '"\\u00b2"', "[]", "[1]",
+            '["x", 1]', "[[1]]", "[[[]]]", "{}", "{ x = 1 }", "1979-05-27", "07:32:00", 4301 * "9",
+            "[" * 2000 + "]" * 2000]
+
+
+def sentence(root, words, what):
+    """In this process, which is fast: whatever it says, no exception but Bad, and that in a few lines."""
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            moegen.main(["-C", root, *words])
+    except moegen.Bad as e:
+        return check(0 < len(str(e)) < 700 and str(e).count("\n") <= 3, f"{what}: {e}") and str(e)
+    except SystemExit as e:
+        return check(e.code == 2, f"{what}: exit status {e.code}")
+    except Exception as e:
+        return check(False, f"{what}: {type(e).__name__}: {e}")
+    return check(True, what) and ""
+
+
+def test_nonsense_rows():
+    """Each key of a row, and each whole row, is nonsense in turn."""
+    path = os.path.join(work, "nonsense.toml")
+    pairs = [p.strip() for p in (GOOD + ", n = 1, s = 1, w = 1, t = 1, act = 1, inter = 1").split(",")]
+    for nonsense in NONSENSE:
+        texts = [f"kernels = {nonsense}", f"kernels = [{nonsense}]", f"{nonsense} = 1", f"other = {nonsense}"]
+        texts += ["kernels = [ { " + ", ".join(p.split("=")[0] + "= " + nonsense if p == bad else p for p in pairs[:6] +
+                                               [q for q in pairs[6:] if q == bad]) + " } ]" for bad in pairs]
+        for text in texts:
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text + "\n")
+            says = sentence(ROOT, ["--rows", path, "bundle"], text[:200])
+            # A number where one is wanted, or an op, may be a row that can be; all else is refused.
+            fits = nonsense in ("1", "[1]") and re.search(r"\b(m|hidden) = \[?1\b", text)
+            check(says or fits or nonsense == '"up"' and 'op = "up"' in text, f"{text[:200]}: accepted")
+
+
+def test_nonsense_files():
+    """Each key of kernels.toml and models.toml is nonsense in turn, or missing, or one too many; then whole files."""
+    root = copy("nonsense")
+    for name, line in (("kernels.toml", r"(?m)^(op|quant|act|arch|hidden|budget) *= .*$"),
+                       ("models.toml", r"(?m)^(olmoe_7b) *= .*$")):
+        path = os.path.join(root, name)
+        text = moegen.read(path)
+        for found in list(re.finditer(line, text)):
+            for other in [f"{found.group(1)} = {n}" for n in NONSENSE] + ["", "unknown = 1", "x " + found.group(0)]:
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text[:found.start()] + other + text[found.end():])
+                says = sentence(root, ["list"], f"{name}: {other[:100]}")
+                check(says or other == "hidden = [1]" or not other and name == "models.toml",
+                      f"{name}: {other[:100]}: accepted")
+        with open(path, "w") as f:
+            f.write(text)
+    path = os.path.join(root, "models.toml")
+    text = moegen.read(path)
+    row = re.search(r"(?m)^olmoe_7b *= \{ (.*) \}$", text)
+    pairs = row.group(1).split(", ") + [k + " = 0" for k in moegen.MODEL_MAY] + ["unknown = 0"]
+    for bad in pairs:
+        key = bad.split()[0]
+        for nonsense in NONSENSE + ([None] if key in moegen.MODEL else []):
+            kept = [p for p in row.group(1).split(", ") if p.split()[0] != key] + ([f"{key} = {nonsense}"] if nonsense
+                                                                                  else [])
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text[:row.start(1)] + ", ".join(kept) + text[row.end(1):])
+            says = sentence(root, ["list"], f"models.toml: {key} = {str(nonsense)[:100]}")
+            fits = (key in ("hidden", "inter", "experts", "topk") or key in moegen.MODEL_MAY) and \
+                nonsense in ("1", "-1", "0.5")
+            check(says or fits, f"models.toml: {key} = {str(nonsense)[:100]}: accepted")
+    with open(path, "w") as f:
+        f.write(text)
+    for name in ("kernels.toml", "models.toml", os.path.join("include", "moek", "fields.h"),
+                 os.path.join("templates", "map_cpu.h.j2"), os.path.join("templates", "moek_enums.h.j2"), "README.md"):
+        path = os.path.join(root, name)
+        with open(path, "rb") as f:
+            before = f.read()
+        for what, bytes_ in (("no UTF-8", b"\xff\xfe\x80" + before), ("zeros", b"\0" * 100), ("none", None),
+                             ("a folder", 0), ("{% if", before + b"{% if"), ("{{ 1 / 0 }}", b"{{ 1 / 0 }}" + before)):
+            os.remove(path)
+            if bytes_ == 0:
+                os.mkdir(path)
+            elif bytes_ is not None:
+                with open(path, "wb") as f:
+                    f.write(bytes_)
+            status, out, err = generate(root, "--check")
+            check(status in (0, 1, 2) and "Traceback" not in err and err.count("\n") <= 3,
+                  f"{name}: {what}: {status}: {err[-400:]}")
+            if name.endswith(".toml") or what in ("no UTF-8", "a folder"):
+                check(status == 1 and (name.split(os.sep)[-1] in err or what == "none"),
+                      f"{name}: {what}: {err[-300:]}")
+            if bytes_ == 0:
+                os.rmdir(path)
+            with open(path, "wb") as f:
+                f.write(before)
+    check(generate(root, "--check")[0] == 0, "everything is as it was")
+
+
+# ---- templates and ops -----------------------------------------------------------------------------------------------
+
+def test_serves():
+    """Every template with every op and machine: what kernels.toml has, and no more."""
+    manifest = moegen.load(os.path.join(ROOT, "kernels.toml"))
+    rows, generator = moegen.expand(manifest, "kernels.toml"), moegen.Generator(ROOT)
+    serves = {(r["template"], r["op"], r["arch"]) for r in rows}
+    templates = [n[:-len(".h.j2")] for n in sorted(os.listdir(os.path.join(ROOT, "templates"))) if n.endswith(".h.j2")]
+    for template in templates:
+        like = next((r for r in rows if r["template"] == template), None)
+        for op in manifest["op"]:
+            for arch in manifest["arch"]:
+                best = next((r for r in rows if r["template"] == template and r["op"] == op), like or rows[0])
+                row = {**best, "template": template, "op": op, "arch": arch}
+                row["name"] = moegen.name_of(row)
+                try:
+                    generator.kernel(row)
+                    check((template, op, arch) in serves, f"{template} takes op {op}, arch {arch}")
+                except moegen.Bad as e:
+                    check((template, op, arch) not in serves and template in str(e), f"{template} {op} {arch}: {e}")
+        for key in moegen.AXES + moegen.SCHEDULE:      # a key too few, or one too many
+            row = {k: v for k, v in (like or rows[0]).items() if k != key}
+            if like and key not in like:
+                row[key] = "silu" if key == "act" else "bf16" if key == "quant" else 8
+            row["template"] = template
+            row["name"] = moegen.name_of(row)
+            try:
+                generator.kernel(row)
+                check(False, f"{template}: {moegen.text_of(row)} was taken")
+            except moegen.Bad as e:
+                check(not like or key in str(e), f"{template}, {key}: {e}")
+
+
+# ---- fields ----------------------------------------------------------------------------------------------------------
+
+def declared(text, struct):
+    """The fields of a struct as its declaration has them."""
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    body = re.search(r"typedef struct(?: " + struct + r")? \{([^}]*)\} " + struct + ";", text).group(1)
+    fields = []
+    for declaration in filter(None, (d.strip() for d in body.split(";"))):
+        function = re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", declaration)
+        names = [function.group(1)] if function else [re.search(r"(\w+)\s*(?:\[\w+\]\s*)*$", n.strip()).group(1)
+                                                      for n in declaration.split(",")]
+        fields += names
+    return fields
+
+
+def test_fields():
+    """moek/fields.h has every field of every struct that it names, in order, and names every public struct."""
+    header = moegen.read(os.path.join(ROOT, "include", "moek.h"))
+    ops = moegen.read(os.path.join(ROOT, "include", "moek", "ops.h"))
+    fields = moegen.read(os.path.join(ROOT, "include", "moek", "fields.h"))
+    structs = [s for s in re.findall(r"(?m)^\} (moek_\w+);", header) if s != "moek_status"] + \
+              re.findall(r"(?m)^typedef struct (moek_choice) \{", header) + ["moek_quant_args"]
+    check(len(structs) == 10, f"{len(structs)} structs: {structs}")
+    for struct in structs:
+        want = declared(ops if struct == "moek_quant_args" else header, struct)
+        try:
+            have = moegen.fields_of(fields, struct[5:].upper())
+        except moegen.Bad as e:
+            have = [str(e)]
+        check(have == want, f"{struct}: moek/fields.h has {[f for f in have if f not in want]} too many, lacks "
+                            f"{[f for f in want if f not in have]}, or has another order")
+        check(re.search(r'"' + struct[5:] + r'", #field, offsetof\(' + struct + r", field\)", fields),
+              f"{struct}: moek_offset does not know it")
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -374,7 +559,8 @@ if __name__ == "__main__":
     os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
-        for test in (test_names, test_bad_rows, test_stable, test_check, test_bundle, test_new_row):
+        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_serves, test_fields,
+                     test_stable, test_check, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

@@ -168,7 +168,8 @@ moek_quant_fp8b128_h0_on_sm80_t256_copies_k(const moek_quant_fp8b128_h0_on_sm80_
 
 MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream stream)
 {
-    enum { BLOCKS = 8192, BATCHED = 2048 };            /* the most; many of BATCHED find nothing */
+    /* The most; many of BATCHED find nothing.  Of MANY rows: the row behind a block's last must be below 2^31. */
+    enum { BLOCKS = 8192, BATCHED = 2048, FEWER = 64, MANY = 0x7fffffff - (1 << 20) };
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_fp8b128_h0_on_sm80_t256_params p;
     const int few = a && a->few, threads = few ? 1024 : 256;
@@ -178,13 +179,14 @@ MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream s
     if (!a) return MOEK_READY_(moek_quant_fp8b128_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
-    p.copies = a->target && !a->counts ? a->source_div : 1;
-    p.expert_rows = a->counts ? a->rows_per_expert : (a->rows + p.copies - 1) / p.copies;
-    p.experts = a->counts ? (a->rows + p.expert_rows - 1) / p.expert_rows : 1;
+    if (p.a.source_div > a->rows) p.a.source_div = a->rows;            /* all of row 0, either way */
+    p.copies = a->target && !a->counts ? p.a.source_div : 1;
+    p.expert_rows = a->counts ? a->rows_per_expert : (a->rows - 1) / p.copies + 1;
+    p.experts = a->counts ? (a->rows - 1) / p.expert_rows + 1 : 1;
     p.groups = (a->cols + 127) / 128;
-    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(a->source_div / p.copies);
+    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(p.a.source_div / p.copies);
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
-    most = a->counts ? BATCHED / p.experts + 1 : BLOCKS;
+    most = a->counts ? BATCHED / p.experts + 1 : a->rows > MANY ? FEWER : BLOCKS;
     if (blocks > most) blocks = most;
     if (few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);

@@ -42,7 +42,7 @@ static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_max_(const moek_quant_args *a
 /* The scale of all live rows.  Each part of the sources has its own maximum, so that threads do not meet. */
 static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_scale_(const moek_quant_args *a)
 {
-    const int sources = (a->rows + a->source_div - 1) / a->source_div;
+    const int sources = a->rows > 0 ? (a->rows - 1) / a->source_div + 1 : 0;
     const int parts = sources < MOEK_QUANT_PARTIALS ? sources : MOEK_QUANT_PARTIALS;
     float top = 0;
     int part;

@@ -6,6 +6,8 @@
  *     #include "moek.h"
  *
  * and include "moek.h" without the define wherever you call it.  Needs nothing but this folder, and cudart with nvcc.
+ * (That ONE file may have included it before, by a header of yours; it must not be compiled with -ffast-math, -Ofast or
+ * --use_fast_math, which callers may.)
  *
  *     moek_config config = MOEK_QWEN3_30B_A3B;                      1. say what the layer is
  *     config.quant = MOEK_FP8B128;  config.max_tokens = 512;
@@ -155,11 +157,11 @@ struct moek_experts;
 /* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ---- */
 
 typedef struct moek_config {
-    int hidden, inter;                /* required.  inter: of this rank's shard                                       */
+    int hidden, inter;                /* required, at most 2^24 each.  inter: of this rank's shard                    */
     int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
     int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
     int act;                          /* required: MOEK_SILU, ...                                                     */
-    int max_tokens;                   /* required: the most tokens a run will carry                                   */
+    int max_tokens;                   /* required: the most tokens a run will carry; slots: below 2^31 - 65536        */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
 
     float alpha, beta, limit;         /* of the activation; 0: as above                                               */
@@ -347,11 +349,32 @@ typedef struct moek_plan {
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
 
 /* Choose.  Host only, allocates nothing, launches nothing.  On any error plan->why says what was asked, what was found
- * and what to type.  OK, E_ARGUMENT, E_NO_KERNEL, E_ARCH, E_VERSION, E_BACKEND, E_CUDA.                              */
-#define moek_plan_init(plan, config) \
-    moek_plan_init_((plan), (config), sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION)
+ * and what to type, and the plan is one that every function below refuses, as it does one of zeros.  (plan NULL:
+ * E_ARGUMENT.)  OK, E_ARGUMENT, E_NO_KERNEL, E_ARCH, E_VERSION, E_BACKEND, E_CUDA.                                   */
 moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
                             int version);
+int         moek_version(void);                                  /* of the implementation */
+
+/* Another moek.h may have `why` elsewhere in a plan: this sentence goes where the caller's moek.h has it. */
+static inline void moek_say_version_(char *why)
+{
+    const char *text = "this file was compiled with moek.h version #, the implementation with version #, or with "
+                       "structs of other sizes: compile both with the same moek.h";
+    int number = MOEK_VERSION, unit;
+    for (; *text; text++) {
+        if (*text != '#') { *why++ = *text; continue; }
+        for (unit = 1; number / unit > 9; unit *= 10) {}
+        for (; unit; unit /= 10) *why++ = (char)('0' + number / unit % 10);
+        number = moek_version();
+    }
+    *why = 0;
+}
+static inline moek_status moek_plan_init(moek_plan *plan, const moek_config *config)
+{
+    const moek_status status = moek_plan_init_(plan, config, sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION);
+    if (plan && status == MOEK_E_VERSION) moek_say_version_(plan->why);
+    return status;
+}
 
 /* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
  * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                               */
@@ -377,7 +400,8 @@ size_t      moek_state_size(void);                               /* bytes of arg
 
 /* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts, unless one
  * of the next two functions has a row for it: the measured choice for them, if there is one, else the built-in rule:
- * the smallest tile that holds an expert's mean share of them; the largest has no bound.                             */
+ * the smallest tile that holds an expert's mean share of them; the largest has no bound.  (0 and, of the next two,
+ * NULL for a plan that is not initialized.)                                                                          */
 int         moek_plan_tile(const moek_plan *plan, int rows);
 
 /* The row that moek_run takes, given args.state, for the whole of a run of so many tokens, after routing; NULL: it goes
@@ -440,22 +464,23 @@ moek_status moek_finalize(moek_step *step, moek_stream stream);          /* send
 const moek_kernel *moek_kernels(int *count);                                     /* every compiled row, best first    */
 const moek_kernel *moek_kernel_find(const char *name);                           /* NULL if not compiled              */
 size_t      moek_explain(const moek_config *config, char *text, size_t size);    /* every backend and row: taken, or why
-                                                                                    not; returns the length it needs  */
+                                                                                    not; last, what moek_plan_init says;
+                                                                                    returns the length it needs       */
 size_t      moek_describe(const moek_plan *plan, char *text, size_t size);       /* the steps of a plan, a line each  */
 int         moek_hidden_round_up(int hidden);                                    /* next supported; 0: above largest  */
 const char *moek_status_name(moek_status status);                                /* "MOEK_E_NO_KERNEL"                */
 const char *moek_status_text(moek_status status);
 const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none  */
 const char *moek_act_name(int act);                                              /* "silu"                            */
-int         moek_version(void);                                                  /* of the implementation             */
 
 /* For callers without a C compiler (ctypes, Rust, Go, ...): bytes of the structs of the implementation, and where a
- * field lies.  moek_config_size and moek_plan_size are what moek_plan_init_ wants to be told.                        */
+ * field lies (moek/fields.h lists them all).  Zero a struct, then set fields by offset.  They call
+ * moek_plan_init_(plan, config, moek_config_size(), moek_plan_size(), moek_version()).  examples/ffi.py does it.     */
 size_t      moek_config_size(void);
 size_t      moek_plan_size(void);
 size_t      moek_offset(const char *field);           /* of "config.hidden", "weights.w_up", "args.x", "plan.why",
-                                                         "step.out", "kernel.name"; (size_t)-1: there is none.  A struct
-                                                         alone, "args": its size                                      */
+                                                         "step.out", "kernel.name", "quant_args.x", ...; (size_t)-1:
+                                                         there is none.  A struct alone, "args": its size             */
 
 /* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. ------------ */
 
@@ -515,13 +540,15 @@ extern const moek_prepare_finalize moek_batched;      /* one rank, batched forma
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.        */
+/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.  OK,
+ * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for another format than
+ * fp8b128, ...), E_NO_KERNEL, E_CUDA.                                                                                */
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
 #ifdef __cplusplus
 }
 #endif
-
-#ifdef MOEK_IMPLEMENTATION
-#include "moek/impl.h"
 #endif
+
+#ifdef MOEK_IMPLEMENTATION                            /* has a guard of its own: moek.h may have been here before */
+#include "moek/impl.h"
 #endif

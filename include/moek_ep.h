@@ -271,12 +271,13 @@ const char *moek_ep_kind_name(int kind);                                        
 #ifdef __cplusplus
 }
 #endif
+#endif
 
-#ifdef MOEK_IMPLEMENTATION
+#ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
+#include "moek.h"
 #include "moek/ep_layout.h"
 #include "moek/ep_wire.h"
 #include "moek/ep_parts.h"
 #include "moek/ep_gpu.h"
 #include "moek/ep_group.h"
-#endif
 #endif

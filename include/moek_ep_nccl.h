@@ -128,8 +128,9 @@ const char *moek_ep_nccl_path_name(int path);                                   
 #ifdef __cplusplus
 }
 #endif
-
-#ifdef MOEK_IMPLEMENTATION
-#include "moek/ep_nccl.h"
 #endif
+
+#ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
+#include "moek_ep.h"
+#include "moek/ep_nccl.h"
 #endif

@@ -1,7 +1,7 @@
 #!/bin/sh
 # examples.sh c|cuda ARCH -- compiles each example by the commands of its own head comment, in an empty folder outside
-# the repository, and runs it.  c: the lines of cc and c++; cuda: those of nvcc, for ARCH instead of 90a.
-kind=$1 arch=${2:-90a}
+# the repository, and runs it.  c: the lines of cc, c++ and python3; cuda: those of nvcc, for ARCH instead of 90a.
+kind=$1 arch=${2:-90a} python=${PYTHON:-python3}
 root=$(cd "$(dirname "$0")/.." && pwd)
 cc=${CC:-cc} cxx=${CXX-c++} nvcc=${NVCC:-nvcc}
 passed=0 failed=0 skipped=0
@@ -12,7 +12,7 @@ cp "$root"/examples/* "$work" && cd "$work" || exit 1
 # The commands of a file: lines of its head comment that start with a compiler, with what they continue on.
 commands() {
     sed -n '1,20{s/^\(\/\/\| \*\)//;s/ *(your GPU here).*//;s/ *\*\/$//;p;}' "$1" | awk '
-        /^ +(cc|c\+\+|nvcc) / { if (c) print c; c = $0; next }
+        /^ +(cc|c\+\+|nvcc|python3) / { if (c) print c; c = $0; next }
         c && /^        +[^ ]/ { sub(/\\$/, "", c); c = c $0; next }
         c { print c; c = "" }
         END { if (c) print c }' | sed 's/\\$//'
@@ -20,16 +20,16 @@ commands() {
 run() {                                                # FILE COMMAND
     line=$(printf '%s' "$2" | sed "s|-Iinclude|-I'$root/include'|g; s|examples/||g; s|90a|$arch|g")
     case $line in *' -o '*' && ./'* | *' -c '*) ;; *' -o '*) line="$line && ./$(basename "$1" | sed 's/\..*//')" ;; esac
-    line=$(printf '%s' "$line" | sed "s|^ *cc |$cc |; s|^ *c++ |$cxx |; s|^ *nvcc |$nvcc |")
+    line=$(printf '%s' "$line" | sed "s|^ *cc |$cc |; s|^ *c++ |$cxx |; s|^ *nvcc |$nvcc |; s|^ *python3 |$python |")
     if sh -c "$line" > log 2>&1; then passed=$((passed + 1)); printf 'ok       %s\n' "$2"
     else failed=$((failed + 1)); printf 'FAILED   %s: %s\n' "$1" "$line"; sed -n 1,20p log; fi
 }
-for f in *.c *.cpp *.cu; do
+for f in *.c *.cpp *.cu *.py; do
     commands "$f" > list
     [ -s list ] || { failed=$((failed + 1)); echo "FAILED   $f: its head comment has no compile line"; }
     while read -r command <&3; do
         case $kind:$command in
-            c:cc\ *) run "$f" "$command" ;;
+            c:cc\ * | c:python3\ *) run "$f" "$command" ;;
             c:c++\ *) if [ "$cxx" ]; then run "$f" "$command"; else skipped=$((skipped + 1)); fi ;;
             cuda:nvcc\ *) run "$f" "$command" ;;
         esac

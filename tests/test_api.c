@@ -37,6 +37,18 @@ static moek_config good(void)
 
 /* ---- moek_plan_init ---------------------------------------------------------------------------------------------- */
 
+/* moek_explain ends with what moek_plan_init returned, and its sentence. */
+static void explained(const moek_config *c, moek_status status, const char *why, const char *change, int line)
+{
+    static char text[BIG], want[MOEK_WHY + 64];
+    const size_t length = moek_explain(c, text, sizeof text);
+    snprintf(want, sizeof want, "moek_plan_init: %s%s%s\n", moek_status_name(status), *why ? ": " : "", why);
+    check_(length < sizeof text && length >= strlen(want) && !strcmp(text + length - strlen(want), want), __FILE__,
+           line, change, "moek_explain does not end with %s", want);
+    check_((status == MOEK_OK) == has_text(text, ": taken\n"), __FILE__, line, change, "a backend is taken, or not: %s",
+           text);
+}
+
 static void refused(const moek_config *c, moek_status status, const char *sentence, const char *change, int line)
 {
     struct { moek_plan plan; char canary[64]; } p;
@@ -52,7 +64,7 @@ static void refused(const moek_config *c, moek_status status, const char *senten
     check_(strlen(p.plan.why) > 10 && strlen(p.plan.why) < MOEK_WHY && intact, __FILE__, line, change,
            "no sentence, or too long");
     check_(moek_workspace_size(&p.plan) == 0 && !p.plan.backend, __FILE__, line, change, "the plan looks initialized");
-    check_(moek_explain(c, NULL, 0) > 10, __FILE__, line, change, "nothing to explain");
+    explained(c, got, p.plan.why, change, line);
 }
 #define REFUSED(change, status, sentence) \
     do { moek_config c = good(); change; refused(&c, MOEK_##status, sentence, #change, __LINE__); } while (0)
@@ -62,6 +74,7 @@ static void refused(const moek_config *c, moek_status status, const char *senten
         moek_plan p;                                                                                \
         change;                                                                                     \
         CHECK(moek_plan_init(&p, &c) == MOEK_OK && !p.why[0], "%s: %s", #change, p.why);            \
+        explained(&c, MOEK_OK, "", #change, __LINE__);                                              \
     } while (0)
 
 static void test_sizes(void)
@@ -90,8 +103,17 @@ static void test_sizes(void)
     REFUSED(c.local_experts = 1025, E_ARGUMENT, "config.local_experts is 1025");
     REFUSED(c.physical_experts = 65537, E_ARGUMENT, "physical_experts 65537");
     REFUSED(c.max_tokens = INT_MAX, E_ARGUMENT, "overflow");
-    REFUSED(c.hidden = INT_MAX, E_ARGUMENT, "overflow");
-    REFUSED(c.inter = INT_MAX / 2, E_ARGUMENT, "overflow");
+    ACCEPTED(c.max_tokens = (INT_MAX - 65536) / TOPK);
+    REFUSED(c.max_tokens = (INT_MAX - 65536) / TOPK + 1, E_ARGUMENT, "make max_tokens smaller");
+    ACCEPTED(c.hidden = c.inter = 1 << 24);
+    REFUSED(c.hidden = (1 << 24) + 1, E_ARGUMENT, "config.hidden is 16777217 and inter 32; each is at most 2^24");
+    REFUSED(c.inter = (1 << 24) + 1, E_ARGUMENT, "config.hidden is 64 and inter 16777217; each is at most 2^24");
+    REFUSED(c.hidden = INT_MAX, E_ARGUMENT, "config.hidden is 2147483647");
+    REFUSED(c.inter = INT_MAX, E_ARGUMENT, "inter 2147483647");
+    REFUSED(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX, E_ARGUMENT, "overflow 31 bits");
+    REFUSED(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX; c.local_experts = 1, E_ARGUMENT,
+            "overflow 31 bits");
+    ACCEPTED(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX - 65536; c.local_experts = 1);
     REFUSED(c.experts = 1024; c.format = MOEK_BATCHED; c.max_tokens = 1 << 22, E_ARGUMENT, "overflow 31 bits");
 }
 
@@ -337,6 +359,77 @@ static void test_acts(void)
 #undef ACT
 }
 
+static const char *cpu_row(int op)
+{
+    int n, i;
+    const moek_kernel *k = moek_kernels(&n);
+    for (i = 0; i < n; i++) if (k[i].op == op && !k[i].arch && k[i].quant == QUANT) return k[i].name;
+    return "none";
+}
+
+/* Whatever takes a plan takes one of zeros, and one that was refused, wherever moek_plan_init stopped. */
+static void check_misuse(moek_plan *p, const char *what)
+{
+    static char bytes[1 << 12];
+    moek_weights w;
+    moek_args a;
+    moek_step step;
+    char text[200];
+    int i;
+    memset(&w, 0, sizeof w);
+    memset(&a, 0, sizeof a);
+    memset(&step, 0, sizeof step);
+    CHECK(moek_workspace_size(p) == 0, "%s", what);
+    for (i = -1; i < 100; i += 33) {
+        CHECK(moek_plan_tile(p, i) == 0, "%s: tile", what);
+        CHECK(!moek_plan_layer(p, i) && !moek_plan_mlp(p, i), "%s: layer, mlp", what);
+    }
+    CHECK(moek_repack_up(p, bytes, bytes, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: repack_up", what);
+    CHECK(moek_repack_down(p, bytes, bytes, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: repack_down", what);
+    CHECK(moek_run(p, &a, NULL) == MOEK_E_ARGUMENT && moek_run(p, NULL, NULL) == MOEK_E_ARGUMENT, "%s: run", what);
+    CHECK(moek_begin(p, &a, &step) == MOEK_E_ARGUMENT && !step.plan, "%s: begin", what);
+    CHECK(moek_describe(p, text, sizeof text) > 10, "%s: describe", what);
+    for (i = 0; i < 2; i++, step.plan = p) {
+        moek_step *const s = &step;
+        CHECK(moek_route(s, NULL) == MOEK_E_ARGUMENT && moek_prepare(s, NULL) == MOEK_E_ARGUMENT &&
+              moek_prepare_send(s, NULL) == MOEK_E_ARGUMENT && moek_prepare_receive(s, NULL) == MOEK_E_ARGUMENT &&
+              moek_experts_apply(s, NULL) == MOEK_E_ARGUMENT && moek_finalize(s, NULL) == MOEK_E_ARGUMENT &&
+              moek_finalize_send(s, NULL) == MOEK_E_ARGUMENT && moek_finalize_receive(s, NULL) == MOEK_E_ARGUMENT,
+              "%s: a step", what);
+    }
+    CHECK(moek_plan_bind(p, &w) == MOEK_E_ARGUMENT && moek_plan_bind(p, NULL) == MOEK_E_ARGUMENT, "%s: bind", what);
+}
+#define MISUSE(change) do {                                                                  \
+        moek_config c = good(); moek_plan p;                                                 \
+        memset(&p, 0xa5, sizeof p);                                                          \
+        change;                                                                              \
+        CHECK(moek_plan_init(&p, &c) != MOEK_OK, "%s", #change);                             \
+        check_misuse(&p, #change);                                                           \
+    } while (0)
+static void test_misuse(void)
+{
+    static char huge[2000];
+    moek_plan zeros;
+    memset(&zeros, 0, sizeof zeros);
+    memset(huge, 'x', sizeof huge - 1);
+    check_misuse(&zeros, "zeros");
+    check_misuse(NULL, "NULL");
+    MISUSE(memset(&c, 0, sizeof c));
+    MISUSE(c.topk = 0);
+    MISUSE(c.act = 0);
+    MISUSE(c.routing = 99);
+    MISUSE(c.tuned = huge);
+    MISUSE(c.kernel = huge);
+    MISUSE(c.backend = 0; c.exclude = ~0u);
+    MISUSE(c.local_experts = 9);
+    MISUSE(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX);
+    MISUSE(c.kernel = cpu_row(MOEK_OP_UP); c.quant = QUANT == MOEK_FP8C ? MOEK_FP8T : MOEK_FP8C);
+    CHECK(moek_plan_init(&zeros, NULL) == MOEK_E_ARGUMENT, "no config");
+    check_misuse(&zeros, "no config");
+    CHECK(moek_route(NULL, NULL) == MOEK_E_ARGUMENT && moek_finalize(NULL, NULL) == MOEK_E_ARGUMENT &&
+          moek_experts_apply(NULL, NULL) == MOEK_E_ARGUMENT && moek_prepare(NULL, NULL) == MOEK_E_ARGUMENT, "no step");
+}
+
 static void test_version(void)
 {
     moek_config c = good();
@@ -363,6 +456,17 @@ static int no_reason(const moek_experts *self, const moek_config *c, char *why, 
     if (size) snprintf(why, size, "Tuesdays");
     return 0;
 }
+static size_t bytes_wanted[2];                         /* of prepare/finalize, of experts */
+static size_t wants_first(const moek_prepare_finalize *self, const moek_plan *p)
+{
+    (void)self; (void)p;
+    return bytes_wanted[0];
+}
+static size_t wants_second(const moek_experts *self, const moek_plan *p)
+{
+    (void)self; (void)p;
+    return bytes_wanted[1];
+}
 static int no_prepare(const moek_prepare_finalize *self, const moek_config *c, char *why, size_t size)
 {
     (void)self; (void)c;
@@ -382,13 +486,18 @@ static void test_backends(void)
 {
     moek_experts mine = { "mine", MOEK_STANDARD, MOEK_DELEGATE, 0, NULL, NULL, NULL, apply_nothing };
     moek_experts picky = mine, batched = mine, raw = mine, none = mine, odd = mine;
+    moek_experts greedy = mine;
     moek_prepare_finalize pf = moek_local, small = moek_local, hasty = moek_local, hollow = moek_local;
+    moek_prepare_finalize roomy = moek_local, less = moek_local;
+    int i;
     const unsigned all = 1u << MOEK_BACKEND_USER | MOEK_BACKENDS_GPU | 1u << MOEK_BACKEND_CPU;
     picky.supports = no_reason; batched.format = MOEK_BATCHED; raw.expects_unquantized = 1; none.apply = NULL;
     odd.weight_and_reduce = MOEK_NAIVE_BATCHED;
     hollow.finalize_receive = NULL;
     pf.supports = no_prepare; small.max_tokens_per_rank = 3; hasty.cannot_defer = 1;
     REFUSED(c.backend = 99, E_ARGUMENT, "config.backend is 99");
+    REFUSED(c.backend = INT_MAX, E_ARGUMENT, "config.backend is 2147483647");
+    REFUSED(c.backend = 32, E_ARGUMENT, "config.backend is 32");
     REFUSED(c.backend = 5, E_ARGUMENT, "config.backend is 5");
     REFUSED(c.backend = -1, E_ARGUMENT, "config.backend is -1");
     REFUSED(c.backend = MOEK_BACKEND_USER, E_BACKEND, "USER: config.experts_impl is NULL");
@@ -413,6 +522,21 @@ static void test_backends(void)
     ACCEPTED(c.prepare_finalize = &small; c.chunk_tokens = 3);
     ACCEPTED(c.prepare_finalize = &small; c.max_tokens = 3);
     REFUSED(c.prepare_finalize = &small; c.max_tokens = 9; c.chunk_tokens = 8, E_BACKEND, "takes 3 tokens a rank");
+    for (i = 0; i < 4; i++) {                          /* more bytes than there are numbers for */
+        static const size_t all_bytes = (size_t)-1;
+        bytes_wanted[0] = i == 0 ? all_bytes : i == 1 ? all_bytes - 300 : i == 2 ? all_bytes / 2 + 1 : 0;
+        bytes_wanted[1] = i == 2 ? all_bytes / 2 - 1000 : i == 3 ? all_bytes : 0;
+        greedy.workspace = wants_second; roomy.workspace = wants_first;
+        REFUSED(USER(greedy); c.prepare_finalize = &roomy, E_ARGUMENT, "more bytes than size_t can count");
+    }
+    bytes_wanted[0] = 1000; bytes_wanted[1] = 5000;
+    ACCEPTED(USER(greedy); c.prepare_finalize = &roomy);
+    less.max_rows = -1;
+    REFUSED(c.prepare_finalize = &less, E_BACKEND, "has max_rows -1");
+    less.max_rows = 0; less.max_tokens_per_rank = -1;
+    REFUSED(c.prepare_finalize = &less, E_BACKEND, "max_tokens_per_rank -1");
+    less.max_tokens_per_rank = INT_MAX; less.num_dispatchers = INT_MAX;
+    REFUSED(c.prepare_finalize = &less, E_ARGUMENT, "overflow 31 bits");
     REFUSED(USER(raw); c.backend = MOEK_BACKEND_USER; c.prepare_finalize = &hasty; c.quant = MOEK_FP8C, E_BACKEND,
             "cannot defer quantization");
     REFUSED(c.local_experts = 9, E_BACKEND, "kernel does not support parallel config: 9 local of 8");
@@ -579,6 +703,31 @@ static void test_names(void)
           "round up");
 }
 
+/* For callers without this header; codegen/test_moegen.py sees to it that all fields are there. */
+static void test_offsets(void)
+{
+    static const char *const nothing[] = {
+        "", ".", "config.", "config.topk ", "config.nothing", ".topk", "conf", "nothing", "nothing.topk",
+        "config.topk.x", "moek_config", "args.hidden", " config"
+    };
+    size_t i;
+#define AT(of, field) CHECK(moek_offset(#of "." #field) == offsetof(moek_##of, field), "%s", #of "." #field)
+#define SIZE(of) CHECK(moek_offset(#of) == sizeof(moek_##of), "%s", #of)
+    AT(config, hidden); AT(config, kernel); AT(config, inter_offset); AT(weights, w_up);
+    AT(weights, router_table_rows);
+    AT(args, tokens); AT(args, x); AT(args, router_logits_stride); AT(plan, config); AT(plan, why);
+    AT(plan, mlps_demanded);
+    AT(step, out); AT(step, routed); AT(kernel, name); AT(kernel, row); AT(choice, pair); AT(quant_args, few);
+    AT(prepare_finalize, max_rows); AT(experts, apply);
+    SIZE(config); SIZE(weights); SIZE(args); SIZE(plan); SIZE(step); SIZE(kernel); SIZE(choice); SIZE(quant_args);
+    SIZE(prepare_finalize); SIZE(experts);
+    CHECK(moek_config_size() == sizeof(moek_config) && moek_plan_size() == sizeof(moek_plan), "sizes");
+    CHECK(moek_offset(NULL) == (size_t)-1, "NULL");
+    for (i = 0; i < sizeof nothing / sizeof nothing[0]; i++)
+        CHECK(moek_offset(nothing[i]) == (size_t)-1, "\"%s\" is at %lu", nothing[i],
+              (unsigned long)moek_offset(nothing[i]));
+}
+
 static void test_models(void)
 {
     moek_plan p;
@@ -665,17 +814,42 @@ static void test_texts(void)
     CHECK(has_text(text, "config.hidden is -1"), "%s", text);
 }
 
+/* Numbers in force, also those that the config left to be what they are by default. */
+static void describes(const moek_config *c, const char *part)
+{
+    moek_plan p;
+    char text[4000];
+    CHECK(moek_plan_init(&p, c) == MOEK_OK, "%s", p.why);
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, part), "nothing of \"%s\" in %s", part, text);
+}
+#define DESCRIBES(change, part) do { moek_config c = good(); change; describes(&c, part); } while (0)
+static void test_describe(void)
+{
+#define ACT(NAME, name, number, gated) \
+    DESCRIBES(c.act = number, "\nact       " #name); \
+    DESCRIBES(c.act = number, (gated) ? "; rows of w_up: gate" : "; not gated\n");
+    MOEK_EACH_ACT(ACT)
+#undef ACT
+#define KNOWN(name, number, score, normalize, eps, group, text) \
+    DESCRIBES(c.routing = number, ", MOEK_ROUTE_" #name ": " text);
+    MOEK_EACH_ROUTING(KNOWN)
+#undef KNOWN
+    DESCRIBES((void)0, "act       silu, limit none; rows of w_up: gate, then up\n");
+    DESCRIBES(c.limit = 10; c.up_layout = MOEK_UP_SWAPPED, "act       silu, limit 10; rows of w_up: up, then gate\n");
+    DESCRIBES(c.act = MOEK_SWIGLUOAI, "swigluoai, alpha 1.702, beta 1, limit 7; rows of w_up: gate and up inter");
+    DESCRIBES(c.act = MOEK_SWIGLUOAI; c.alpha = 2; c.beta = 0.5f; c.limit = 3, "alpha 2, beta 0.5, limit 3;");
+    DESCRIBES(c.act = MOEK_SITU, "situ, alpha 1, beta none;");
+    DESCRIBES(c.act = MOEK_SITU; c.alpha = 4; c.beta = 5, "situ, alpha 4, beta 5;");
+    DESCRIBES(c.act = MOEK_GELU, "act       gelu; rows");
+    DESCRIBES(c.groups = 4; c.topk_groups = 2; c.scale = 2.5f; c.shared_slots = 1, "; 2 of 4 groups, by their best; scale 2.5; 1 sh");
+    DESCRIBES(c.act = MOEK_SWIGLUSTEP, "swiglustep, limit none;");
+}
+
 /* ---- measured choices: config.tuned ------------------------------------------------------------------------------ */
 
 static char tuned[BIG];                                /* a file; tuned_line adds to it */
 
-static const char *cpu_row(int op)
-{
-    int n, i;
-    const moek_kernel *k = moek_kernels(&n);
-    for (i = 0; i < n; i++) if (k[i].op == op && !k[i].arch && k[i].quant == QUANT) return k[i].name;
-    return "none";
-}
 static void tuned_line(const char *device, int quant, int hidden, int experts, int topk, int tokens, const char *row)
 {
     const size_t length = strlen(tuned);
@@ -1149,6 +1323,20 @@ static void test_quantize(void)
     QUANTIZE(a.rows = -1, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.cols = 0, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.source_div = 0, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.rows = INT_MAX, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.cols = (1 << 24) + 1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.cols = INT_MAX, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.source_div = -1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.zeros = 4, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.zeros = -1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.few = -1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.early = 3, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.x = fix.x + 1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.q = fix.y + 8, QUANT, 80, E_ARGUMENT);
+    QUANTIZE(a.scale = (char *)scale + 2, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.target = (const int32_t *)(fix.x + 1), QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.ue8m0 = 1, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.ue8m0 = 1, MOEK_FP8T, 0, E_ARGUMENT);
     QUANTIZE(a.x = NULL, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.q = NULL, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.dtype = 0, QUANT, 0, E_ARGUMENT);
@@ -1166,11 +1354,15 @@ static void test_quantize(void)
     QUANTIZE((void)0, 0, 0, E_NO_KERNEL);
     QUANTIZE((void)0, 99, 0, E_NO_KERNEL);
     QUANTIZE((void)0, QUANT, 75, E_NO_KERNEL);
+    QUANTIZE((void)0, INT_MAX, 0, E_NO_KERNEL);
+    QUANTIZE((void)0, QUANT, -1, E_NO_KERNEL);
+    QUANTIZE((void)0, QUANT, INT_MIN, E_NO_KERNEL);
     QUANTIZE(a.rows = 0, QUANT, 0, OK);
     CHECK(untouched(), "no rows: something was written");
     QUANTIZE((void)0, QUANT, 0, OK);
     CHECK(!untouched() && still(fix.y + (fp8(QUANT) ? 1 : 2) * TOKENS * HIDDEN, 256), "rows");
 #ifndef MOEK_QUANT
+    QUANTIZE(a.rows = 0; a.source_div = INT_MAX, MOEK_FP8T, 0, OK);
     QUANTIZE((void)0, MOEK_FP8T, 0, OK);
     QUANTIZE(a.partial = NULL; a.static_scale = scale, MOEK_FP8T, 0, OK);
     QUANTIZE((void)0, MOEK_FP8C, 0, OK);
@@ -1192,14 +1384,17 @@ int main(void)
     test_defaults();
     test_acts();
     test_version();
+    test_misuse();
     test_backends();
     test_no_device();
     test_demanded();
     test_table();
     test_missing_row();
     test_names();
+    test_offsets();
     test_models();
     test_texts();
+    test_describe();
     test_tuned_refused();
     test_tuned_choices();
     test_tuned_lines();

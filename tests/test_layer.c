@@ -1394,6 +1394,86 @@ static void test_own_experts(void)
     own_experts_once(MOEK_NAIVE_BATCHED, MOEK_BATCHED, MOEK_FP16);
 }
 
+/* ---- explain ----------------------------------------------------------------------------------------------------- */
+
+static int in_plan(const moek_plan *p, const moek_kernel *k)
+{
+    int i, found = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
+    for (i = 0; i < p->pairs; i++) found |= k == p->up[i] || k == p->down[i];
+    for (i = 0; i < p->layers; i++) found |= k == p->layer[i];
+    for (i = 0; i < p->mlps; i++) found |= k == p->mlp[i];
+    return found;
+}
+/* What moek_explain says is what moek_plan_init does: its status and sentence, the backend, each row; and a row of
+ * another architecture is told that of the backend taken. */
+static void check_explained(const moek_config *c, const char *what)
+{
+    static char text[1 << 16];
+    char want[MOEK_WHY + 128];
+    moek_plan p;
+    int n, i, wrong = 0, arch = -1;
+    const moek_kernel *k = moek_kernels(&n);
+    const moek_status status = moek_plan_init(&p, c);
+    const size_t length = moek_explain(c, text, sizeof text);
+    const char *line;
+    snprintf(want, sizeof want, "moek_plan_init: %s%s%s\n", moek_status_name(status), *p.why ? ": " : "", p.why);
+    CHECK(length < sizeof text && !strcmp(text + length - strlen(want), want), "%s: no \"%s\" at the end of %s", what,
+          want, text);
+    CHECK((strstr(text, ": taken\n") != NULL) == (status == MOEK_OK), "%s: %s: %s", what, p.why, text);
+#define BACKEND(name, number, its_arch) \
+    if (status == MOEK_OK && p.backend == number) { \
+        arch = its_arch; \
+        CHECK(strstr(text, #name ": taken\n") != NULL, "%s: %s", what, text); \
+    }
+    MOEK_EACH_BACKEND(BACKEND)
+#undef BACKEND
+    for (i = 0; status == MOEK_OK && i < n; i++) {
+        int of = 0, not_of = 0;
+        snprintf(want, sizeof want, "\n  %s ", k[i].name);
+        line = strstr(text, want);
+        if (!line) { wrong++; continue; }
+        line += strlen(want);
+        line += strspn(line, " ");
+        wrong += in_plan(&p, &k[i]) != !strncmp(line, "taken\n", 6);
+        if (sscanf(line, "its rows are for arch %d, not %d", &of, &not_of) == 2)
+            wrong += of != k[i].arch || (arch >= 0 && not_of != arch) || of == not_of;
+    }
+    CHECK(!wrong, "%s: %d rows are explained as what they are not: %s", what, wrong, text);
+}
+static void test_explain(void)
+{
+    static const moek_experts mine = { "mine", MOEK_STANDARD, MOEK_CONTIGUOUS, 0, NULL, NULL, NULL, identity_apply };
+    int n, i, at;
+    const moek_kernel *k = moek_kernels(&n);
+    FOR_EACH_QUANT(quant) {
+        for (i = -2; i < n; i++) {                     /* row i is demanded; none; one that is not there */
+            for (at = 0; at <= MOEK_BACKEND_COUNT_; at++) {
+                moek_config c = config_of(quant);
+                char what[160];
+                c.backend = at;
+                c.kernel = i >= 0 ? k[i].name : i == -1 ? NULL : "moek_up_of_another_binary";
+                if (at == MOEK_BACKEND_USER) c.experts_impl = &mine;
+                snprintf(what, sizeof what, "%s, backend %d, kernel %s", moek_quant_name(quant), at,
+                         c.kernel ? c.kernel : "any");
+                check_explained(&c, what);
+                if (i >= 0 && i % 7 != at) continue;
+                c.format = MOEK_BATCHED;
+                check_explained(&c, what);
+                c.batch_invariant = 1;
+                check_explained(&c, what);
+                c.format = MOEK_STANDARD; c.topk = 1; c.router_weight_on_input = 1;
+                check_explained(&c, what);
+                c.batch_invariant = 0; c.weight_layout = MOEK_WEIGHTS_TILED; c.exclude = 1u << MOEK_BACKEND_SM90;
+                check_explained(&c, what);
+                c.hidden += 8; c.tuned = "cpu";
+                check_explained(&c, what);
+                c.tuned = NULL;
+                check_explained(&c, what);
+            }
+        }
+    }
+}
+
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 static const char *wanted = "";                      /* a word of test names */
@@ -1445,6 +1525,7 @@ static void test_backend(const char *name)
     RUN(test_shared);
     RUN(test_failing_part);
     RUN(test_own_experts);
+    RUN(test_explain);
 }
 
 static void try_backend(const char *name, int number, int arch, const char *only)

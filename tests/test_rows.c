@@ -634,7 +634,7 @@ static void quant_check(const moek_quant_args *h, moek_quant_args r, int quant, 
 }
 static void quant_case(int quant, const quant_case_t *c)
 {
-    const int sources = (c->rows + c->div - 1) / c->div;
+    const int sources = (c->rows - 1) / c->div + 1;
     moek_quant_args h, d;
     uint16_t *x;
     float *array;
@@ -686,7 +686,7 @@ static void test_quant(void)
         if (now.row->hidden) c.cols = now.row->hidden;
         c.div = rng_below(3) ? 1 : 3;
         c.dtype = quant == MOEK_FP16 || (quant != MOEK_BF16 && i % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-        c.ue8m0 = b128 && rng_below(2);
+        c.ue8m0 = b128 ? rng_below(2) * (1 + i % 3) : 0;               /* 2 and 3 are no less */
         c.layout = !b128 ? 0 : c.ue8m0 ? rng_below(3) : rng_below(2);
         c.options = rng_u32() & (Q_WEIGHT | Q_TARGET | Q_LIMIT | Q_COUNTS | Q_CALM | Q_ZERO | (fp8t ? Q_STATIC : 0));
         c.only = i % 7 ? -1 : rng_below(3) ? X_ZERO : X_PLAIN;
@@ -700,6 +700,11 @@ static void test_quant(void)
         if (now.row->hidden) c.cols = now.row->hidden;
         c.layout = b128 ? i % 2 : 0, c.ue8m0 = 0, c.only = -1;
         c.options = Q_TARGET | (i % 3 ? Q_LIMIT : 0) | (i % 4 ? 0 : Q_WEIGHT) | (fp8t && i % 2 ? Q_STATIC : 0);
+        quant_case(quant, &c);
+    }
+    for (i = 0; i < 4; i++) {                          /* one source for all, however it is said */
+        c.rows = 12, c.cols = now.row->hidden ? now.row->hidden : round_up(130, granule);
+        c.div = i % 2 ? 0x7fffffff : 0x40000000, c.options = i < 2 ? Q_TARGET : 0;
         quant_case(quant, &c);
     }
     c.div = 1, c.only = -1, c.layout = c.ue8m0 = 0;

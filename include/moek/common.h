@@ -1,9 +1,9 @@
 /* moek/common.h -- what host and device code share: linkage words, bf16, fp16 and e4m3 by integer arithmetic. */
+#include "../moek.h"                                   /* ahead of the guard: an implementation needs this */
 #ifndef MOEK_COMMON_H
 #define MOEK_COMMON_H
 #include <math.h>
 #include <string.h>
-#include "../moek.h"
 
 #if defined(__GNUC__)
 #define MOEK_UNUSED __attribute__((unused))

@@ -2,9 +2,10 @@
  *
  * The same kernels also run on a CPU, a fibre a thread: tests/emu.h stands in for the compiler's own words
  * (__global__, threadIdx, __syncthreads, shuffles) and for the PTX below, where MOEK_EMU is defined. */
+#include "common.h"                                    /* ahead of the guard, as there */
 #ifndef MOEK_DEVICE_H
 #define MOEK_DEVICE_H
-#include "common.h"
+#include "strict.h"
 
 typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 bytes, as one load or store moves them */
 
@@ -81,6 +82,7 @@ static MOEK_UNUSED moek_status moek_launch_with_(const void *kernel, dim3 grid, 
 /* Until the kernels ahead are done and what they wrote is there.  Nothing to wait for unless launched early. */
 MOEK_DEVICE void moek_grid_wait_(void)
 {
+    MOEK_STRICT_();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif

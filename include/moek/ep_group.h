@@ -45,7 +45,8 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
 
 static int moek_ep_allows_gpu_(const moek_config *layer)
 {
-    return layer->backend ? MOEK_BACKENDS_GPU >> layer->backend & 1 : (~layer->exclude & MOEK_BACKENDS_GPU) != 0;
+    return layer->backend ? layer->backend == MOEK_BACKEND_SM90 || layer->backend == MOEK_BACKEND_SM80
+                          : (~layer->exclude & MOEK_BACKENDS_GPU) != 0;
 }
 
 /* The layer's sizes and the defaults. */

@@ -3,6 +3,7 @@
 #define MOEK_IMPL_H
 #include <stdarg.h>
 #include <stdio.h>
+#include "strict.h"
 #include "common.h"
 
 #if defined(__CUDACC__) || defined(MOEK_EMU)
@@ -22,4 +23,5 @@
 #include "plan.h"
 #include "tuned.h"
 #include "run.h"
+#include "fields.h"
 #endif

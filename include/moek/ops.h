@@ -119,14 +119,14 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
- *   ue8m0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
+ *   ue8m0 not 0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
  *   scale of fp8b128, G = ceil(cols / 128) groups, is f32 unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]
  *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
  *                        bytes of missing groups are 0; needs ue8m0                                                  */
 typedef struct moek_quant_args {
-    int rows, cols, source_div;     /* source_div >= 1                                                               */
+    int rows, cols, source_div;     /* rows < 2^31 - 65536, cols <= 2^24, source_div >= 1                            */
     int dtype;                      /* of x                                                                          */
     const void *x;                  /* [ceil(rows / source_div)][cols] T                                             */
     const float *row_weight;        /* [ceil(rows / source_div)] or NULL                                             */

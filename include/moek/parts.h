@@ -4,12 +4,25 @@
 #ifndef MOEK_PARTS_H
 #define MOEK_PARTS_H
 
+/* Columns: up to these all products of a row's sizes, and all byte counts of a workspace, stay below 2^63. */
+enum {
+    MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7fffffff - 65536
+};
+
 typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
 
+/* Both stay at the largest size_t once they reach it (a part of a user's may ask for anything, and size_t may have 32
+ * bits); a plan refuses that. */
+static size_t moek_times_(size_t a, size_t b)
+{
+    if ((a | b) >> 4 * sizeof(size_t) && b && a > (size_t)-1 / b) return (size_t)-1;
+    return a * b;
+}
 static void *moek_take_(moek_carver_ *c, size_t bytes)
 {
     void *p = c->base ? c->base + c->used : NULL;
-    c->used += (bytes + 255) / 256 * 256;
+    c->used = c->used > (size_t)-256 || bytes > (size_t)-256 - c->used ? (size_t)-1
+            : c->used + (bytes + 255) / 256 * 256;
     return p;
 }
 
@@ -26,7 +39,7 @@ static size_t moek_groups_(size_t columns) { return (columns + 127) / 128; }
 /* f32 scales of `rows` quantized rows. */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
 {
-    return quant == MOEK_FP8B128 ? rows * moek_groups_(columns)
+    return quant == MOEK_FP8B128 ? moek_times_(rows, moek_groups_(columns))
          : quant == MOEK_FP8C ? rows : quant == MOEK_FP8T ? 1 : 0;
 }
 
@@ -35,8 +48,8 @@ typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantiz
 static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns)
 {
     moek_quantized_ q;
-    q.q = moek_take_(c, rows * columns * moek_element_(config->quant));
-    q.scale = (float *)moek_take_(c, 4 * moek_scales_(config->quant, rows, columns));
+    q.q = moek_take_(c, moek_times_(moek_times_(rows, columns), (size_t)moek_element_(config->quant)));
+    q.scale = (float *)moek_take_(c, moek_times_(moek_scales_(config->quant, rows, columns), 4));
     q.partial = (float *)moek_take_(c, config->quant == MOEK_FP8T ? 4 * MOEK_QUANT_PARTIALS : 0);
     return q;
 }
@@ -87,7 +100,8 @@ static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_
     carver.base = (char *)base; carver.used = 0;
     w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden);
     w->counts = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
-    w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->chunk * (size_t)plan->slots : 0);
+    w->slot_row = (int32_t *)moek_take_(&carver, batched ? moek_times_((size_t)plan->slots * 4, (size_t)plan->chunk)
+                                                         : 0);
     return carver.used;
 }
 
@@ -303,12 +317,12 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     if (!splits) { w->flags = NULL; w->split = NULL; }
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
     w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
-    w->order = (int32_t *)moek_take_(&carver, 4 * slots);
-    w->slot_row = (int32_t *)moek_take_(&carver, moek_orders_wide_(plan) ? 4 * slots : 0);
-    w->block_expert = (int32_t *)moek_take_(&carver, 4 * blocks);
-    w->block_row = (int32_t *)moek_take_(&carver, 4 * blocks);
+    w->order = (int32_t *)moek_take_(&carver, moek_times_(slots, 4));
+    w->slot_row = (int32_t *)moek_take_(&carver, moek_orders_wide_(plan) ? moek_times_(slots, 4) : 0);
+    w->block_expert = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
+    w->block_row = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
     w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
-    w->h = moek_take_(&carver, 2 * rows * (size_t)c->inter);
+    w->h = moek_take_(&carver, moek_times_(rows, 2 * (size_t)c->inter));
     if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter);
     else memset(&w->hq, 0, sizeof w->hq);
     return carver.used;
@@ -347,10 +361,13 @@ static long long moek_mean_rows_(const moek_plan *plan, int rows)
     return ((long long)rows * plan->slots + experts - 1) / experts;
 }
 
+/* A plan that moek_plan_init refused, or never saw, has no sizes to divide by. */
+static int moek_planned_(const moek_plan *plan) { return plan && plan->backend; }
+
 int moek_plan_tile(const moek_plan *plan, int rows)
 {
-    const long long mean = moek_mean_rows_(plan, rows);
-    int i = moek_measured_(plan, rows);
+    const long long mean = moek_planned_(plan) ? moek_mean_rows_(plan, rows) : 0;
+    int i = moek_planned_(plan) ? moek_measured_(plan, rows) : 0;
     if (i >= 0) return i;
     for (i = 0; i < plan->tiles - 1; i++)
         if (mean <= moek_tile_mean_(plan, plan->up[i])) break;
@@ -405,7 +422,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, const void *fro
     moek_gemm_args g;
     moek_repack_args a;
     int i;
-    if (!plan || !plan->backend || experts < 0 || (experts && (!from || !to)) ||
+    if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_ROWS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
@@ -608,7 +625,7 @@ static int moek_few_wins_(const moek_plan *plan, int tokens)
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
  * hold few rows. */
-const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
+static const moek_kernel *moek_layer_of_(const moek_plan *plan, int tokens)
 {
     const long long slots = (long long)tokens * plan->slots;
     const long long used = moek_used_experts_(plan, slots);
@@ -634,7 +651,7 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
  * block; with few rows an expert, for which other rows cut tiles, of down as well, and only from some slots on.  Never
  * with very short tiles (of 128 bytes of k: up 8, down 2): who tells other blocks of a tile, which takes microseconds,
  * could fall behind. */
-const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
+static const moek_kernel *moek_mlp_of_(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
     const long long slots = (long long)rows * plan->slots;
@@ -654,6 +671,15 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
              (mean <= few && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
     for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
     return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
+}
+
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
+{
+    return moek_planned_(plan) ? moek_layer_of_(plan, tokens) : NULL;
+}
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
+{
+    return moek_planned_(plan) ? moek_mlp_of_(plan, rows) : NULL;
 }
 
 /* What follows routing, in one launch of such a row. */
@@ -690,11 +716,24 @@ static const moek_experts moek_table_batched_ = {
     "table_batched", MOEK_BATCHED, MOEK_DELEGATE, 0, NULL, NULL, moek_table_workspace_, moek_table_apply_
 };
 
+/* Is everything where its elements want it?  Rows of a GPU move 16 bytes at a time. */
+static int moek_quant_aligned_(int arch, const moek_quant_args *a)
+{
+    const uintptr_t wide = (uintptr_t)a->x | (uintptr_t)a->q;
+    const uintptr_t words = (uintptr_t)a->row_weight | (uintptr_t)a->static_scale | (uintptr_t)a->target |
+                            (uintptr_t)a->row_limit | (uintptr_t)a->counts | (uintptr_t)a->partial |
+                            (uintptr_t)a->scale | (uintptr_t)a->zero;
+    return wide % 16 == 0 || (!arch && (uintptr_t)a->x % 2 == 0) ? words % 4 == 0 : 0;
+}
+
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream)
 {
     int i;
-    if (!args || args->rows < 0 || args->cols < 1 || args->source_div < 1 || !args->x || !args->q)
+    if (!args || args->rows < 0 || args->rows > MOEK_MAX_SLOTS_ || args->cols < 1 || args->cols > MOEK_MAX_COLUMNS_ ||
+        args->source_div < 1 || !args->x || !args->q || args->zeros < 0 || (args->zeros && !args->zero) ||
+        args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(arch, args))
         return MOEK_E_ARGUMENT;
+    if (args->ue8m0 && moek_is_fp8_(quant) && quant != MOEK_FP8B128) return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
     if ((quant == MOEK_BF16 && args->dtype != MOEK_DTYPE_BF16) ||
         (quant == MOEK_FP16 && args->dtype != MOEK_DTYPE_FP16))

@@ -2,15 +2,12 @@
 #ifndef MOEK_PLAN_H
 #define MOEK_PLAN_H
 
-enum { MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32 };
-
 #define MOEK_NO_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
 
 /* Everything that can be said without looking at kernels, and defaults.  config is the plan's own copy.  A config with
  * its defaults filled in passes all checks, and is filled in as it was: plan.config may make another plan. */
 static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 {
-    const long long limit = 0x7fffffff;
     const long long all = (long long)c->experts + c->shared_slots;
 #define MOEK_POSITIVE_(field) \
     if (c->field < 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must be at least 1", c->field)
@@ -33,17 +30,20 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
     if (c->local_experts > MOEK_MAX_EXPERTS_ || c->physical_experts > 65536)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
                  c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
-    if ((long long)c->max_tokens * (c->topk + c->shared_slots) > limit - 65536 ||
-        c->inter > limit / 2 - 128 || c->hidden > limit - 128)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; "
-                 "make it smaller",
-                 c->max_tokens, c->topk + c->shared_slots, c->inter, c->hidden);
+    if (c->hidden > MOEK_MAX_COLUMNS_ || c->inter > MOEK_MAX_COLUMNS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d; each is at most 2^24, which is %d",
+                 c->hidden, c->inter, MOEK_MAX_COLUMNS_);
+    if ((long long)c->max_tokens * (c->topk + c->shared_slots) > MOEK_MAX_SLOTS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots overflows 31 bits (at most %d slots): "
+                 "make max_tokens smaller", c->max_tokens, c->topk + c->shared_slots, MOEK_MAX_SLOTS_);
     return MOEK_OK;
 }
 
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
     const int own = c->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : c->dtype;
+    if (c->backend && !moek_backend_name_(c->backend))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     if (!moek_quant_name(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
                  c->quant);
@@ -155,6 +155,7 @@ static void moek_fill_defaults_(moek_config *c)
 {
     if (!c->dtype) c->dtype = c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
+    c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (!c->up_layout && moek_act_gated_(c->act))
         c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
     if (c->scale == 0) c->scale = 1;
@@ -186,6 +187,7 @@ typedef struct moek_oracle_ {
     moek_device_ device;
     const moek_config *config;
     moek_text_ *why;
+    int arch;                                         /* of the rows that the backend taken has asked for */
 } moek_oracle_;
 
 /* Why a row cannot serve its op in this plan: NULL if it can. */
@@ -312,6 +314,9 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     if (!pf->finalize_receive || (!pf->prepare_send && !pf->prepare_receive))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has no finalize_receive, or neither half of prepare",
                  pf->name);
+    if (pf->max_rows < 0 || pf->max_tokens_per_rank < 0)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has max_rows %d and max_tokens_per_rank %d; "
+                 "neither may be negative, 0 is no limit", pf->name, pf->max_rows, pf->max_tokens_per_rank);
     if (!experts->apply) MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: apply is NULL", experts->name);
     if (experts->weight_and_reduce < MOEK_DELEGATE || experts->weight_and_reduce > MOEK_NAIVE_BATCHED ||
         (experts->weight_and_reduce == MOEK_NAIVE_BATCHED && experts->format != MOEK_BATCHED))
@@ -467,7 +472,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
     if (pf->max_rows && pf->format == MOEK_STANDARD) rows = pf->max_rows;
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
-    if ((double)plan->local_experts * (double)per_expert > 0x7fffffff || (double)rows * plan->slots > 0x7fffffff)
+    if ((double)plan->local_experts * (double)per_expert > MOEK_MAX_SLOTS_ ||
+        (double)rows * plan->slots > MOEK_MAX_SLOTS_)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
@@ -477,6 +483,10 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     if ((status = moek_ready_rows_(o, plan)) != MOEK_OK) return status;
     moek_choose_tuned_(o, plan);
     plan->workspace_size = moek_layout_(plan, NULL, &step);
+    if (plan->workspace_size == (size_t)-1)
+        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "the workspace would have more bytes than size_t can count (%d bits): "
+                 "set chunk_tokens or max_rows_per_expert", 8 * (int)sizeof(size_t));
+    o->arch = arch;
     return MOEK_OK;
 }
 
@@ -510,6 +520,42 @@ static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
     return has;
 }
 
+/* Rows for several steps in one launch: what they cannot do. */
+static int moek_several_steps_serve_(const moek_plan *p, int op)
+{
+    return p->prepare_finalize == &moek_local && !p->config.batch_invariant &&
+           !(op == MOEK_OP_LAYER && p->config.router_weight_on_input);
+}
+
+/* Why a row that fits the config is not in the plan. */
+static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
+{
+    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
+    const int several = k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP;
+    int i, partners = 0;
+    if (k->op == MOEK_OP_REPACK) return "it is in no plan: moek_repack_up and moek_repack_down take it";
+    if ((gemm || several) && !p->tiles) return "experts are config.experts_impl";
+    if (several && !moek_several_steps_serve_(p, k->op))
+        return "it is for prepare/finalize local, without batch_invariant or, a layer row, router_weight_on_input";
+    for (i = 0; gemm && i < MOEK_ROWS_; i++)
+        partners |= moek_table_[i].op == (k->op == MOEK_OP_UP ? MOEK_OP_DOWN : MOEK_OP_UP) &&
+                    moek_table_[i].m == k->m && moek_table_[i].arch == k->arch && moek_table_[i].quant == k->quant;
+    if (gemm && !partners) return "no row of the other GEMM has its tile";
+    return gemm && p->config.batch_invariant ? "batch_invariant takes one tile for all sizes" : "another was before it";
+}
+
+/* Has the plan the row that was demanded? */
+static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *plan)
+{
+    const moek_kernel *const demanded = moek_kernel_find(o->config->kernel);
+    char reason[160];
+    const char *no;
+    if (!demanded || moek_plan_has_(plan, demanded)) return MOEK_OK;
+    no = moek_row_refuses_(demanded, o, o->arch, reason, sizeof reason);
+    MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", o->config->kernel,
+             no ? no : moek_left_out_(plan, demanded));
+}
+
 /* Walk the backends: the log gets a line for each, `why` the reasons if none serves. */
 static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_text_ *why, moek_text_ *log)
 {
@@ -527,7 +573,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         }
         o->why = &t;
         if (!c->backend && c->exclude & 1u << b->number) moek_say_(&t, "excluded by config.exclude");
-        else status = moek_try_(o, b, plan);
+        else if ((status = moek_try_(o, b, plan)) == MOEK_OK) status = moek_check_demanded_(o, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
             plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
             plan->tiles = plan->pairs = plan->layers = plan->mlps = 0;
@@ -542,13 +588,14 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
     return status == MOEK_OK ? MOEK_OK : first;
 }
 
-static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek_text_ *why, moek_text_ *log)
+/* All of moek_plan_init, and of what moek_explain says.  plan: zeros; o: what rows were asked with. */
+static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek_oracle_ *o, moek_text_ *why,
+                                moek_text_ *log)
 {
-    const moek_kernel *demanded;
-    moek_oracle_ o;
     moek_status status;
     moek_config *c = &plan->config;
-    char reason[160] = "";
+    memset(o, 0, sizeof *o);
+    if (!config) MOEK_NO_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK ||
@@ -557,28 +604,22 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     moek_fill_defaults_(c);
     if (c->experts_impl && !c->backend && !(c->exclude & 1u << MOEK_BACKEND_USER))
         c->backend = MOEK_BACKEND_USER;               /* given is meant: no silent fallback */
-    if (c->backend && !moek_backend_name_(c->backend))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
-    demanded = moek_kernel_find(c->kernel);
-    if (c->kernel && !demanded)
+    if (c->kernel && !moek_kernel_find(c->kernel))
         MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; "
                  "python3 codegen/moegen.py list shows what there is, "
                  "kernels.toml what to add", c->kernel);
-    o.config = c; o.why = why;
-    o.device = moek_device_query_();
-    status = moek_walk_backends_(&o, plan, why, log);
-    if (status != MOEK_OK || !demanded || moek_plan_has_(plan, demanded)) return status;
-    moek_row_refuses_(demanded, &o, plan->route->arch, reason, sizeof reason);
-    MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel,
-             reason[0] ? reason : demanded->op == MOEK_OP_LAYER || demanded->op == MOEK_OP_MLP
-             ? "it is for prepare/finalize local, without batch_invariant or, a layer row, router_weight_on_input"
-             : "no row of the other GEMM has its tile");
+    o->config = c;
+    o->device = moek_device_query_();
+    status = moek_walk_backends_(o, plan, why, log);
+    if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
+    return status;
 }
 
 moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
                             int version)
 {
     moek_text_ why, log = moek_text_in_(NULL, 0);
+    moek_oracle_ o;
     moek_status status;
     if (!plan) return MOEK_E_ARGUMENT;
     if (plan_size != sizeof *plan) return MOEK_E_VERSION;                  /* its why may lie elsewhere: do not write */
@@ -587,9 +628,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
     if (version != MOEK_VERSION || config_size != sizeof *config)
         MOEK_NO_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
                  version, MOEK_VERSION);
-    if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
-    status = moek_choose_(config, plan, &why, &log);
-    if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
+    status = moek_choose_(config, plan, &o, &why, &log);
     plan->config.tuned = NULL;                        /* the caller may let go of it */
     return status;
 }
@@ -691,26 +730,24 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 size_t moek_explain(const moek_config *config, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size), why;
-    char reason[MOEK_WHY];
+    char sentence[MOEK_WHY], reason[160];
     moek_plan plan;
     moek_oracle_ o;
+    moek_status status;
     int i;
     memset(&plan, 0, sizeof plan);
-    why = moek_text_in_(reason, sizeof reason);
-    if (!config) { moek_say_(&t, "config is NULL\n"); return t.length; }
-    if (moek_choose_(config, &plan, &why, &t) != MOEK_OK && !t.length) {      /* refused before any backend was asked */
-        moek_say_(&t, "%s\n", reason);
-        return t.length;
-    }
+    why = moek_text_in_(sentence, sizeof sentence);
+    status = moek_choose_(config, &plan, &o, &why, &t);
     if (plan.note[0]) moek_say_(&t, "tuned: %s\n", plan.note);
-    o.config = &plan.config; o.why = &why;
-    o.device = moek_device_query_();
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; t.length && i < MOEK_ROWS_; i++) {    /* no text: refused before any backend or row was asked */
         const moek_kernel *k = &moek_table_[i];
-        const char *no = moek_row_refuses_(k, &o, plan.tiles ? plan.route->arch : k->arch, reason, sizeof reason);
-        moek_say_(&t, "  %-44s %s\n", k->name,
-                  moek_plan_has_(&plan, k) ? "taken" : no ? no : plan.tiles ? "fits, another was before it" : "fits");
+        const char *no = moek_row_refuses_(k, &o, plan.backend ? o.arch : k->arch, reason, sizeof reason);
+        moek_say_(&t, "  %-44s ", k->name);
+        if (moek_plan_has_(&plan, k)) moek_say_(&t, "taken\n");
+        else if (no) moek_say_(&t, "%s\n", no);
+        else moek_say_(&t, "fits%s%s\n", plan.backend ? "; " : "", plan.backend ? moek_left_out_(&plan, k) : "");
     }
+    moek_say_(&t, "moek_plan_init: %s%s%s\n", moek_status_name(status), status == MOEK_OK ? "" : ": ", sentence);
     return t.length;
 }
 
@@ -727,6 +764,29 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
 }
 
+/* What the config left 0 and what it stands for, where that changes results. */
+static void moek_describe_limit_(const moek_config *c, moek_text_ *t)
+{
+    if (c->limit > 0 && c->limit < HUGE_VALF) moek_say_(t, ", limit %g", (double)c->limit);
+    else moek_say_(t, ", limit none");
+}
+static void moek_describe_act_(const moek_config *c, moek_text_ *t)
+{
+    static const char *const layouts[] = { "?", "gate, then up", "gate and up interleaved", "up, then gate",
+                                           "up alone, gate in w_gate" };
+    const int layout = c->up_layout >= 0 && c->up_layout <= MOEK_UP_APART ? c->up_layout : 0;
+    moek_say_(t, "act       %s", moek_act_name(c->act));
+    if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SITU)
+        moek_say_(t, ", alpha %g", (double)c->alpha);
+    if (c->act == MOEK_SITU && !(c->beta > 0)) moek_say_(t, ", beta none");
+    else if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SITU)
+        moek_say_(t, ", beta %g", (double)c->beta);
+    if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SILU ||
+        c->act == MOEK_SWIGLUSTEP)
+        moek_describe_limit_(c, t);
+    if (moek_act_gated_(c->act)) moek_say_(t, "; rows of w_up: %s\n", layouts[layout]);
+    else moek_say_(t, "; not gated\n");
+}
 /* The method, and what of it is this layer's own. */
 static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
 {
@@ -753,11 +813,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     int i;
     if (!plan || !plan->backend) { moek_say_(&t, "not initialized: %s\n", plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
-    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s, %s, "
+    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
               "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
               c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", moek_act_name(c->act), c->max_tokens,
-              plan->chunk);
+              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", c->ue8m0 ? " (ue8m0)" : "",
+              moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
+    moek_describe_act_(c, &t);
     moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
               plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
     moek_describe_route_(plan, &t);

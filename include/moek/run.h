@@ -16,12 +16,12 @@ static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
     const size_t rows = plan->rows_per_expert && (by_expert || batched > flat) ? batched : flat;
     moek_carver_ c;
     c.base = base; c.used = 0;
-    step->topk_ids = (int32_t *)moek_take_(&c, 4 * slots);
-    step->topk_weights = (float *)moek_take_(&c, 4 * slots);
-    step->ids = (const int32_t *)moek_take_(&c, 4 * slots);
+    step->topk_ids = (int32_t *)moek_take_(&c, moek_times_(slots, 4));
+    step->topk_weights = (float *)moek_take_(&c, moek_times_(slots, 4));
+    step->ids = (const int32_t *)moek_take_(&c, moek_times_(slots, 4));
     step->prepare_workspace = moek_take_(&c, pf->workspace ? pf->workspace(pf, plan) : 0);
     step->experts_workspace = moek_take_(&c, experts->workspace ? experts->workspace(experts, plan) : 0);
-    step->out = moek_take_(&c, 2 * rows * hidden);
+    step->out = moek_take_(&c, moek_times_(rows, 2 * hidden));
     return c.used ? c.used : 256;
 }
 
@@ -225,13 +225,18 @@ static int moek_ids_are_local_(const moek_step *step)
     return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding && !moek_widely_given_(step);
 }
 
+/* A step that moek_begin refused, or never saw. */
+#define MOEK_BEGUN_(step) if (!(step) || !moek_planned_((step)->plan)) return MOEK_E_ARGUMENT
+
 /* moek_step: ids after this are experts of this rank (of any, where prepare/finalize is collective), or -1. */
 moek_status moek_route(moek_step *step, moek_stream stream)
 {
-    const moek_plan *plan = step->plan;
-    const moek_weights *w = &plan->weights;
+    const moek_plan *plan;
+    const moek_weights *w;
     moek_map_args a;
     moek_status status;
+    MOEK_BEGUN_(step);
+    plan = step->plan; w = &plan->weights;
     if (!step->tokens) return MOEK_OK;
     if (step->args.router_logits && (status = moek_route_logits_(step, stream)) != MOEK_OK) return status;
     if (moek_ids_are_local_(step)) {
@@ -253,32 +258,42 @@ moek_status moek_route(moek_step *step, moek_stream stream)
 
 moek_status moek_prepare_send(moek_step *step, moek_stream stream)
 {
-    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    const moek_prepare_finalize *pf;
+    MOEK_BEGUN_(step);
+    pf = step->plan->prepare_finalize;
     return pf->prepare_send ? pf->prepare_send(pf, step, stream) : MOEK_OK;
 }
 
 moek_status moek_prepare_receive(moek_step *step, moek_stream stream)
 {
-    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    const moek_prepare_finalize *pf;
+    MOEK_BEGUN_(step);
+    pf = step->plan->prepare_finalize;
     return pf->prepare_receive ? pf->prepare_receive(pf, step, stream) : MOEK_OK;
 }
 
 /* No rows reached this rank: nothing to compute, and finalize still takes part. */
 moek_status moek_experts_apply(moek_step *step, moek_stream stream)
 {
-    const moek_experts *experts = step->plan->experts;
+    const moek_experts *experts;
+    MOEK_BEGUN_(step);
+    experts = step->plan->experts;
     return step->rows > 0 ? experts->apply(experts, step, stream) : MOEK_OK;
 }
 
 moek_status moek_finalize_send(moek_step *step, moek_stream stream)
 {
-    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    const moek_prepare_finalize *pf;
+    MOEK_BEGUN_(step);
+    pf = step->plan->prepare_finalize;
     return pf->finalize_send ? pf->finalize_send(pf, step, step->plan->experts->weight_and_reduce, stream) : MOEK_OK;
 }
 
 moek_status moek_finalize_receive(moek_step *step, moek_stream stream)
 {
-    const moek_prepare_finalize *pf = step->plan->prepare_finalize;
+    const moek_prepare_finalize *pf;
+    MOEK_BEGUN_(step);
+    pf = step->plan->prepare_finalize;
     return pf->finalize_receive
          ? pf->finalize_receive(pf, step, step->plan->experts->weight_and_reduce, stream) : MOEK_OK;
 }
@@ -291,9 +306,11 @@ moek_status moek_prepare(moek_step *step, moek_stream stream)
 
 moek_status moek_finalize(moek_step *step, moek_stream stream)
 {
-    const int shared = step->tokens && step->args.shared;
     moek_status status = moek_finalize_send(step, stream);
-    if (status == MOEK_OK && shared)
+    int shared;
+    if (status != MOEK_OK) return status;
+    shared = step->tokens && step->args.shared;
+    if (shared)
         status = step->args.shared(step->args.shared_context, step->first, step->tokens, stream);
     step->straight = !shared;
     if (status == MOEK_OK) status = moek_finalize_receive(step, stream);

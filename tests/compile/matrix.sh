@@ -91,6 +91,50 @@ int caller_nccl(ncclComm_t comm)
     return moek_ep_nccl_open(&wire, &ep, &group, comm, MOEK_EP_NCCL_AUTO) == MOEK_OK && !moek_ep_nccl_close(&wire);
 }
 END
+# A program that has another moek.h than its implementation: of another version, or with another plan.
+mkdir -p other/include/moek other/generated
+cp "$root"/include/*.h other/include && cp "$root"/include/moek/*.h other/include/moek &&
+    cp "$root"/generated/*.h other/generated
+cat > other.c <<'END'
+#include <stdio.h>
+#include <string.h>
+#include "moek.h"
+int main(void)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    static struct { moek_plan plan; char canary[4096]; } p;
+    moek_status status;
+    memset(&p, 'x', sizeof p);
+    config.max_tokens = 16;
+    status = moek_plan_init(&p.plan, &config);
+    printf("%s %s\n", moek_status_name(status), memchr(p.plan.why, 0, sizeof p.plan.why) ? p.plan.why : "no sentence");
+    return moek_plan_init(NULL, &config) == MOEK_OK;
+}
+END
+other() {                                              # NAME SED-SCRIPT WORDS: must say WORDS in plan.why
+    sed "$2" "$root/include/moek.h" > other/include/moek.h
+    cmp -s "$root/include/moek.h" other/include/moek.h && echo "sed changed nothing" > log && bad "$1" && return
+    ${CC:-cc} -std=c99 -Wall -Werror -Iother/include other.c implementation.o -o other_program -lm > log 2>&1 &&
+        ./other_program > log 2>&1
+    if grep -q "^MOEK_E_VERSION .*$3" log; then good "$1"; else bad "$1"; fi
+}
+# Headers in any order, with or without the define, more than once: "D" stands for it.
+orders='moek.h D moek.h
+D moek.h moek.h
+D moek/common.h moek.h
+D moek/cpu.h
+moek/common.h moek/cpu.h D moek.h D moek.h
+moek_ep.h D moek_ep.h
+moek.h D moek_ep.h
+D moek.h moek_ep.h moek.h moek_ep.h
+moek_ep.h D moek.h moek_ep.h'
+order() {                                              # FILE HEADER ...
+    file=$1; shift
+    for h in "$@"; do
+        if [ "$h" = D ]; then printf '#ifndef MOEK_IMPLEMENTATION\n#define MOEK_IMPLEMENTATION\n#endif\n'
+        else printf '#include "%s"\n' "$h"; fi
+    done > "$file"
+}
 for f in implementation caller main ranks ranks_caller; do cp $f.c $f.cc; cp $f.c $f.cu; done
 
 warnings="-Wall -Wextra -Werror -I$root/include"
@@ -161,6 +205,33 @@ c_part() {
     must "link: moek_ep.h in the place of moek.h" $cc caller.o main.o ranks_caller.o ranks.o -o program_ranks -lm
     cp implementation.o twice.o
     must_fail "link: two with it must fail" "moek_plan_init_" $cc caller.o main.o implementation.o twice.o -o never -lm
+    other "another moek.h: of version 1.23.45" \
+        's/\(define MOEK_VERSION\).*/\1 12345/' 'version 12345, the implementation'
+    other "another moek.h: a longer plan" \
+        's/^    char why\[MOEK_WHY\];/    char more[1024]; char why[MOEK_WHY];/' 'structs of other'
+    other "another moek.h: a shorter plan" 's/^    moek_choice choice\[.*/    int none;/' 'structs of other'
+    other "another moek.h: a longer config" 's/^} moek_config;/int more; int more_; } moek_config;/' 'structs of other'
+    printf '%s\n' "$orders" > orders
+    while read -r order <&3; do
+        order order.c $order
+        must "headers: $order" $cc -std=c99 -pedantic $warnings -DMOEK_QUANT=MOEK_BF16 -c order.c -o order.o
+        case $order in *ep.h*) more=ranks_caller.o ;; *) more= ;; esac
+        must "headers: $order: link" $cc main.o caller.o $more order.o -o order -lm
+    done 3< orders
+
+    # Bent arithmetic: not in the implementation, nor in a row alone; in callers as they like.
+    row=$(ls "$root"/generated/moek_up_bf16*_on_cpu*.h | sed -n 1p)
+    for flag in -ffast-math -Ofast -ffinite-math-only; do
+        must_fail "$flag: the implementation says no" "without -ffast-math" \
+            $cc -std=c99 $flag -I"$root/include" -c implementation.c -o never.o
+        must_fail "$flag: a row alone says no" "without -ffast-math" $cc -std=c99 $flag -DMOEK_SPLIT -x c -c "$row" \
+            -o never.o
+        must "$flag: callers may" $cc -std=c99 -pedantic $warnings $flag -c caller.c -o fast.o
+        must "$flag: callers of moek_ep.h may" $cc -std=c99 -pedantic $warnings $flag -c ranks_caller.c -o fast_ranks.o
+    done
+    must_fail "MSVC's /fp:fast: the implementation says no" "without -ffast-math" \
+        $cc -std=c99 -D_M_FP_FAST -I"$root/include" -c implementation.c -o never.o
+
     if have "${CXX:-g++}"; then
         must "link: C++ caller, C implementation" \
             ${CXX:-g++} $warnings caller.cc main.cc -x none implementation.o -o program_cc -lm
@@ -240,11 +311,26 @@ cuda_part() {
         must "nvcc: implementation of moek_ep_nccl.h" $nv $flags -DMOEK_ARCH=80 -DMOEK_QUANT=MOEK_BF16 \
             -DMOEK_IMPLEMENTATION -x cu -c "$root/include/moek_ep_nccl.h" -o nccl.o
         symbols "symbol leak: moek_ep_nccl.h" nccl.o
+        for order in "moek_ep_nccl.h D moek_ep_nccl.h" "moek.h D moek_ep.h moek_ep_nccl.h moek_ep_nccl.h"; do
+            order order.cu $order
+            must "nvcc: headers: $order" $nv $flags -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c order.cu -o order.o
+            nm -g --defined-only order.o | grep -q ' moek_ep_nccl_open' || echo "no moek_ep_nccl_open" > log
+            none "nvcc: headers: $order: moek_ep_nccl_open is there"
+        done
         must "cc -std=c99: caller of moek_ep_nccl.h" ${CC:-cc} -std=c99 $warnings $flags -include string.h \
             -c nccl_caller.c -o nccl_caller.o
     else
         skip "no NCCL: moek_ep_nccl.h"
     fi
+    row=$(ls "$root"/generated/moek_combine_h0_on_sm80*.h | sed -n 1p)
+    must "nvcc: a row alone" $nv -DMOEK_SPLIT -x cu -c "$row" -o row.o
+    for flag in --use_fast_math --ftz=true --prec-div=false; do
+        must_fail "$flag: a row says no" "moek_is_not_for_use_fast_math" \
+            $nv $flag -DMOEK_SPLIT -x cu -c "$row" -o never.o
+        must "$flag: callers may" $nv $flag -c caller.cu -o fast.o
+    done
+    order order.cu moek.h D moek.h moek_ep.h
+    must "nvcc: headers: moek.h D moek.h moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c order.cu -o order.o
     must "nvcc: caller and main" $nv -c caller.cu main.cu
     must "link: two .cu without the implementation, one with it" $nvcc caller.o main.o implementation.o -o program
     must "run it" sh -c './program > rows.txt'
