@@ -18,6 +18,9 @@ MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream)
     MOEK_PARALLEL_FOR
     for (t = 0; t < a->tokens; t++) {
         const size_t h = (size_t)a->hidden;
+        const size_t rows_stride = a->rows_stride ? (size_t)a->rows_stride : h;
+        const size_t add_at = (size_t)t * (a->addend_stride ? (size_t)a->addend_stride : h);
+        const size_t y_at = (size_t)t * (a->y_stride ? (size_t)a->y_stride : h);
         size_t j0, j, n;
         int k;
         for (j0 = 0; j0 < h; j0 += STRETCH) {
@@ -29,13 +32,13 @@ MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream)
                 const float weight = a->weights ? a->weights[slot] : 1.0f;
                 const uint16_t *from;
                 if (id < 0 || (a->ids && id >= a->experts) || row < 0) continue;
-                from = (const uint16_t *)a->rows + (size_t)row * h + j0;
+                from = (const uint16_t *)a->rows + (size_t)row * rows_stride + j0;
                 for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], a->dtype);
             }
             for (j = 0; j < n; j++) {
-                const size_t at = (size_t)t * h + j0 + j;
-                const float add = a->addend ? moek_from_t_(((const uint16_t *)a->addend)[at], a->dtype) : 0.0f;
-                ((uint16_t *)a->y)[at] = moek_to_t_(sum[j] + add, a->dtype);
+                const uint16_t *addend = (const uint16_t *)a->addend + add_at + j0;
+                const float add = a->addend ? moek_from_t_(addend[j], a->dtype) : 0.0f;
+                ((uint16_t *)a->y)[y_at + j0 + j] = moek_to_t_(sum[j] + add, a->dtype);
             }
         }
     }

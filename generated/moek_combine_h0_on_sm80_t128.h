@@ -14,7 +14,7 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
     enum { THREADS = 128, V = 8, DEPTH = 4 };
     const int hidden = a.hidden, whole = hidden % V == 0;
     const int column = (blockIdx.y * THREADS + threadIdx.x) * V, n = hidden - column;
-    const size_t token = blockIdx.x, at = token * hidden + column;
+    const size_t token = blockIdx.x;
     const uint16_t *const rows = (const uint16_t *)a.rows + column;
     float sum[V] = {0}, x[V];
     int k0, d, j;
@@ -35,7 +35,8 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
         for (d = 0; d < DEPTH; d++)
             if (n <= 0 || k0 + d >= a.topk || (a.ids && (uint32_t)id[d] >= (uint32_t)a.experts)) row[d] = -1;
         #pragma unroll
-        for (d = 0; d < DEPTH; d++) if (row[d] >= 0) from[d] = moek_load8_(rows + (size_t)row[d] * hidden, n, whole);
+        for (d = 0; d < DEPTH; d++)
+            if (row[d] >= 0) from[d] = moek_load8_(rows + (size_t)row[d] * a.rows_stride, n, whole);
         #pragma unroll
         for (d = 0; d < DEPTH; d++) {
             if (row[d] < 0) continue;
@@ -47,16 +48,18 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
             __syncwarp();                                            /* all have read */
             #pragma unroll
             for (d = 0; d < DEPTH; d++)
-                if (row[d] >= 0 && threadIdx.x % 8 == 0) moek_discard_((uint16_t *)rows + (size_t)row[d] * hidden);
+                if (row[d] >= 0 && threadIdx.x % 8 == 0)
+                    moek_discard_((uint16_t *)rows + (size_t)row[d] * a.rows_stride);
         }
     }
     if (n <= 0) return;
     if (a.addend) {
-        moek_from_t8_(x, moek_load8_((const uint16_t *)a.addend + at, n, whole), a.dtype);
+        const uint16_t *const addend = (const uint16_t *)a.addend + token * a.addend_stride + column;
+        moek_from_t8_(x, moek_load8_(addend, n, whole), a.dtype);
         #pragma unroll
         for (j = 0; j < V; j++) sum[j] += x[j];
     }
-    moek_store8_((uint16_t *)a.y + at, moek_to_t8_(sum, a.dtype), n, whole);
+    moek_store8_((uint16_t *)a.y + token * a.y_stride + column, moek_to_t8_(sum, a.dtype), n, whole);
 }
 
 MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
@@ -68,7 +71,10 @@ MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
     if (a->tokens < 1 || a->hidden < 1) return MOEK_OK;
     grid = dim3(a->tokens, (a->hidden + 1023) / 1024);
     given = *a;
-    given.discard = a->discard && moek_whole_lines_(a->rows, (size_t)a->hidden * 2);
+    given.discard = a->discard && !a->rows_stride && moek_whole_lines_(a->rows, (size_t)a->hidden * 2);
+    if (!a->rows_stride) given.rows_stride = a->hidden;
+    if (!a->addend_stride) given.addend_stride = a->hidden;
+    if (!a->y_stride) given.y_stride = a->hidden;
     return MOEK_CHAIN_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, a->early, given);
 }
 #endif

@@ -11,7 +11,7 @@
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
  * left as they are; behind the end of k there are zeros. */
 MOEK_DEVICE void moek_down_fp8b128_h0_on_sm80_m32n128s3w4_copy_(unsigned char *to, const int32_t *row,
-    const unsigned char *a, const unsigned char *w, int row_bytes, int at, int first, int last)
+    const unsigned char *a, const unsigned char *w, int a_row_bytes, int row_bytes, int at, int first, int last)
 {
     enum { PASS = 16, ROWS_OF_A = 32 / PASS, STEP = 128 };
     const int bytes = at < row_bytes ? 16 : 0;
@@ -20,7 +20,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm80_m32n128s3w4_copy_(unsigned char *t
     w += bytes ? at : 0;
     #pragma unroll
     for (i = first; i < last; i++) {
-        const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)row_bytes;
+        const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
         if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, (i < ROWS_OF_A ? a : w) + offset, bytes);
     }
 }
@@ -112,7 +112,7 @@ moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k(const moek_gemm_args a)
     for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
     for (kt = 0; kt < STAGES - 1; kt++) {
         moek_down_fp8b128_h0_on_sm80_m32n128s3w4_copy_(to + kt * STAGE, my_row,
-            x, w, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
+            x, w, a.a_row_bytes, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
         if (scale && kt < steps) moek_cp_async4_(scales + kt * SCALES + t, scale + kt);
         moek_cp_async_commit_();
     }
@@ -137,7 +137,7 @@ moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k(const moek_gemm_args a)
             #pragma unroll
             for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
             moek_down_fp8b128_h0_on_sm80_m32n128s3w4_copy_(to + in * STAGE, my_row,
-                x, w, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
+                x, w, a.a_row_bytes, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
             #pragma unroll
             for (half = 0; half < 2; half++) {
                 uint32_t fx[MI][4], fw[2];
@@ -191,6 +191,7 @@ moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k(const moek_gemm_args a)
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args given;
     size_t blocks;
     int columns;
     if (!a) return MOEK_READY_(moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k, 62656);
@@ -199,6 +200,8 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m32n128s3w4(const void *args, moek_st
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
-    return MOEK_LAUNCH_(moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k, (unsigned)blocks, 128, 62656, stream, *a);
+    given = *a;
+    if (!a->a_row_bytes) given.a_row_bytes = a->k * 1;
+    return MOEK_LAUNCH_(moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k, (unsigned)blocks, 128, 62656, stream, given);
 }
 #endif

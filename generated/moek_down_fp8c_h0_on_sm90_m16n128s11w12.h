@@ -197,7 +197,7 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
                     #pragma unroll 2
                     for (i = u / 8; i < rows; i += 12)
                         moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                         from + (size_t)(uint32_t)row[i] * (uint32_t)row_bytes, bytes);
+                                         from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
                     moek_mbar_arrive_copied_(full + slot);
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }
                 }
@@ -290,6 +290,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_str
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
+    if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
     status = moek_weight_map_(&p.w, a, 1, 128, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_down_fp8c_h0_on_sm90_m16n128s11w12_k, moek_multiprocessors_(), 384, 219120, stream, a->early, p);

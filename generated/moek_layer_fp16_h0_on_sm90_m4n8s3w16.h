@@ -217,7 +217,8 @@ MOEK_DEVICE const uint16_t *moek_layer_fp16_h0_on_sm90_m4n8s3w16_x_(const moek_l
 {
     int row, group;
     const int column = moek_layer_fp16_h0_on_sm90_m4n8s3w16_part_(p, 0, i, &row, &group) + 64 * part;
-    return row < p->a.tokens && column < p->up.k ? (const uint16_t *)p->a.x + (size_t)row * p->up.k + column : NULL;
+    return row < p->a.tokens && column < p->up.k ? (const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column
+                                                 : NULL;
 }
 MOEK_DEVICE moek_words_ moek_layer_fp16_h0_on_sm90_m4n8s3w16_load_(const uint16_t *from)
 {
@@ -284,8 +285,12 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
         moek_prefetch_(a->ids);
         if (a->weights) moek_prefetch_(a->weights);
     }
-    for (i = blockIdx.x % 32 + 32 * t; i * 128 < tokens * p.up.k * 2; i += 32 * THREADS)
-        moek_prefetch_((const char *)a->x + i * 128);
+    for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {          /* lines of x */
+        row = (int)moek_over_(i / 2, p.over_steps[0]);
+        column = (i - row * p.steps[0] * 2) * 64;
+        if (row >= tokens) break;
+        if (column < p.up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
+    }
     #pragma unroll
     for (i = 0; i < FIRST_X; i++)
         #pragma unroll
@@ -505,7 +510,7 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
             if (halves > 1) y += moek_layer_fp16_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
             column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
             if (i % 4 < tokens && column < p.down.n) {
-                const size_t to = (size_t)(i % 4) * p.down.n + column;
+                const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
                 if (p.down.bias)
                     for (d = 0; d < used; d++) {
                         if (slot_of[4 * d + i % 4] < 0) continue;
@@ -513,8 +518,8 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
                             (const uint16_t *)p.down.bias + (size_t)list[warp][d] * p.down.w_rows;
                         y += weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
                     }
-                if (a->addend) y += moek_from_t_(((const uint16_t *)a->addend)[to], dtype);
-                ((uint16_t *)a->y)[to] = moek_to_t_(y, dtype);
+                if (a->addend) y += moek_from_t_(addend[column], dtype);
+                ((uint16_t *)a->y)[(size_t)(i % 4) * a->y_stride + column] = moek_to_t_(y, dtype);
             }
         }
     }
@@ -534,6 +539,9 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
                         2, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
+    if (!a->x_stride) p.a.x_stride = a->up->k;
+    if (!a->addend_stride) p.a.addend_stride = a->down->n;
+    if (!a->y_stride) p.a.y_stride = a->down->n;
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;

@@ -105,7 +105,7 @@ MOEK_DEVICE int moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_part_(const moek_laye
 enum { MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_FIRST = 4 };
 MOEK_DEVICE moek_words_ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_x_(const moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_params *p, int row, int column)
 {
-    return column < p->up.k ? moek_load_words_((const uint16_t *)p->a.x + (size_t)row * p->up.k + column)
+    return column < p->up.k ? moek_load_words_((const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column)
                             : moek_zero_words_();
 }
 MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_quantize_(const moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_params *p, int t, moek_words_ x, int row, int column)
@@ -440,13 +440,13 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_combine_(const moek_
             k += DEPTH;
             if (k < topk) continue;
             if (column < hidden) {
-                const size_t to = (size_t)token * hidden + column;
                 if (a->addend) {
-                    moek_from_t8_(x, moek_load_words_((const uint16_t *)a->addend + to), dtype);
+                    const size_t at = (size_t)token * a->addend_stride + column;
+                    moek_from_t8_(x, moek_load_words_((const uint16_t *)a->addend + at), dtype);
                     #pragma unroll
                     for (j = 0; j < 8; j++) sum[j] += x[j];
                 }
-                moek_store_words_((uint16_t *)a->y + to, moek_to_t8_(sum, dtype));
+                moek_store_words_((uint16_t *)a->y + (size_t)token * a->y_stride + column, moek_to_t8_(sum, dtype));
             }
             #pragma unroll
             for (j = 0; j < 8; j++) sum[j] = 0;
@@ -510,8 +510,12 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
         moek_prefetch_(a->ids + t * 32);
         if (a->weights) moek_prefetch_(a->weights + t * 32);
     }
-    for (i = blockIdx.x % 32 + 32 * t; i * 128 < a->tokens * p.up.k * 2; i += 32 * 384)
-        moek_prefetch_((const char *)a->x + i * 128);
+    for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * 384) {    /* lines of x */
+        const int row = (int)moek_over_(i / 2, p.size[0].over_steps);
+        const int column = (i - row * p.size[0].steps * 2) * 64;
+        if (row >= a->tokens) break;
+        if (column < p.up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
+    }
     for (i = t; i < experts; i += 384) counts[i] = 0;
     __syncthreads();
     moek_grid_wait_();
@@ -726,7 +730,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                         for (i = u / 8; i < rows; i += 12) {
                             const unsigned r = moek_over_(order[at.row0 + i], p.topk);
                             moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                             from + (size_t)r * (unsigned)row_bytes, bytes);
+                                             from + (size_t)r * (unsigned)(row_bytes), bytes);
                         }
                         for (i = u; i < rows; i += 96) {
                             const unsigned r = moek_over_(order[at.row0 + i], p.topk);
@@ -780,7 +784,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                         for (i = u / 8; i < rows; i += 12) {
                             const unsigned r = at.row0 + i;
                             moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                             from + (size_t)r * (unsigned)row_bytes, bytes);
+                                             from + (size_t)r * (unsigned)(row_bytes), bytes);
                         }
                         for (i = u; i < rows; i += 96) {
                             const unsigned r = at.row0 + i;
@@ -1073,6 +1077,9 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
+    if (!a->x_stride) p.a.x_stride = a->up->k;
+    if (!a->addend_stride) p.a.addend_stride = a->down->n;
+    if (!a->y_stride) p.a.y_stride = a->down->n;
     p.a.discard = a->discard && moek_whole_lines_(a->down->out, (size_t)a->down->n * 2);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;

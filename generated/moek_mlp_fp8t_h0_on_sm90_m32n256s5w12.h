@@ -434,7 +434,7 @@ moek_mlp_fp8t_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8t_h0
                     #pragma unroll
                     for (i = 0; i < ROWS; i++) {
                         if (p.up.a_order) from[i] = moek_over_(from[i], p.div);
-                        from[i] *= (uint32_t)(row_bytes / 16);
+                        from[i] *= (uint32_t)p.up.a_row_bytes / 16;
                     }
                     for (step = 0; step < steps; step++) {
                         unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
@@ -639,6 +639,7 @@ MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m32n256s5w12(const void *args, moek_strea
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
+    if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 1;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_mlp_fp8t_h0_on_sm90_m32n256s5w12_size *const z = &p.size[i];

@@ -37,7 +37,7 @@ MOEK_DEVICE void moek_quant_fp16_h0_on_sm80_t256_fetch(moek_quant_fp16_h0_on_sm8
 {
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
-    const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * (unsigned)a->x_stride + column;
     int h;
     it->row = r >= end ? -1 : a->target ? a->target[r * copies] : r;
     it->live = r < end && (it->row >= 0 || copies > 1);
@@ -153,6 +153,7 @@ MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stre
     if (!a) return MOEK_READY_(moek_quant_fp16_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
+    if (!a->x_stride) p.a.x_stride = a->cols;
     if (p.a.source_div > a->rows) p.a.source_div = a->rows;            /* all of row 0, either way */
     p.copies = a->target && !a->counts ? p.a.source_div : 1;
     p.expert_rows = a->counts ? a->rows_per_expert : (a->rows - 1) / p.copies + 1;

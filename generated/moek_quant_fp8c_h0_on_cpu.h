@@ -18,7 +18,8 @@ static MOEK_UNUSED int moek_quant_fp8c_h0_on_cpu_live_(const moek_quant_args *a,
 static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
-    moek_decode_t_(x, (const uint16_t *)a->x + source * a->cols + j, n, a->dtype);
+    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
+    moek_decode_t_(x, (const uint16_t *)a->x + source * stride + j, n, a->dtype);
     if (a->row_weight) {
         const float weight = moek_from_t_(moek_to_t_(a->row_weight[source], a->dtype), a->dtype);
         int i;

@@ -34,7 +34,7 @@ MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_load8(float x[8], const moek_qu
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
-    moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole);
+    moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->x_stride + column, a->cols - column, whole);
     if (a->row_weight) v = moek_quant_fp8c_h0_on_sm80_t256_weigh(v, a->row_weight[source], a->dtype);
     moek_from_t8_(x, v, a->dtype);
 }
@@ -113,8 +113,11 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stre
 {
     enum { BLOCKS = 2048 };
     const moek_quant_args *a = (const moek_quant_args *)args;
+    moek_quant_args given;
     if (!a) return MOEK_READY_(moek_quant_fp8c_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
-    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, a->rows < BLOCKS ? a->rows : BLOCKS, 256, 0, stream, a->early, *a);
+    given = *a;
+    if (!a->x_stride) given.x_stride = a->cols;
+    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, a->rows < BLOCKS ? a->rows : BLOCKS, 256, 0, stream, a->early, given);
 }
 #endif

@@ -34,7 +34,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_load8(float x[8], const moek_qu
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
-    moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->cols + column, a->cols - column, whole);
+    moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->x_stride + column, a->cols - column, whole);
     if (a->row_weight) v = moek_quant_fp8t_h0_on_sm80_t256_weigh(v, a->row_weight[source], a->dtype);
     moek_from_t8_(x, v, a->dtype);
 }
@@ -111,7 +111,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm8
 {
     const moek_quant_args *const a = &p->a;
     const unsigned cols = a->cols, source = moek_over_(r, p->over_source);
-    const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * cols + column;
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * (unsigned)a->x_stride + column;
     int h;
     it->row = r >= end ? -1 : a->target ? a->target[r * copies] : r;
     it->live = r < end && (it->row >= 0 || copies > 1);
@@ -249,6 +249,7 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     if (!a) return MOEK_READY_(moek_quant_fp8t_h0_on_sm80_t256_k, 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
+    if (!a->x_stride) p.a.x_stride = a->cols;
     if (p.a.source_div > a->rows) p.a.source_div = a->rows;            /* all of row 0, either way */
     p.copies = a->target && !a->counts ? p.a.source_div : 1;
     p.expert_rows = a->counts ? a->rows_per_expert : (a->rows - 1) / p.copies + 1;
@@ -261,7 +262,7 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     if (few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
-    if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, *a);
+    if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, p.a);
     if (status != MOEK_OK) return status;
     if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_copies_k, grid, threads, 0,
         stream, a->early && a->static_scale, p);

@@ -639,7 +639,7 @@ moek_up_bf16_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_bf16_h0_
                 #pragma unroll
                 for (i = 0; i < 19; i++) {
                     const int of = list[q].from[r + 8 * i];
-                    row[i] = of < 0 ? NONE : (uint32_t)of * (uint32_t)(row_bytes / 16);
+                    row[i] = of < 0 ? NONE : (uint32_t)of * ((uint32_t)a->a_row_bytes / 16);
                 }
                 uint64_t *const asks = t == 32 && (list[q].narrow || !list[q].both) ? asked + q : NULL;
                 moek_mbar_arrive_warp_(done + q);
@@ -849,6 +849,7 @@ MOEK_LAUNCHER moek_up_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
+    if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 2;
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
     status = moek_weight_map_(&p.w, a, 2, 128, 0, 1);

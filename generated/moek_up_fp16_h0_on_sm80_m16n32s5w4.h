@@ -11,7 +11,7 @@
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
  * left as they are; behind the end of k there are zeros. */
 MOEK_DEVICE void moek_up_fp16_h0_on_sm80_m16n32s5w4_copy_(unsigned char *to, const int32_t *row,
-    const unsigned char *a, const unsigned char *w, int row_bytes, int at, int first, int last)
+    const unsigned char *a, const unsigned char *w, int a_row_bytes, int row_bytes, int at, int first, int last)
 {
     enum { PASS = 16, ROWS_OF_A = 16 / PASS, STEP = 128 };
     const int bytes = at < row_bytes ? 16 : 0;
@@ -20,7 +20,7 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm80_m16n32s5w4_copy_(unsigned char *to, con
     w += bytes ? at : 0;
     #pragma unroll
     for (i = first; i < last; i++) {
-        const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)row_bytes;
+        const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
         if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, (i < ROWS_OF_A ? a : w) + offset, bytes);
     }
 }
@@ -115,7 +115,7 @@ moek_up_fp16_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
     for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
     for (kt = 0; kt < STAGES - 1; kt++) {
         moek_up_fp16_h0_on_sm80_m16n32s5w4_copy_(to + kt * STAGE, my_row,
-            x, w, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
+            x, w, a.a_row_bytes, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
         moek_cp_async_commit_();
     }
     #pragma unroll 1
@@ -135,7 +135,7 @@ moek_up_fp16_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
             #pragma unroll
             for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
             moek_up_fp16_h0_on_sm80_m16n32s5w4_copy_(to + in * STAGE, my_row,
-                x, w, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
+                x, w, a.a_row_bytes, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
             #pragma unroll
             for (ni = 0; ni < NI; ni++)
                 #pragma unroll
@@ -215,6 +215,7 @@ moek_up_fp16_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args given;
     size_t blocks;
     int columns;
     if (!a) return MOEK_READY_(moek_up_fp16_h0_on_sm80_m16n32s5w4_k, 51520);
@@ -223,6 +224,8 @@ MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m16n32s5w4(const void *args, moek_stream s
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
-    return MOEK_LAUNCH_(moek_up_fp16_h0_on_sm80_m16n32s5w4_k, (unsigned)blocks, 128, 51520, stream, *a);
+    given = *a;
+    if (!a->a_row_bytes) given.a_row_bytes = a->k * 2;
+    return MOEK_LAUNCH_(moek_up_fp16_h0_on_sm80_m16n32s5w4_k, (unsigned)blocks, 128, 51520, stream, given);
 }
 #endif

@@ -29,6 +29,7 @@ static MOEK_UNUSED void moek_up_fp8c_h0_on_cpu_m8_dots_(const moek_gemm_args *a,
 {
     enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -38,7 +39,7 @@ static MOEK_UNUSED void moek_up_fp8c_h0_on_cpu_m8_dots_(const moek_gemm_args *a,
     for (k0 = 0; k0 < a->k; k0 += stretch) {
         const int n = a->k - k0 < stretch ? a->k - k0 : stretch;
         for (r = 0; r < rows; r++) {
-            const uint8_t *in = (const uint8_t *)a->a + from[r] * a->k + k0;
+            const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row) + k0;
             for (i = 0; i < n; i += PIECE)
                 moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
         }

@@ -259,7 +259,7 @@ typedef struct moek_args {
     int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
     float *topk_weights;              /*   the range count as -1, "nobody" (the CPU rows refuse them).  Else written,
                                            if not NULL                                                                */
-    void *y;                          /* [tokens][hidden] T, written; may be x                                        */
+    void *y;                          /* [tokens][hidden] T, written; may be x, if y_stride is x_stride               */
     void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
     size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
     const int32_t *token_ids;         /* [tokens], with weights.router_table; without one they are not read           */
@@ -267,8 +267,9 @@ typedef struct moek_args {
                                          (In a dynamic fp8t scale their finite x still counts.)                       */
     moek_shared_fn shared;            /* or NULL                                                                      */
     void *shared_context;
-    const void *shared_y;             /* [tokens][hidden] T or NULL: added to y; may be y.  Latent MoE, whose shared
-                                         experts have another hidden size: leave NULL, add after its projection       */
+    const void *shared_y;             /* [tokens][hidden] T or NULL: added to y; may be y, if the strides are the same.
+                                         Latent MoE, whose shared experts have another hidden size: leave NULL, add
+                                         after its projection                                                         */
     int handle;                       /* 0 or 1: of two runs in flight (dual-batch overlap), which this is.  Each needs
                                          a workspace of its own; the number is for prepare/finalize that exchanges    */
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
@@ -284,8 +285,9 @@ typedef struct moek_args {
                                          torch's)                                                                     */
     const float *shared_weights;      /* [tokens][shared_slots] f32 or NULL: weights of the constant slots, token by
                                          token (a gate's), in the place of config.shared_weight.  With router_logits  */
-    size_t x_stride, y_stride, shared_y_stride;       /* elements from a row to the next; 0: hidden.  Multiples of 8, at
-                                         least hidden                                                                 */
+    size_t x_stride, y_stride, shared_y_stride;       /* elements from a row to the next; 0: hidden.  hidden, or more
+                                         and a multiple of 8; below 2^30, and the rows of a chunk (plan.chunk tokens)
+                                         within 2^35.  What lies between rows is neither read nor written             */
     size_t router_logits_stride;      /* elements from a token's logits to the next one's, at least experts;
                                          0: experts                                                                   */
 } moek_args;
@@ -423,7 +425,7 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
  * chunk.  receive may be called later and elsewhere in the program, as a hook: send only starts, receive completes.  */
 typedef struct moek_step {
     const moek_plan *plan;
-    moek_args args;                   /* of this chunk                                                                */
+    moek_args args;                   /* of this chunk; as the caller gave them, so a stride may be 0 (hidden)        */
     int first;                        /* its first token                                                              */
     int tokens;
     int32_t *topk_ids;                /* [tokens][slots]: as routed or given (of args.topk_ids64: these as int32, -1 for
@@ -432,22 +434,27 @@ typedef struct moek_step {
     const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1; if prepare/finalize is
                                          collective: physical experts of any rank, or -1                              */
     /* prepare -> experts */
-    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3    */
+    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3;
+                                         rows a_stride apart                                                          */
     const float *a_scale;             /* moek/ops.h: quant, by row; NULL if a is T                                    */
     int rows;                         /* of a (an expert's, in BATCHED)                                               */
     const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                */
     const float *expert_weights;      /* STANDARD [rows][slots]                                                       */
     const int32_t *expert_tokens;     /* [local_experts] on device: live rows; BATCHED: required, else may be NULL    */
     /* experts -> finalize */
-    void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden]); BATCHED as a; T.
-                                         Rows that no expert owns are not the experts' to write; many rows of x may lie
-                                         here on their way to the experts                                             */
+    void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden], or the experts set it to
+                                         args.y and write there, rows args.y_stride apart); BATCHED
+                                         [local_experts][rows][hidden]; T.  Rows that no expert owns are not the
+                                         experts' to write; many rows of x may lie here on their way to the experts   */
     int straight;                     /* moek_finalize: its second half follows the first, nothing of a caller's is
                                          between them.  A part that puts a kernel there sets it to 0                  */
     /* workspaces, 256-byte aligned */
     void *prepare_workspace, *experts_workspace;
     int routed;                       /* moek_run: routing was launched, nothing of a caller's since then.  A part that
                                          puts a kernel there sets it to 0                                            */
+    size_t a_stride;                  /* elements from a row of a to the next, set with a: hidden, unless a prepare part
+                                         says otherwise.  `local` leaves x where it is if nobody is to change it (bf16,
+                                         fp16, or expects_unquantized): then x's stride                               */
 } moek_step;
 
 moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */
@@ -496,14 +503,15 @@ typedef struct moek_prepare_finalize {
     /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.   */
     int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
     size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0    */
-    /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens.
+    /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens; a_stride only if
+     * rows of a do not lie side by side.  Rows of step->args.x are args.x_stride elements apart (0: hidden).
      * They quantize to plan->config.quant unless plan->experts->expects_unquantized; `local` leaves x (a_scale NULL) to
      * the library's experts where these put it in order, so x stays the caller's to keep until they have run.        */
     moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
     /* send + receive of finalize write step->args.y from step->out, which may hold anything behind them (`local` and
      * `batched` discard it: it need not go to memory); weight_and_reduce: what is left to do.
-     * Add args.shared_y, if there is one, in receive.                                                                */
+     * Add args.shared_y, if there is one, in receive.  Of both, rows have strides: args.y_stride, shared_y_stride.   */
     moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
                                  moek_stream stream);
     moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,

@@ -105,6 +105,75 @@ static inline void layer_copy(void *to, const void *from, size_t bytes, moek_str
     memcpy(to, from, bytes);
 }
 
+/* ---- rows that do not lie side by side --------------------------------------------------------------------------- */
+
+/* Where rows of x, of y and of shared_y lie: strides (0: hidden), with a stretch in front and behind that is nobody's.
+ * in_place: y is x.  over: shared_y is y.  What drives a run. */
+static struct layer_strides { size_t x, y, shared; int in_place, over; } layer_strides_now;
+static layer_driver layer_strided_drive;
+typedef struct layer_rows { char *there; size_t rows, row, step, bytes; } layer_rows;        /* in bytes */
+
+/* `rows` of hidden at `from` (NULL: none), in new memory of poison, `stride` apart. */
+static inline layer_rows layer_spread(const void *from, int rows, int hidden, size_t stride, moek_stream stream)
+{
+    layer_rows r;
+    unsigned char *poison;
+    size_t i;
+    r.rows = (size_t)rows, r.row = 2 * (size_t)hidden, r.step = stride ? 2 * stride : r.row;
+    r.bytes = 2 * LAYER_GUARD + r.rows * r.step;
+    poison = (unsigned char *)malloc(r.bytes);
+    memset(poison, LAYER_POISON, r.bytes);
+    r.there = (char *)mem_alloc(layer_arch, r.bytes);
+    mem_put(layer_arch, r.there, poison, r.bytes);
+    free(poison);
+    for (i = 0; from && i < r.rows; i++)
+        layer_copy(r.there + LAYER_GUARD + i * r.step, (const char *)from + i * r.row, r.row, stream);
+    return r;
+}
+/* The rows back side by side (to NULL: nowhere), the memory free.  Returns how many bytes between rows, or beside them,
+ * are no longer poison; `kept`: and of rows that differ from those. */
+static inline int layer_gather(layer_rows r, void *to, const void *kept, moek_stream stream)
+{
+    unsigned char *got = (unsigned char *)malloc(r.bytes), *was = (unsigned char *)malloc(r.rows * r.row + 1);
+    size_t i;
+    int other = 0;
+    for (i = 0; to && i < r.rows; i++)
+        layer_copy((char *)to + i * r.row, r.there + LAYER_GUARD + i * r.step, r.row, stream);
+    mem_get(layer_arch, got, r.there, r.bytes);
+    if (kept) mem_get(layer_arch, was, kept, r.rows * r.row);
+    for (i = 0; i < r.bytes; i++) {
+        const size_t in = i - LAYER_GUARD, row = in / r.step, at = in % r.step;
+        const int is_row = i >= LAYER_GUARD && row < r.rows && at < r.row;
+        if (is_row) other += kept && got[i] != was[row * r.row + at];
+        else other += got[i] != LAYER_POISON;
+    }
+    free(got); free(was);
+    mem_free(layer_arch, r.there);
+    return other;
+}
+/* A run of the same arguments, with strides: y is what it is without. */
+static inline moek_status layer_strided(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    const struct layer_strides s = layer_strides_now;
+    const int n = args->tokens, hidden = plan->config.hidden;
+    layer_rows x = layer_spread(args->x, n, hidden, s.x, stream), y = x, shared;
+    moek_args a = *args;
+    moek_status status;
+    int other = 0;
+    memset(&shared, 0, sizeof shared);
+    if (!s.in_place) y = layer_spread(s.over ? args->shared_y : NULL, n, hidden, s.y, stream);
+    if (args->shared_y && !s.over) shared = layer_spread(args->shared_y, n, hidden, s.shared, stream);
+    a.x = x.there + LAYER_GUARD, a.y = y.there + LAYER_GUARD;
+    a.x_stride = s.x, a.y_stride = s.in_place ? s.x : s.y, a.shared_y_stride = s.over ? s.y : s.shared;
+    if (args->shared_y) a.shared_y = s.over ? a.y : shared.there + LAYER_GUARD;
+    status = (layer_strided_drive ? layer_strided_drive : moek_run)(plan, &a, stream);
+    other += layer_gather(y, args->y, NULL, stream);
+    if (!s.in_place) other += layer_gather(x, NULL, args->x, stream);
+    if (shared.there) other += layer_gather(shared, NULL, args->shared_y, stream);
+    CHECK(!other, "%d bytes beside rows, or of inputs, were written", other);
+    return status;
+}
+
 /* ---- random tensors ---------------------------------------------------------------------------------------------- */
 
 static inline void layer_fill_t(void *array, size_t n, double scale, int dtype)

@@ -394,7 +394,8 @@ static inline void ref_sort(const moek_sort_args *a)
 /* x: T, weighted and rounded to T; exact in a float. */
 static inline float ref_quant_x(const moek_quant_args *a, int source, int column)
 {
-    const float x = (float)ref_get_t(a->x, (size_t)source * a->cols + column, a->dtype);
+    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
+    const float x = (float)ref_get_t(a->x, source * stride + column, a->dtype);
     float w, product;
     if (!a->row_weight) return x;
     w = (float)ref_round_t(a->row_weight[source], a->dtype);
@@ -504,13 +505,15 @@ static inline void ref_quant(const moek_quant_args *a, int quant)
 
 typedef struct ref_sum { double value, size; } ref_sum;               /* size: the sum of |terms|, for error bounds */
 
-/* to[k] = from[row][k], T or e4m3: once for all sums that the row is in. */
-static inline void ref_decode_row(const moek_gemm_args *a, int quant, const void *from, size_t row, double *to)
+/* to[k] = from[row][k], T or e4m3: once for all sums that the row is in.  row_bytes: 0 if rows lie side by side. */
+static inline void ref_decode_row(const moek_gemm_args *a, int quant, const void *from, int row_bytes, size_t row,
+                                  double *to)
 {
     const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16;
+    const size_t each = row_bytes ? (size_t)row_bytes : (size_t)a->k * (fp8 ? 1 : 2);
     int k;
-    for (k = 0; k < a->k; k++)
-        to[k] = fp8 ? ref_get_e4m3(from, row * a->k + k) : ref_get_t(from, row * a->k + k, a->dtype);
+    from = (const char *)from + row * each;
+    for (k = 0; k < a->k; k++) to[k] = fp8 ? ref_get_e4m3(from, k) : ref_get_t(from, k, a->dtype);
 }
 /* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
 static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int expert, int wrow, const double *a_k,
@@ -588,8 +591,8 @@ static inline void ref_column_(const moek_gemm_args *a, int quant, int up, int e
     const size_t first = (size_t)expert * a->w_rows;
     double *const gate_k = (double *)ref_alloc((size_t)a->k * 2 * sizeof *gate_k), *const up_k = gate_k + a->k;
     int p;
-    ref_decode_row(a, quant, a->w, first + gate_row, gate_k);
-    if (gated) ref_decode_row(a, quant, a->w, first + up_row, up_k);
+    ref_decode_row(a, quant, a->w, 0, first + gate_row, gate_k);
+    if (gated) ref_decode_row(a, quant, a->w, 0, first + up_row, up_k);
     for (p = begin; p < end; p++, a_k += a->k) {
         const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
         const ref_sum zero = { 0, 0 }, g = ref_dot(a, quant, row, expert, gate_row, a_k, gate_k);
@@ -614,7 +617,7 @@ static inline void ref_gemm_(const moek_gemm_args *a, int quant, int up, double 
             const int last = first + ROWS < end ? first + ROWS : end;
             int p, j;
             for (p = first; p < last; p++)
-                ref_decode_row(a, quant, a->a, (size_t)(a->a_order ? a->a_order[p] / a->a_div : p),
+                ref_decode_row(a, quant, a->a, a->a_row_bytes, (size_t)(a->a_order ? a->a_order[p] / a->a_div : p),
                                a_k + (size_t)(p - first) * a->k);
 #ifdef _OPENMP
 #pragma omp parallel for
@@ -659,20 +662,23 @@ static inline void ref_repack(const moek_repack_args *a)
 
 /* ---- combine ----------------------------------------------------------------------------------------------------- */
 
+/* y and slack: [tokens][hidden], whatever y_stride. */
 static inline void ref_combine(const moek_combine_args *a, double *y, double *slack)
 {
+    const size_t rows = (size_t)(a->rows_stride ? a->rows_stride : a->hidden);
+    const size_t addend = (size_t)(a->addend_stride ? a->addend_stride : a->hidden);
     int t, j, k;
     for (t = 0; t < a->tokens; t++) {
         for (j = 0; j < a->hidden; j++) {
             const size_t at = (size_t)t * a->hidden + j;
-            double sum = a->addend ? ref_get_t(a->addend, at, a->dtype) : 0, size = fabs(sum);
+            double sum = a->addend ? ref_get_t(a->addend, t * addend + j, a->dtype) : 0, size = fabs(sum);
             for (k = 0; k < a->topk; k++) {
                 const size_t slot = (size_t)t * a->topk + k;
                 const int32_t row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
                 const int32_t id = a->ids ? a->ids[slot] : 0;
                 double term;
                 if (row < 0 || id < 0 || (a->ids && id >= a->experts)) continue;
-                term = ref_get_t(a->rows, (size_t)row * a->hidden + j, a->dtype);
+                term = ref_get_t(a->rows, row * rows + j, a->dtype);
                 if (a->weights) term *= a->weights[slot];
                 sum += term;
                 size += fabs(term);
@@ -697,14 +703,16 @@ typedef struct ref_layer_args {
     const float *weights;                         /* [tokens][slots] */
     const moek_weights *w;
     const void *addend;                           /* [tokens][hidden] T or NULL: shared_y */
+    int x_stride, addend_stride;                  /* elements from a row to the next; 0: hidden */
 } ref_layer_args;
 
 /* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
-static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int rows, int cols, const float *weight,
-                                    const float *fixed, float **scale)
+static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int stride, int rows, int cols,
+                                    const float *weight, const float *fixed, float **scale)
 {
     moek_quant_args q;
     memset(&q, 0, sizeof q);
+    q.x_stride = stride;
     q.rows = rows, q.cols = cols, q.source_div = 1, q.dtype = l->dtype, q.x = x, q.row_weight = weight;
     q.static_scale = fixed, q.ue8m0 = l->ue8m0;
     q.q = ref_alloc((size_t)rows * cols * 2);
@@ -763,8 +771,8 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int32_t *kept = (int32_t *)ref_alloc((size_t)slots * 4);
     const int rows = ref_layer_sort(l, offsets, order);
     float *x_scale, *h_scale;
-    void *x = ref_layer_quant(l, l->x, l->tokens, l->hidden, l->router_weight_on_input ? l->weights : NULL,
-                              l->w->x_scale, &x_scale);
+    void *x = ref_layer_quant(l, l->x, l->x_stride, l->tokens, l->hidden,
+                              l->router_weight_on_input ? l->weights : NULL, l->w->x_scale, &x_scale);
     moek_gemm_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
     moek_combine_args c;
     uint16_t *h, *o;
@@ -772,7 +780,7 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int i;
     up.a = x, up.a_scale = x_scale;
     h = ref_layer_step(l, &up, 1, rows);
-    hq = ref_layer_quant(l, h, rows, l->inter, NULL, l->w->h_scale, &h_scale);
+    hq = ref_layer_quant(l, h, 0, rows, l->inter, NULL, l->w->h_scale, &h_scale);
     down.a = hq, down.a_scale = h_scale;
     for (i = 0; i < slots; i++) kept[i] = -1;
     for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];
@@ -780,6 +788,7 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     memset(&c, 0, sizeof c);
     c.tokens = l->tokens, c.topk = l->slots, c.hidden = l->hidden, c.experts = l->experts, c.dtype = l->dtype;
     c.rows = o, c.ids = kept, c.weights = l->router_weight_on_input ? NULL : l->weights, c.addend = l->addend;
+    c.addend_stride = l->addend_stride;
     ref_combine(&c, y, NULL);
     free(offsets), free(order), free(kept), free(x), free(x_scale), free(h), free(hq), free(h_scale), free(o);
 }

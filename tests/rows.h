@@ -150,6 +150,31 @@ static inline void rows_again(const char *field, const void *args, const void *h
 }
 
 static inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
+/* Rows of T, as wide as `stride`, of which the first `columns` are written: those side by side, in memory that the
+ * caller frees.  Nothing may have been written between them. */
+static inline void *rows_dense(const char *field, const void *host, int rows, int columns, int stride)
+{
+    const uint16_t *const from = (const uint16_t *)got(host), *const before = (const uint16_t *)host;
+    uint16_t *const dense = (uint16_t *)ref_alloc((size_t)rows * columns * 2);
+    const size_t row = (size_t)stride, gap = 2 * (row - columns);
+    int r, bad = 0;
+    for (r = 0; r < rows; r++) {
+        memcpy(dense + (size_t)r * columns, from + r * row, (size_t)columns * 2);
+        bad += r + 1 < rows && memcmp(from + r * row + columns, before + r * row + columns, gap);
+    }
+    CHECK(!bad, "%s: %s: %s was written between %d rows", now.row->name, now.what, field, bad);
+    return dense;
+}
+/* Elements that rows of T with strides take. */
+static inline size_t rows_size(int rows, int columns, int stride)
+{
+    return rows ? (size_t)(rows - 1) * stride + columns : 0;
+}
+/* Not rng: cases stay what they are.  0: the default. */
+static inline int rows_stride(int turn, int columns)
+{
+    return turn % 3 == 0 ? 0 : turn % 3 == 1 ? round_up(columns, 8) + 8 * (turn / 3 % 5) : 2 * round_up(columns, 8);
+}
 /* Normal numbers times size, as codes.  (ref_encode is slow: it has all threads.) */
 static inline void fill_codes(void *array, size_t n, const ref_format *format, double size)
 {

@@ -842,7 +842,8 @@ static void test_describe(void)
     DESCRIBES(c.act = MOEK_SITU, "situ, alpha 1, beta none;");
     DESCRIBES(c.act = MOEK_SITU; c.alpha = 4; c.beta = 5, "situ, alpha 4, beta 5;");
     DESCRIBES(c.act = MOEK_GELU, "act       gelu; rows");
-    DESCRIBES(c.groups = 4; c.topk_groups = 2; c.scale = 2.5f; c.shared_slots = 1, "; 2 of 4 groups, by their best; scale 2.5; 1 sh");
+    DESCRIBES(c.groups = 4; c.topk_groups = 2; c.scale = 2.5f; c.shared_slots = 1,
+              "; 2 of 4 groups, by their best; scale 2.5; 1 sh");
     DESCRIBES(c.act = MOEK_SWIGLUSTEP, "swiglustep, limit none;");
 }
 
@@ -1222,6 +1223,17 @@ static void test_run_refused(void)
     RUN_REFUSED(a.x = fix.x + 1, E_ARGUMENT, "not aligned to 16");
     RUN_REFUSED(a.y = fix.y + 2, E_ARGUMENT, "not aligned to 16");
     RUN_REFUSED(a.shared_y = fix.x + 8, E_ARGUMENT, "not aligned to 16");
+    RUN_REFUSED(a.x_stride = HIDDEN - 8, E_ARGUMENT, "args.x_stride is 56 elements; 0 (hidden), 64 (hidden), or m");
+    RUN_REFUSED(a.y_stride = HIDDEN + 4, E_ARGUMENT, "args.y_stride is 68 elements");
+    RUN_REFUSED(a.shared_y = fix.x; a.shared_y_stride = 8, E_ARGUMENT, "args.shared_y_stride is 8 elements");
+    RUN_REFUSED(a.x_stride = (size_t)1 << 30, E_ARGUMENT, "args.x_stride is 1073741824 elements, for 4 tokens a chunk");
+    RUN_REFUSED(a.y_stride = (size_t)-8, E_ARGUMENT, "args.y_stride is");
+    RUN_REFUSED(p.config.max_tokens = p.chunk = a.tokens = 1 << 20; a.x_stride = (1 << 15) + 8, E_ARGUMENT,
+                "args.x_stride is 32776 elements, for 1048576 tokens a chunk");
+    RUN_REFUSED(a.y = fix.x; a.y_stride = 72, E_ARGUMENT, "args.y is x, whose rows are 64 elements apart, and args.y");
+    RUN_REFUSED(a.y = fix.x; a.x_stride = 72, E_ARGUMENT, "args.y_stride says 64: give both the same stride");
+    RUN_REFUSED(a.shared_y = fix.y; a.y_stride = 72, E_ARGUMENT, "args.y is shared_y, whose rows are 64 elements");
+    RUN_REFUSED(a.shared_y = fix.y; a.shared_y_stride = 80; a.y_stride = 72, E_ARGUMENT, "args.y is shared_y");
     RUN_REFUSED(a.router_logits = fix.logits + 1, E_ARGUMENT, "not aligned");
     RUN_REFUSED(a.topk_ids = (int32_t *)((char *)fix.ids + 1), E_ARGUMENT, "not aligned");
     RUN_REFUSED(a.topk_weights = (float *)((char *)fix.weights + 2), E_ARGUMENT, "not aligned");
@@ -1276,6 +1288,11 @@ static void test_run_accepted(void)
     a.topk_ids = fix.ids; a.topk_ids64 = NULL;
     a.workspace_size += 1;
     CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "a larger workspace is refused");
+    a.x_stride = HIDDEN; a.shared_y_stride = 3;        /* nobody's: there is no shared_y */
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "x_stride is hidden: refused");
+    a.x = a.shared_y = a.y;
+    a.y_stride = a.shared_y_stride = HIDDEN;
+    CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "all in one place, with one stride: refused");
     poison();
     a.tokens = 0;
     CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK && still(fix.y, 2 * TOKENS * HIDDEN), "no tokens: y was written");
@@ -1337,6 +1354,9 @@ static void test_quantize(void)
     QUANTIZE(a.target = (const int32_t *)(fix.x + 1), QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.ue8m0 = 1, MOEK_FP8C, 0, E_ARGUMENT);
     QUANTIZE(a.ue8m0 = 1, MOEK_FP8T, 0, E_ARGUMENT);
+    QUANTIZE(a.x_stride = HIDDEN - 8, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.x_stride = HIDDEN + 4, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.x_stride = -8, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x = NULL, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.q = NULL, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.dtype = 0, QUANT, 0, E_ARGUMENT);

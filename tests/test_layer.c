@@ -895,6 +895,86 @@ static void test_same_bits(void)
     }
 }
 
+/* Rows of x, y and shared_y with strides: the same bits, and nothing between them is written.  y in the place of x, or
+ * of shared_y. */
+static int strides_turn;
+static void strides_same(layer *l, layer_driver drive)
+{
+    static const struct layer_strides cases[] = {
+        { 8, 0, 0, 0, 0 }, { 0, 16, 8, 0, 0 }, { 24, 8, 0, 1, 0 }, { 8, 40, 0, 0, 1 }, { 1, 1, 1, 0, 0 }
+    };                                                 /* more than hidden; 1: hidden more */
+    const size_t hidden = (size_t)l->config.hidden, whole = (hidden + 7) / 8 * 8;
+    uint16_t *const y = layer_plan(l) ? layer_y(l, drive) : NULL;
+    int i;
+    for (i = 0; y && i < 5; i++) {
+        struct layer_strides s = cases[i];
+        char how[64];
+        SKIP_IF_SMALL((i + strides_turn++) % 3);
+        if (s.over && !l->args.shared_y) s.over = 0;
+        s.x = s.x ? whole + (s.x == 1 ? whole : s.x) : 0;
+        s.y = s.y ? whole + (s.y == 1 ? whole : s.y) : 0;
+        s.shared = s.shared ? whole + (s.shared == 1 ? whole : s.shared) : 0;
+        layer_strides_now = s;
+        layer_strided_drive = drive;
+        snprintf(how, sizeof how, "strides, turn %d", i);
+        layer_same(l, layer_strided, y, how);
+    }
+    free(y);
+}
+static void strides_of(layer *l, const char *what)
+{
+    snprintf(l->what, sizeof l->what, "strides of %s %s, format %d", what, moek_quant_name(l->config.quant),
+             l->config.format);
+    l->config.chunk_tokens = (l->args.tokens + 1) / 2;
+    strides_same(l, moek_run);
+    l->config.chunk_tokens = 0;
+    if (!layer_state) strides_same(l, by_stages);
+    strides_same(l, moek_run);
+}
+static void test_strides(void)
+{
+    strides_turn = 0;
+    FOR_EACH_QUANT(quant) {
+        int format, i, n;
+        const moek_kernel *const k = moek_kernels(&n);
+        for (format = 0; format < 3; format++) {       /* 2: standard, weights on the input */
+            moek_config c = config_of(quant);
+            layer l;
+            SKIP_IF_SMALL((format + q_) % 3 == 2);
+            c.format = format == 1;
+            c.batch_invariant = 1;
+            if (!layer_arch && quant != MOEK_FP8B128) c.hidden = 101;                    /* no multiple of 8 */
+            if (format == 2) c.topk = 1, c.router_weight_on_input = 1;
+            layer_new(&l, &c, LAYER_STATIC, TOKENS);
+            if (format != 1) l.args.shared_y = layer_new_t(&l, (size_t)TOKENS * c.hidden, 1);
+            strides_of(&l, "steps,");
+            layer_free(&l);
+        }
+        for (i = 0; i < n; i++) {                      /* each row by itself */
+            const int wide = k[i].op == MOEK_OP_UP && k[i].m == 128;
+            moek_config c = config_of(quant);
+            layer l;
+            if (k[i].quant != quant || k[i].arch != layer_arch || !layer_arch) continue;
+            if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
+            SKIP_IF_SMALL(k[i].op != MOEK_OP_LAYER && (i + q_) % 4);
+            c.kernel = k[i].name;
+            c.hidden = k[i].op == MOEK_OP_MLP ? 1024 : 256; c.inter = k[i].op == MOEK_OP_MLP ? 256 : 128;
+            c.max_tokens = k[i].op == MOEK_OP_LAYER ? k[i].m == 4 ? 3 : 9 : wide && !SMALL ? 300 : 20;
+            layer_new(&l, &c, LAYER_STATIC, c.max_tokens);
+            l.args.shared_y = layer_new_t(&l, (size_t)c.max_tokens * c.hidden, 1);
+            if (k[i].op != MOEK_OP_UP) layer_state = layer_zeros(moek_state_size());
+            strides_of(&l, k[i].name);
+            if (k[i].op != MOEK_OP_UP)
+                CHECK(k[i].op == MOEK_OP_LAYER ? moek_plan_layer(&l.plan, c.max_tokens) == &k[i]
+                                               : moek_plan_mlp(&l.plan, c.max_tokens) == &k[i],
+                      "%s is not what runs", k[i].name);
+            if (layer_state) mem_free(layer_arch, layer_state);
+            layer_state = NULL;
+            layer_free(&l);
+        }
+    }
+}
+
 #if MEM_CUDA
 /* Replays of a graph of runs with as many routings, on one workspace and one state: each must give the bits it gave. */
 static void replays(layer *l, int times)
@@ -1323,22 +1403,25 @@ static void test_failing_part(void)
     layer_free(&l);
 }
 
+static int into_y;                                     /* NOOP experts write y themselves */
 /* Experts that give back their input, so y is known exactly: the weighted sum of x over slots that are somebody's. */
 static moek_status identity_apply(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    const size_t row = 2 * (size_t)plan->config.hidden;
+    const int one = plan->rows_per_expert || self->weight_and_reduce == MOEK_NOOP, times = one ? 1 : plan->slots;
     const int rows = plan->rows_per_expert ? plan->local_experts * plan->rows_per_expert : step->rows;
+    const size_t row = 2 * (size_t)plan->config.hidden, from = 2 * step->a_stride;
+    size_t to = row;
     int r, k;
     event('e');
     if (self->expects_unquantized) CHECK(!step->a_scale, "quantized rows for experts that quantize themselves");
-    if (plan->rows_per_expert || self->weight_and_reduce == MOEK_NOOP) {
-        layer_copy(step->out, step->a, (size_t)rows * row, stream);
-        return MOEK_OK;
+    if (into_y) {
+        step->out = step->args.y;
+        if (step->args.y_stride) to = 2 * step->args.y_stride;
     }
     for (r = 0; r < rows; r++)
-        for (k = 0; k < plan->slots; k++)
-            layer_copy((char *)step->out + (r * plan->slots + k) * row, (const char *)step->a + r * row, row, stream);
+        for (k = 0; k < times; k++)
+            layer_copy((char *)step->out + (r * times + k) * to, (const char *)step->a + r * from, row, stream);
     return MOEK_OK;
 }
 static size_t some_workspace(const moek_experts *self, const moek_plan *plan) { (void)self; (void)plan; return 1000; }
@@ -1354,16 +1437,19 @@ static void check_identity(layer *l, int kind)
         for (j = 0; j < l->config.hidden; j++) {
             const size_t i = (size_t)t * l->config.hidden + j;
             const double x = ref_get_t(l->args.x, i, dtype), y = ref_get_t(got, i, dtype);
-            if (kind == MOEK_NOOP) wrong += x != y;
+            if (kind == MOEK_NOOP && !l->args.shared_y) wrong += x != y;
+            else if (kind == MOEK_NOOP)
+                wrong += ref_round_t(x + ref_get_t(l->args.shared_y, i, dtype), dtype) != y;
             else wrong += fabs(x * sum - y) > fabs(x * sum) / 255 + 6e-8;        /* of which 2^-25: fp16 below 2^-14 */
         }
     }
     CHECK(!wrong, "%s: %d entries are wrong", l->what, wrong);
 }
-static void own_experts_once(int kind, int format, int quant)
+static void own_experts_once(int kind, int format, int quant, int shared)
 {
     moek_experts own = { "identity", 0, 0, 0, NULL, NULL, some_workspace, identity_apply };
     moek_config c = config_of(quant);
+    uint16_t *y;
     layer l;
     int i;
     own.format = format;
@@ -1377,21 +1463,37 @@ static void own_experts_once(int kind, int format, int quant)
     for (i = 0; i < TOKENS * TOPK && kind != MOEK_NOOP; i += 5) l.args.topk_ids[i] = -1;
     snprintf(l.what, sizeof l.what, "own experts, weight_and_reduce %d, format %d, %s", kind, format,
              moek_quant_name(quant));
+    if (shared) l.args.shared_y = layer_new_t(&l, TOKENS * HIDDEN, 1);
     events[0] = 0;
-    if (layer_plan(&l) && layer_run(&l, moek_run)) {
+    if (layer_plan(&l) && (y = layer_y(&l, moek_run)) != NULL) {
         CHECK(!strcmp(events, "e"), "apply was called not once: %s", events);
         check_identity(&l, kind);
+        for (i = 0; i < 4; i++) {
+            struct layer_strides s = { HIDDEN + 8, 2 * HIDDEN, HIDDEN + 16, 0, 0 };
+            s.in_place = i == 1 && !into_y;            /* (a would be out, in other rows) */
+            s.over = i == 2 && shared && !into_y;
+            l.config.chunk_tokens = i == 3 ? 4 : 0;
+            layer_strides_now = s;
+            layer_strided_drive = moek_run;
+            if (layer_plan(&l)) layer_same(&l, layer_strided, y, "strides");
+        }
+        free(y);
     }
     layer_free(&l);
 }
 static void test_own_experts(void)
 {
-    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_BF16);
-    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_BF16);
-    own_experts_once(MOEK_CONTIGUOUS, MOEK_STANDARD, MOEK_FP16);
-    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_FP8C);
-    own_experts_once(MOEK_DELEGATE, MOEK_BATCHED, MOEK_BF16);
-    own_experts_once(MOEK_NAIVE_BATCHED, MOEK_BATCHED, MOEK_FP16);
+    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_BF16, 0);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_BF16, 0);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_FP16, 1);
+    into_y = 1;
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_BF16, 0);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_FP16, 1);
+    into_y = 0;
+    own_experts_once(MOEK_CONTIGUOUS, MOEK_STANDARD, MOEK_FP16, 0);
+    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_FP8C, 0);
+    own_experts_once(MOEK_DELEGATE, MOEK_BATCHED, MOEK_BF16, 0);
+    own_experts_once(MOEK_NAIVE_BATCHED, MOEK_BATCHED, MOEK_FP16, 0);
 }
 
 /* ---- explain ----------------------------------------------------------------------------------------------------- */
@@ -1516,6 +1618,7 @@ static void test_backend(const char *name)
     RUN(test_padding);
     RUN(test_options);
     RUN(test_same_bits);
+    RUN(test_strides);
     RUN(test_one_launch);
     RUN(test_mlp);
     RUN(test_tiled);

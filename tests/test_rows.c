@@ -549,14 +549,14 @@ static double quant_x(int kind, int dtype, int j)
     }
 }
 /* A kind for each group of 128 columns of each row.  `calm`: nothing that has no finite maximum. */
-static void quant_fill(uint16_t *x, int rows, int cols, int dtype, int calm, int only)
+static void quant_fill(uint16_t *x, int rows, int cols, int stride, int dtype, int calm, int only)
 {
     int r, j, kind = 0;
     for (r = 0; r < rows; r++)
         for (j = 0; j < cols; j++) {
             if (j % 128 == 0) kind = only >= 0 ? only : rng_below(3) ? rng_below(X_KINDS) : X_PLAIN;
             if (calm && (kind == X_NAN || kind == X_INF || kind == X_ALL_NAN)) kind = X_PLAIN;
-            x[(size_t)r * cols + j] = ref_to_t(quant_x(kind, dtype, j), dtype);
+            x[(size_t)r * stride + j] = ref_to_t(quant_x(kind, dtype, j), dtype);
         }
 }
 /* per_expert: rows of an expert, with Q_COUNTS; 0: a quarter of all, or one. */
@@ -635,17 +635,19 @@ static void quant_check(const moek_quant_args *h, moek_quant_args r, int quant, 
 static void quant_case(int quant, const quant_case_t *c)
 {
     const int sources = (c->rows - 1) / c->div + 1;
+    const int given = rows_stride(now.cases, c->cols), stride = given ? given : c->cols;
     moek_quant_args h, d;
     uint16_t *x;
     float *array;
     int rows, late, times;
     memset(&h, 0, sizeof h);
-    SAY("rows %d cols %d div %d dtype %d layout %d ue8m0 %d only %d options %x", c->rows, c->cols, c->div, c->dtype,
-        c->layout, c->ue8m0, c->only, c->options);
+    SAY("rows %d cols %d stride %d div %d dtype %d layout %d ue8m0 %d only %d options %x", c->rows, c->cols, given,
+        c->div, c->dtype, c->layout, c->ue8m0, c->only, c->options);
+    h.x_stride = given;
     h.rows = c->rows, h.cols = c->cols, h.source_div = c->div, h.dtype = c->dtype;
     h.ue8m0 = c->ue8m0, h.scale_layout = c->layout;
-    h.x = x = (uint16_t *)in((size_t)sources * c->cols * 2);
-    quant_fill(x, sources, c->cols, c->dtype, (c->options & Q_CALM) != 0, c->only);
+    h.x = x = (uint16_t *)in(rows_size(sources, c->cols, stride) * 2);
+    quant_fill(x, sources, c->cols, stride, c->dtype, (c->options & Q_CALM) != 0, c->only);
     if (c->options & Q_WEIGHT) h.row_weight = array = in_f32(sources), fill_f32(array, (size_t)sources, -1, 1.5f);
     if (c->options & Q_STATIC) {
         h.static_scale = array = in_f32(1);
@@ -800,15 +802,15 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     }
     free(ids);
 }
-static void gemm_a_row(int quant, const moek_gemm_args *h, void *a, float *scale, int row)
+static void gemm_a_row(int quant, const moek_gemm_args *h, void *a, size_t row_bytes, float *scale, int row)
 {
     const int groups = (h->k + 127) / 128;
     const float size = 1.0f / 60;
     if (quant == MOEK_BF16 || quant == MOEK_FP16) {
-        fill_t((uint16_t *)a + (size_t)row * h->k, (size_t)h->k, h->dtype, 1);
+        fill_t((uint8_t *)a + row * row_bytes, (size_t)h->k, h->dtype, 1);
         return;
     }
-    fill_e4m3((uint8_t *)a + (size_t)row * h->k, (size_t)h->k, 60);
+    fill_e4m3((uint8_t *)a + row * row_bytes, (size_t)h->k, 60);
     if (quant == MOEK_FP8T) fill_f32(scale, 1, size, size);
     if (quant == MOEK_FP8C) fill_f32(scale + row, 1, size * 0.5f, size * 1.5f);
     if (quant == MOEK_FP8B128) fill_f32(scale + (size_t)row * groups, (size_t)groups, size * 0.5f, size * 1.5f);
@@ -818,23 +820,27 @@ static void gemm_a(int quant, const gemm_case_t *c, moek_gemm_args *h)
 {
     const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, groups = quant == MOEK_FP8B128 ? (h->k + 127) / 128 : 1;
     const int rows = c->batched ? c->experts * h->rows_per_expert : c->slots;
-    void *a = in((size_t)rows * h->k * (fp8 ? 1 : 2));
+    const size_t k_bytes = (size_t)h->k * (fp8 ? 1 : 2);
+    const size_t row_bytes = now.cases % 3 == 1 ? k_bytes + 16 - k_bytes % 16 + 16 * (now.cases % 5) : k_bytes;
+    uint8_t *a = (uint8_t *)in(rows ? (rows - 1) * row_bytes + k_bytes : 0);
     float *scale = fp8 ? in_f32(rows * groups + 1) : NULL;
     int e, p, bad = -1;
     h->rows = rows, h->a = a, h->a_scale = scale;
+    h->a_row_bytes = row_bytes == k_bytes ? 0 : (int)row_bytes;
     for (e = 0; e < h->experts; e++) {
         const int begin = c->batched ? e * h->rows_per_expert : h->offsets[e];
         const int end = c->batched ? begin + h->counts[e] : h->offsets[e + 1];
         for (p = begin; p < end; p++) {
             const int row = h->a_order ? h->a_order[p] / h->a_div : p;
-            gemm_a_row(quant, h, a, scale, row);
+            gemm_a_row(quant, h, a, row_bytes, scale, row);
             if (bad < 0 || rng_below(3) == 0) bad = row;
         }
     }
     if (!c->bad || bad < 0) return;
     p = rng_below(h->k);
-    if (fp8) ((uint8_t *)a)[(size_t)bad * h->k + p] = 0x7f;
-    else ((uint16_t *)a)[(size_t)bad * h->k + p] = ref_to_t(c->bad == 1 ? NAN : INFINITY, h->dtype);
+    a += bad * row_bytes;
+    if (fp8) a[p] = 0x7f;
+    else ((uint16_t *)a)[p] = ref_to_t(c->bad == 1 ? NAN : INFINITY, h->dtype);
 }
 static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
 {
@@ -1241,6 +1247,8 @@ static void combine_fill(uint16_t *array, size_t n, int dtype, int exact)
     if (!exact) fill_t(array, n, dtype, 2);
     for (i = 0; exact && i < n; i++) array[i] = ref_to_t(rng_below(2 * most + 1) - most / 2, dtype);
 }
+/* What the stride of a field of combine comes to. */
+static int combine_stride(int given, int hidden) { return given ? given : hidden; }
 
 static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned options)
 {
@@ -1252,9 +1260,17 @@ static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned o
     uint16_t *rows, *addend;
     float *weights;
     double *y, *slack;
-    int i;
+    void *made;
+    size_t row_step, rows_all, y_all, addend_all;
+    int i, y_step;
     memset(&h, 0, sizeof h);
-    SAY("tokens %d topk %d hidden %d dtype %d options %x", tokens, topk, hidden, dtype, options);
+    h.rows_stride = rows_stride(now.cases, hidden), h.y_stride = rows_stride(now.cases / 2, hidden);
+    h.addend_stride = options & C_ALIAS ? h.y_stride : rows_stride(now.cases / 4, hidden);
+    row_step = combine_stride(h.rows_stride, hidden), y_step = combine_stride(h.y_stride, hidden);
+    rows_all = rows_size(most, hidden, (int)row_step), y_all = rows_size(tokens, hidden, y_step);
+    addend_all = rows_size(tokens, hidden, combine_stride(h.addend_stride, hidden));
+    SAY("tokens %d topk %d hidden %d strides %d %d %d dtype %d options %x", tokens, topk, hidden, h.rows_stride,
+        h.addend_stride, h.y_stride, dtype, options);
     h.tokens = tokens, h.topk = topk, h.hidden = hidden, h.experts = experts, h.dtype = dtype;
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, options & C_NOBODY ? IDS_NONE : IDS_RANDOM);
@@ -1264,21 +1280,21 @@ static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned o
         for (i = 0; i < slots; i++) slot_row[i] = rng_below(7) ? (i * 5 + 2) % most : -1;
     }
     h.discard = rng_below(2) && (!slot_row || most % 5);               /* (else two slots may have a row) */
-    h.rows = rows = (uint16_t *)(h.discard ? scratch : in)((size_t)most * hidden * 2);
-    memset(rows, 0xff, (size_t)most * hidden * 2);
+    h.rows = rows = (uint16_t *)(h.discard ? scratch : in)(rows_all * 2);
+    memset(rows, 0xff, rows_all * 2);
     if (options & C_WEIGHTS) h.weights = weights = in_f32(slots), fill_f32(weights, (size_t)slots, -0.5f, 1.5f);
     for (i = 0; i < slots; i++) {                      /* rows that nobody reads stay NaN, and so do their weights */
         const int row = slot_row ? slot_row[i] : i, used = row >= 0 && (!h.ids || (ids[i] >= 0 && ids[i] < experts));
         if (!used && h.weights) ((float *)h.weights)[i] = NAN;
         if (!used) continue;
-        combine_fill(rows + (size_t)row * hidden, (size_t)hidden, dtype, exact);
+        combine_fill(rows + row * row_step, (size_t)hidden, dtype, exact);
         if (rng_below(30)) continue;
-        rows[(size_t)row * hidden + rng_below(hidden)] = ref_to_t(rng_below(2) ? NAN : INFINITY, dtype);
+        rows[row * row_step + rng_below(hidden)] = ref_to_t(rng_below(2) ? NAN : INFINITY, dtype);
     }
-    h.y = out(size * 2);
+    h.y = out(y_all * 2);
     if (options & C_ADDEND) {
-        h.addend = addend = options & C_ALIAS ? (uint16_t *)h.y : (uint16_t *)in(size * 2);
-        combine_fill(addend, size, dtype, exact);
+        h.addend = addend = options & C_ALIAS ? (uint16_t *)h.y : (uint16_t *)in(addend_all * 2);
+        combine_fill(addend, addend_all, dtype, exact);
     }
     d = h;
     MOVE(d.rows), MOVE(d.ids), MOVE(d.slot_row), MOVE(d.weights), MOVE(d.addend), MOVE(d.y);
@@ -1286,8 +1302,9 @@ static void combine_case(int tokens, int topk, int hidden, int dtype, unsigned o
         y = (double *)ref_alloc(size * sizeof *y), slack = (double *)ref_alloc(size * sizeof *slack);
         ref_combine(&h, y, slack);
         if (exact) memset(slack, 0, size * sizeof *slack);
-        t_check(got(h.y), y, slack, size, hidden, dtype);
-        free(y), free(slack);
+        made = rows_dense("y", h.y, tokens, hidden, y_step);
+        t_check(made, y, slack, size, hidden, dtype);
+        free(y), free(slack), free(made);
     }
     rows_clear();
 }
@@ -1407,12 +1424,20 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     ref_layer_args r;
     int32_t *ids;
     double *want;
+    void *made;
     ref_distance off;
+    size_t x_all, y_all, addend_all;
+    int i, y_step;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down);
     memset(&h, 0, sizeof h), memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
     if (turn % 3 == 2 || turn % 7 == 0) hidden = round_up(hidden, 128), inter = round_up(inter, 128);  /* also tiled */
     SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d odd %d", tokens, topk,
         experts, hidden, inter, act, layout, kind, turn, odd);
+    h.x_stride = rows_stride(turn, hidden), h.y_stride = rows_stride(turn / 2, hidden);
+    h.addend_stride = turn % 2 ? h.y_stride : rows_stride(turn / 4, hidden);
+    y_step = h.y_stride ? h.y_stride : hidden;
+    x_all = rows_size(tokens, hidden, h.x_stride ? h.x_stride : hidden), y_all = rows_size(tokens, hidden, y_step);
+    addend_all = rows_size(tokens, hidden, h.addend_stride ? h.addend_stride : hidden);
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS;
     up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && turn % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     up.experts = down.experts = experts;
@@ -1425,12 +1450,13 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     fill_ids(ids, slots, experts, kind);
     h.weights = in_f32(slots);
     fill_f32((float *)h.weights, (size_t)slots, -0.5f, 1.5f);
-    h.x = in((size_t)tokens * hidden * 2);
-    fill_t((void *)h.x, (size_t)tokens * hidden, up.dtype, 1);
-    h.y = out((size_t)tokens * hidden * 2);
+    h.x = in(x_all * 2);
+    for (i = 0; i < tokens; i++)                       /* between them they stay NaN */
+        fill_t((uint16_t *)h.x + (size_t)i * (h.x_stride ? h.x_stride : hidden), (size_t)hidden, up.dtype, 1);
+    h.y = out(y_all * 2);
     if (turn % 5 == 2) {
-        h.addend = turn % 2 ? h.y : in((size_t)tokens * hidden * 2);
-        fill_t((void *)h.addend, (size_t)tokens * hidden, up.dtype, 1);
+        h.addend = turn % 2 ? h.y : in(addend_all * 2);
+        fill_t((void *)h.addend, addend_all, up.dtype, 1);
     }
     if (quant == MOEK_FP8T) {
         up.a_scale = in_f32(1), down.a_scale = in_f32(1);
@@ -1439,7 +1465,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     r.tokens = tokens, r.slots = topk, r.experts = experts, r.hidden = hidden, r.inter = inter;
     r.quant = quant, r.dtype = up.dtype, r.act = act, r.alpha = up.alpha, r.beta = up.beta, r.limit = up.limit;
     r.up_layout = layout, r.ue8m0 = h.ue8m0, r.x = h.x, r.ids = ids, r.weights = h.weights, r.w = &w;
-    r.addend = h.addend;
+    r.addend = h.addend, r.x_stride = h.x_stride, r.addend_stride = h.addend_stride;
     w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = up.a_scale;
     w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias, w.h_scale = down.a_scale;
     layer_odd(odd, &h, &up, &down);
@@ -1468,7 +1494,9 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     if (launch_twice(&d)) {
         want = (double *)ref_alloc((size_t)tokens * hidden * sizeof *want);
         ref_layer(&r, want);
-        off = ref_compare_t(got(h.y), want, (size_t)tokens * hidden, up.dtype);
+        made = rows_dense("y", h.y, tokens, hidden, y_step);
+        off = ref_compare_t(made, want, (size_t)tokens * hidden, up.dtype);
+        free(made);
         worse(off.rel_l2 / tolerance);
         CHECK(off.rel_l2 < tolerance && off.same_nonfinite, "%s: %s: off by %.2e, at most %.2e", now.row->name,
               now.what, off.rel_l2, off.max_abs);
@@ -1557,8 +1585,8 @@ static void test_layer(void)
 /* ---- mlp --------------------------------------------------------------------------------------------------------- */
 
 /* Each slot is a token of a layer with one slot a token and no weights: its y is the slot's row. */
-static void mlp_want(const moek_mlp_args *h, const void *x, const int32_t *ids, int slots, int topk, int layout,
-                     double *want)
+static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const int32_t *ids, int slots, int topk,
+                     int layout, double *want)
 {
     const size_t row = (size_t)h->up->k * 2;
     char *const every = (char *)ref_alloc((size_t)slots * row);
@@ -1566,7 +1594,7 @@ static void mlp_want(const moek_mlp_args *h, const void *x, const int32_t *ids, 
     ref_layer_args r;
     int i;
     memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
-    for (i = 0; i < slots; i++) memcpy(every + i * row, (const char *)x + i / topk * row, row);
+    for (i = 0; i < slots; i++) memcpy(every + i * row, (const uint16_t *)x + i / topk * (size_t)stride, row);
     r.tokens = slots, r.slots = 1, r.experts = h->up->experts, r.hidden = h->up->k, r.inter = h->up->n;
     r.quant = now.row->quant, r.dtype = h->up->dtype, r.act = h->up->act;
     r.alpha = h->up->alpha, r.beta = h->up->beta, r.limit = h->up->limit;
@@ -1616,7 +1644,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     uint16_t *x, *of_slot;
     double *want;
     ref_distance off;
-    int i, p, touched = 0;
+    int i, p, stride, touched = 0;
     if (LEAVE_OUT(turns++, 11)) return;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down), memset(&h, 0, sizeof h);
     if (rng_below(5) < 2) hidden = round_up(hidden, 128), inter = round_up(inter, 128);              /* also tiled */
@@ -1633,9 +1661,13 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     gemm_act(&c, &up);
     gemm_w(quant, &c, &up);
     gemm_w(quant, &c, &down);
-    x = (uint16_t *)in((size_t)tokens * hidden * 2);
-    fill_t(x, (size_t)tokens * hidden, up.dtype, odd == MLP_FAR ? 30 : 1);
-    p = odd == MLP_NAN || odd == MLP_INF ? rng_below(tokens) * hidden : 0;
+    stride = rows_stride(turn, hidden);
+    up.a_row_bytes = fp8 ? 0 : 2 * stride;             /* (fp8: x is quantized before, side by side) */
+    if (!stride || fp8) stride = hidden;
+    x = (uint16_t *)in(rows_size(tokens, hidden, stride) * 2);
+    for (i = 0; i < tokens; i++)
+        fill_t(x + (size_t)i * stride, (size_t)hidden, up.dtype, odd == MLP_FAR ? 30 : 1);
+    p = odd == MLP_NAN || odd == MLP_INF ? rng_below(tokens) * stride : 0;
     for (i = 0; odd == MLP_NAN && i < hidden; i++) x[p + i] = 0x7fff;
     if (odd == MLP_INF) x[p + rng_below(hidden)] = ref_to_t(INFINITY, up.dtype);
     if (quant == MOEK_FP8T) {
@@ -1661,7 +1693,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
         memset(of_slot, 0, (size_t)slots * hidden * 2);
         made = (const uint16_t *)got(down.out), before = (const uint16_t *)rows_want(down.out);
         rows_say("the reference");
-        mlp_want(&h, x, ids, slots, topk, layout, want);
+        mlp_want(&h, x, stride, ids, slots, topk, layout, want);
         for (p = 0; p < up.offsets[experts]; p++) {
             const int slot = up.a_order[p];
             memcpy(of_slot + (size_t)slot * hidden, made + (size_t)(by_slot ? slot : p) * hidden, (size_t)hidden * 2);

@@ -28,7 +28,7 @@
     X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded)
 #define MOEK_EACH_STEP_FIELD_(X) \
     X(plan) X(args) X(first) X(tokens) X(topk_ids) X(topk_weights) X(ids) X(a) X(a_scale) X(rows) X(expert_ids) \
-    X(expert_weights) X(expert_tokens) X(out) X(straight) X(prepare_workspace) X(experts_workspace) X(routed)
+    X(expert_weights) X(expert_tokens) X(out) X(straight) X(prepare_workspace) X(experts_workspace) X(routed) X(a_stride)
 #define MOEK_EACH_PREPARE_FINALIZE_FIELD_(X) \
     X(name) X(format) X(output_is_reduced) X(num_dispatchers) X(max_tokens_per_rank) X(cannot_defer) X(context) \
     X(supports) X(workspace) X(prepare_send) X(prepare_receive) X(finalize_send) X(finalize_receive) \
@@ -38,7 +38,7 @@
 #define MOEK_EACH_QUANT_ARGS_FIELD_(X) \
     X(rows) X(cols) X(source_div) X(dtype) X(x) X(row_weight) X(static_scale) X(ue8m0) X(scale_layout) \
     X(scale_stride) X(target) X(row_limit) X(counts) X(rows_per_expert) X(partial) X(q) X(scale) X(zero) \
-    X(zeros) X(early) X(few)
+    X(zeros) X(early) X(few) X(x_stride)
 
 typedef struct moek_field_ { const char *of, *name; size_t offset; } moek_field_;            /* no name: its size */
 static const moek_field_ moek_fields_[] = {

@@ -144,6 +144,7 @@ typedef struct moek_quant_args {
                                        what is written                                                               */
     int few;                        /* > 0: at most so many blocks, of more threads, if it is not fp8c, nor fp8t without
                                        static_scale: others are to run beside them                                   */
+    int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -201,6 +202,7 @@ typedef struct moek_gemm_args {
     int ue8m0;                      /* of q_scale                                                                    */
     int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 rows;
                                        others do not look at it                                                      */
+    int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 
@@ -218,7 +220,8 @@ enum { MOEK_MLP_FLAGS = 64, MOEK_MLP_BLOCKS = 1024 };     /* up.max_blocks <= MO
 
 /* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
  *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;
- *   the others are not read.  No slot counts: y[t] = addend[t] or 0.                                                 */
+ *   the others are not read.  No slot counts: y[t] = addend[t] or 0.
+ *   Strides: elements from a row to the next, hidden or more and a multiple of 8; 0: hidden.                         */
 typedef struct moek_combine_args {
     int tokens, topk, hidden, experts;
     int dtype;
@@ -227,10 +230,12 @@ typedef struct moek_combine_args {
     const int32_t *slot_row;        /* [tokens][topk] or NULL                                                        */
     const float *weights;           /* [tokens][topk] f32, or NULL: ones                                             */
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
-    void *y;                        /* written: [tokens][hidden] T; may be addend                                    */
+    void *y;                        /* written: [tokens][hidden] T; may be addend, or, if topk is 1 and there is no
+                                       slot_row, rows: with the same stride                                          */
     int early;                      /* see above                                                                      */
     int discard;                    /* 1: rows are read for the last time, each but once: what lies in L2 need not go
                                        to memory, and they may hold anything then                                    */
+    int rows_stride, addend_stride, y_stride;
 } moek_combine_args;
 
 /* repack: weights as `tiled` wants them (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of k of
@@ -261,8 +266,8 @@ typedef struct moek_layer_state {
 /* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down and
  *   combine, as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
  *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
- *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, and what up and
- *   down say about the order of rows, is not read.
+ *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, a_row_bytes, and
+ *   what up and down say about the order of rows, is not read.  Strides: as combine has them.
  *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, write none of
  *   these arrays, and do not round rows of down to T before they are weighted and added.                             */
 typedef struct moek_layer_args {
@@ -273,13 +278,15 @@ typedef struct moek_layer_args {
     int ue8m0;
     const moek_gemm_args *up, *down;/* in host memory                                                                */
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
-    void *y;                        /* written: [tokens][hidden] T; may be addend, or x.  NULL: no combine (m > 4)   */
+    void *y;                        /* written: [tokens][hidden] T; may be addend, or x, with the same stride.  NULL: no
+                                       combine (m > 4)                                                               */
     float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one a multiprocessor (m > 4)    */
     moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
                                        one a multiprocessor                                                          */
     int equal;                      /* never by demand: for tests                                                    */
     int discard;                    /* 1: with y, down->out may hold anything behind it (m > 4): what of it lies in L2
                                        need not go to memory                                                         */
+    int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
 /* What a layer row with m = 4 keeps in shared memory, in bytes, one part behind the other: rows of x or h, factors,

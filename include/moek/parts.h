@@ -9,6 +9,20 @@ enum {
     MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7fffffff - 65536
 };
 
+/* Elements from a row of a run's x, y and shared_y to the next. */
+static size_t moek_x_stride_(const moek_args *a, const moek_config *c)
+{
+    return a->x_stride ? a->x_stride : (size_t)c->hidden;
+}
+static size_t moek_y_stride_(const moek_args *a, const moek_config *c)
+{
+    return a->y_stride ? a->y_stride : (size_t)c->hidden;
+}
+static size_t moek_shared_y_stride_(const moek_args *a, const moek_config *c)
+{
+    return a->shared_y_stride ? a->shared_y_stride : (size_t)c->hidden;
+}
+
 typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
 
 /* Both stay at the largest size_t once they reach it (a part of a user's may ask for anything, and size_t may have 32
@@ -75,6 +89,7 @@ static moek_quant_args moek_quant_x_(const moek_step *step, const int32_t *slot_
     const int copies = slot_row ? plan->slots : 1;
     moek_quant_args a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens * (size_t)copies,
                                        (size_t)plan->config.hidden, to);
+    a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);
     a.source_div = copies;
     a.target = slot_row;
     a.static_scale = plan->weights.x_scale;
@@ -182,8 +197,10 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     step->expert_ids = step->ids;
     step->expert_weights = step->topk_weights;
     step->expert_tokens = NULL;
+    step->a_stride = moek_x_stride_(&step->args, &plan->config);
     if ((defer || !moek_is_fp8_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
     if (moek_orders_(step)) return MOEK_OK;           /* moek_table_apply_ quantizes behind its sort */
+    step->a_stride = (size_t)plan->config.hidden;
     a = moek_quant_x_(step, NULL, w.a);
     if (self_sorts && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
@@ -253,8 +270,9 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     a.rows = step->out;
     a.ids = step->ids;
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
-    a.addend = step->args.shared_y;
-    a.y = step->args.y;
+    a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
+    a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
+    if (step->out == step->args.y) a.rows_stride = a.y_stride;         /* NOOP */
     /* Measured: of more rows than L2 holds a fair part of, nothing is gained.  (NOOP: rows may be y.) */
     a.discard = plan->arch >= 90 && weight_and_reduce != MOEK_NOOP &&
                 (long long)step->tokens * plan->slots * plan->config.hidden <= 128ll << 20;
@@ -473,6 +491,7 @@ static moek_status moek_order_x_(const moek_step *step, const moek_table_work_ *
     q.early = 1;
     g->rows = q.rows; g->a = to.q; g->a_scale = moek_is_fp8_(plan->config.quant) ? to.scale : NULL;
     g->a_order = NULL; g->a_div = 1;
+    g->a_row_bytes = 0;
     return plan->quant->launch(&q, stream);
 }
 
@@ -495,6 +514,7 @@ static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, cons
     moek_mlp_args a;
     moek_both_gemms_(step, w, &up, &down);
     up.early = 1;
+    down.a_row_bytes = 0;
     down.out_order = w->order;
     a.up = &up; a.down = &down;
     a.flags = w->flags; a.ue8m0 = step->plan->config.ue8m0;
@@ -524,6 +544,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.experts = plan->local_experts;
     g.dtype = c->dtype;
     g.rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
+    g.a_row_bytes = (int)(step->a_stride * (size_t)moek_element_(c->quant));
     g.a_div = 1;
     if (plan->rows_per_expert) {
         g.rows = g.experts * plan->rows_per_expert;
@@ -583,6 +604,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.out = step->out;
     g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;
+    g.a_row_bytes = 0;
     g.q = NULL;
     if (plan->down[tile]->m == 128) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
@@ -700,9 +722,11 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     up.a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.x_scale : one.a.scale;
     a.tokens = step->tokens; a.topk = plan->slots;
     a.ids = step->ids; a.weights = step->topk_weights;
-    a.x = step->args.x; a.ue8m0 = plan->config.ue8m0;
+    a.x = step->args.x; a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);
+    a.ue8m0 = plan->config.ue8m0;
     a.up = &up; a.down = &down;
-    a.addend = step->args.shared_y; a.y = step->args.y;
+    a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
+    a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     a.split = w.split;
     a.state = (moek_layer_state *)step->args.state;
     a.discard = 1;
@@ -745,6 +769,8 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0) return MOEK_E_ARGUMENT;
     if (moek_is_fp8_(quant) && !args->scale) return MOEK_E_ARGUMENT;
     if (quant == MOEK_FP8T && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
+    if (args->x_stride && args->x_stride != args->cols && (args->x_stride < args->cols || args->x_stride % 8))
+        return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
         if (k->op != MOEK_OP_QUANT || k->quant != quant || (k->arch ? arch < k->arch : arch != 0)) continue;

@@ -101,9 +101,42 @@ static moek_status moek_check_router_args_(const moek_plan *plan, const moek_arg
     return plan->device < 0 ? moek_check_host_ids_(plan, args) : MOEK_OK;
 }
 
+/* Rows of x, y or shared_y.  Kernels count a chunk of x in 32 bits, 16 bytes each, and a row in 31. */
+static moek_status moek_check_stride_(const moek_plan *plan, const moek_args *args, const char *name, size_t stride)
+{
+    const size_t hidden = (size_t)plan->config.hidden;
+    const size_t rows = (size_t)(args->tokens < plan->chunk ? args->tokens : plan->chunk);
+    if (stride != hidden && (stride < hidden || stride % 8))
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s_stride is %lu elements; 0 (hidden), %lu (hidden), or more and a "
+                     "multiple of 8", name, (unsigned long)stride, (unsigned long)hidden);
+    if (stride >= (size_t)1 << 30 || (unsigned long long)stride * rows > 1ull << 35)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s_stride is %lu elements, for %lu tokens a chunk; below 2^30, and "
+                     "at most 2^35 a chunk: fewer tokens in config.chunk_tokens, or rows nearer to each other",
+                     name, (unsigned long)stride, (unsigned long)rows);
+    return MOEK_OK;
+}
+static moek_status moek_check_strides_(const moek_plan *plan, const moek_args *args)
+{
+    const moek_config *c = &plan->config;
+    const size_t x = moek_x_stride_(args, c), y = moek_y_stride_(args, c), shared = moek_shared_y_stride_(args, c);
+    moek_status status = moek_check_stride_(plan, args, "x", x);
+    if (status == MOEK_OK) status = moek_check_stride_(plan, args, "y", y);
+    if (status == MOEK_OK && args->shared_y) status = moek_check_stride_(plan, args, "shared_y", shared);
+    if (status != MOEK_OK) return status;
+    if (args->y == args->x && x != y)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.y is x, whose rows are %lu elements apart, and args.y_stride says "
+                     "%lu: give both the same stride, or y memory of its own", (unsigned long)x, (unsigned long)y);
+    if (args->y == args->shared_y && shared != y)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.y is shared_y, whose rows are %lu elements apart, and args.y_stride "
+                     "says %lu: give both the same stride, or y memory of its own",
+                     (unsigned long)shared, (unsigned long)y);
+    return MOEK_OK;
+}
+
 /* Everything that can be refused is refused here, before anything is launched or written. */
 static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
+    moek_status status;
     if (!plan || !args) return MOEK_E_ARGUMENT;
     if (args->why && args->why_size) args->why[0] = 0;
     if (!plan->backend)
@@ -139,6 +172,7 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.x, y or shared_y is not aligned to 16 bytes");
+    if ((status = moek_check_strides_(plan, args)) != MOEK_OK) return status;
     return moek_check_router_args_(plan, args);
 }
 
@@ -146,7 +180,7 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
 static void moek_slice_(const moek_plan *plan, const moek_args *args, int first, int tokens, moek_step *step)
 {
     const moek_config *c = &plan->config;
-    const size_t row = 2 * (size_t)first * (size_t)c->hidden, slot = (size_t)first * (size_t)plan->slots;
+    const size_t row = 2 * (size_t)first, slot = (size_t)first * (size_t)plan->slots;
     int32_t *ids;
     float *weights;
     memset(step, 0, sizeof *step);
@@ -154,11 +188,12 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
     step->args = *args;
     step->first = first;
     step->tokens = step->args.tokens = tokens;
+    step->a_stride = (size_t)c->hidden;
     moek_layout_(plan, (char *)args->workspace, step);
     if (!tokens) return;
-    step->args.x = (const char *)args->x + row;
-    step->args.y = (char *)args->y + row;
-    if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row;
+    step->args.x = (const char *)args->x + row * moek_x_stride_(args, c);
+    step->args.y = (char *)args->y + row * moek_y_stride_(args, c);
+    if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row * moek_shared_y_stride_(args, c);
     if (args->router_logits)
         step->args.router_logits = (const char *)args->router_logits +
                                    (size_t)first * moek_logits_stride_(plan, args) * moek_logit_bytes_(c->logits_dtype);

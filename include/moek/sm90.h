@@ -67,7 +67,7 @@ static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const cuuint64_t size[2] = { (cuuint64_t)a->k, (cuuint64_t)a->rows };
-    const cuuint64_t stride = (cuuint64_t)a->k * (cuuint64_t)element;
+    const cuuint64_t stride = a->a_row_bytes ? (cuuint64_t)a->a_row_bytes : (cuuint64_t)a->k * (cuuint64_t)element;
     const cuuint32_t box[2] = { 128u / (cuuint32_t)element, (cuuint32_t)rows }, one[2] = { 1, 1 };
     if (!encode) return MOEK_E_CUDA;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, (void *)a->a,
