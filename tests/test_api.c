@@ -557,8 +557,8 @@ static void test_names(void)
 static void test_offsets(void)
 {
     static const char *const nothing[] = {
-        "", ".", "config.", "config.topk ", "config.nothing", ".topk", "conf", "nothing", "nothing.topk", "config.topk.x",
-        "moek_config", "args.hidden", " config"
+        "", ".", "config.", "config.topk ", "config.nothing", ".topk", "conf", "nothing", "nothing.topk",
+        "config.topk.x", "moek_config", "args.hidden", " config"
     };
     size_t i;
 #define AT(of, field) CHECK(moek_offset(#of "." #field) == offsetof(moek_##of, field), "%s", #of "." #field)
