@@ -157,8 +157,8 @@ typedef int (*moek_ep_move)(void *context, const moek_ep_piece *pieces, int coun
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
 typedef struct moek_ep_config {
     int rank, ranks;                  /* required: 0 <= rank < ranks <= MOEK_EP_MAX_RANKS                             */
-    const moek_config *layer;         /* required: the layer, or of several with the same hidden, slots, format and
-                                         experts the one with most tokens.  Read here, not kept                       */
+    const moek_config *layer;         /* required: the layer, or of several that differ in nothing but max_tokens and
+                                         chunk_tokens the one with most tokens.  Read here; no pointer of it is kept  */
     int kind;                         /* MOEK_EP_*; AUTO: chosen                                                      */
     int combine;                      /* MOEK_EP_REDUCED, _REDUCED_F32, _EXACT                                        */
     int placement;                    /* MOEK_EP_LINEAR, _ROUND_ROBIN                                                 */
@@ -210,6 +210,8 @@ typedef struct moek_ep {
     uint64_t mark;                    /* the device, as ranks know it of each other                                   */
     uint32_t owners;                  /* a number for the ranks of all experts                                        */
     int baked;                        /* low_latency on a GPU: hidden, if there are kernels of that size; else 0      */
+    moek_config layer;                /* as ranks compared it, defaults filled in: plans on the group have the same   */
+    int chunks;                       /* of a run of that layer                                                       */
 } moek_ep;
 
 /* What ended a group; or (on GPUs) which operation did not fit. */
@@ -273,6 +275,7 @@ const char *moek_ep_kind_name(int kind);                                        
 #endif
 
 #ifdef MOEK_IMPLEMENTATION
+#include "moek/ep_hello.h"
 #include "moek/ep_layout.h"
 #include "moek/ep_wire.h"
 #include "moek/ep_parts.h"

@@ -1128,6 +1128,14 @@ MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek
     const int first = g->combine == MOEK_EP_EXACT || g->moved;
     return token * g->layout.slots + (first ? 0 : g->ranks <= g->slots ? g->rank : __ffs(r.mine) - 1);
 }
+/* A row that is lost: 16 bytes of it. */
+MOEK_DEVICE moek_words_ moek_ep_lost_words_(int dtype)
+{
+    const uint32_t w = moek_ep_lost_(dtype);
+    moek_words_ v;
+    v.w[0] = v.w[1] = v.w[2] = v.w[3] = w;
+    return v;
+}
 /* By a warp: this lane's words w0, w0 + step, ... before `words`, of 16 bytes of T.  EXACT: the rows as they are. */
 MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r,
                                          int w0, int step, int few)
@@ -1139,7 +1147,7 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden,
         if (!(r.mine >> k & 1)) continue;
         #pragma unroll 4
         for (w = w0; w < hidden / 8; w += step) {
-            const moek_words_ v = from < 0 ? moek_zero_words_()
+            const moek_words_ v = from < 0 ? moek_ep_lost_words_(a->dtype)
                                 : moek_load_words_(a->out + (size_t)from * hidden + 8 * (size_t)w);
             moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, v, few);
         }
@@ -1323,9 +1331,9 @@ MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int hidden, int t
 }
 
 /* Eight columns of a token.  few: of rows that say themselves when they are there; f32: of floats.  Both are constants.
- * Not 0: the group has ended. */
+ * lost: words of a row that is passed over, or 0.  Not 0: the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int token, int column, moek_ep_sum_ s,
-                                     int few, int f32, int dtype)
+                                     int few, int f32, int dtype, uint32_t lost)
 {
     enum { LOADS = 4 };
     const moek_ep_gpu_ *const g = &a->g;
@@ -1364,6 +1372,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
             if (!at[d / words]) continue;
             if (few) moek_store_words_last_(at[d / words] + d % words * 16, moek_zero_words_(), a->stays);
             if (few) v[d] = moek_not_words_(v[d]);
+            if (lost && v[d].w[0] == lost) continue;
             if (!f32) moek_from_t8_(x, v[d], dtype);
             #pragma unroll
             for (j = 0; j < (f32 ? 4 : 8); j++) {
@@ -1386,7 +1395,7 @@ MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 }
 
 /* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
-MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype)
+MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype, uint32_t lost)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
     const int stretches = (hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
@@ -1398,7 +1407,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden,
         const int token = n / stretches;
         if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token, NULL);
         ended = __syncthreads_or(moek_ep_gpu_collect_(a, hidden, token, n % stretches * COLUMNS + 8 * me, s, 1,
-                                                     f32, dtype));
+                                                     f32, dtype, lost));
     }
     moek_grid_wait_();
 }
@@ -1417,7 +1426,8 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         ended = moek_ep_gpu_back_(a, t, s, operation);
         if (ended) break;
         if (!a->straight) moek_grid_wait_();
-        for (w = lane; f32 && w - lane < words; w += 32) moek_ep_gpu_collect_(a, a->hidden, t, 8 * w, s, 0, 1, dtype);
+        for (w = lane; f32 && w - lane < words; w += 32)
+            moek_ep_gpu_collect_(a, a->hidden, t, 8 * w, s, 0, 1, dtype, 0);
         if (f32) continue;
         adds.stride = 2 * (size_t)a->hidden;
         adds.base = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t * g->layout.slots,
@@ -1453,9 +1463,10 @@ MOEK_EP_FEW_K_ moek_ep_receive_k_(const moek_ep_receive_ a) { moek_ep_gpu_receiv
 MOEK_EP_FEW_K_ moek_ep_giveback_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 1); }
 MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
 {
-    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, a.hidden, 1, a.dtype);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16);
+    const uint32_t lost = a.g.combine == MOEK_EP_EXACT ? moek_ep_lost_(a.dtype) : 0;
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, a.hidden, 1, a.dtype, 0);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16, lost);
+    else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16, lost);
 }
 
 /* For one of the hidden sizes that are supported, and bf16: what sends fp8b128, and REDUCED.  (The others have no
@@ -1466,7 +1477,7 @@ MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
     MOEK_EP_FEW_K_ moek_ep_giveback_h##h##_k_(const moek_ep_giveback_ a) \
     { moek_ep_gpu_giveback_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_collect_h##h##_k_(const moek_ep_collect_ a) \
-    { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16); }
+    { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16, 0); }
 #define MOEK_EP_KERNELS_(h) \
     { h, moek_ep_send_codes_h##h##_k_, moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
 

@@ -334,10 +334,10 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
                  "ended", moek_ep_phase_name_(phase), handle);
 }
 
-static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
+static moek_status moek_ep_move_hello_(const moek_ep *ep, int line, moek_stream stream)
 {
     moek_ep_part_of_ part;
-    part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_; part.every = 0;
+    part.at = moek_ep_hello_at_(ep, line, 0); part.bytes = MOEK_EP_LINE_; part.every = 0;
     return moek_ep_move_parts_(ep, &part, 1, stream);
 }
 /* Behind all marks, since bytes of a line may come in any order: a mark before the rest. */
