@@ -70,8 +70,13 @@
  * by at most 2^-8 (bf16; 2^-11 in fp16) of the sum of the partial sums' sizes; REDUCED_F32 by the order of f32 sums.
  *
  * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ
- * (0 tokens are fine; a rank without tokens still calls moek_run).  A run that one rank alone refuses (say, for a
- * workspace that is too small) leaves the others waiting until their timeout.  args.handle 0 and 1 are two operations
+ * (0 tokens are fine; a rank without tokens still calls moek_run).  Opening compares what the group was given and the
+ * layer, field by field, with defaults filled in (moek/ep_hello.h has the list): where two ranks differ, all get
+ * MOEK_E_MISMATCH with the name of the field and both values.  A plan that is made later, by each rank alone, has the
+ * layer's fields, too, but for max_tokens and chunk_tokens: moek_plan_init names the one that it has otherwise.  A run
+ * that one rank alone refuses (say, for a workspace that is too small) leaves the others waiting until their timeout;
+ * what the group refuses (it has ended; a handle is in use, or not there) is refused before anything is written.
+ * args.handle 0 and 1 are two operations
  * in flight, if the group has handles = 2: each has its own part of the window, its own flags, its own workspace.  They
  * need no common order but in alltoall, where all ranks must start them in the same order.  A second operation on a
  * handle before the first has ended is MOEK_E_ARGUMENT: so there is never a third in flight.
@@ -89,8 +94,8 @@
  * run returns it (MOEK_E_TIMEOUT on the rank that waited, MOEK_E_ABORTED on the others) with a sentence in args.why,
  * and moek_ep_poll says which rank, phase and operation it was.  What was half written is never taken for whole; y of
  * that chunk and later ones is then not written, or on GPUs in part.  MOEK_E_CAPACITY alone does not end the group: it
- * is the same on all ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then
- * need not wait for their timeout.
+ * is the same on all ranks (the chunk has been routed by then, and counted in expert_load).  If a part of yours fails
+ * between send and receive, call moek_ep_abort: the others then need not wait for their timeout.
  *
  * ON GPUs a run returns when its kernels are enqueued; what goes wrong later is found by moek_ep_poll (which reads
  * config.report in host memory and calls nothing of CUDA) once the stream has been waited for, and by the next run.

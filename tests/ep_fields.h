@@ -1,5 +1,5 @@
-/* ep_fields.h -- what ranks of a group compare when it opens: a change of each field, made on one rank of three, and what
- * all of them must then say. */
+/* ep_fields.h -- what ranks of a group compare when it opens: a change of each field, made on one rank of three, and
+ * what all of them must then say. */
 #ifndef EP_FIELDS_H
 #define EP_FIELDS_H
 #include <pthread.h>

@@ -15,6 +15,7 @@
 #include "moek_ep.h"
 #include "layer.h"
 #include "ep_fields.h"
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -1239,6 +1240,70 @@ static void test_same(void)
     }
 }
 
+/* Configs that no plan has looked at, with some fields as large or small as they can be: sizes that are right or 0, and
+ * a sentence.  (To run with -fsanitize=undefined,address.) */
+static void spoil(moek_ep_config *g, moek_config *c)
+{
+    static const int extremes[] = { INT_MIN, INT_MIN + 1, -129, -1, 0, 1, 2, 3, 16, 32, 64, 127, 1024, 65535, 65536,
+                                    65537, 1 << 20, (1 << 24) - 8, 1 << 24, (1 << 24) + 1, 1 << 30, INT_MAX - 127,
+                                    INT_MAX - 1, INT_MAX };
+    static const float floats[] = { -1, 0, 1e-38f, 3.4e38f, INFINITY, NAN };
+    int *const ints[] = {
+        &c->hidden, &c->inter, &c->experts, &c->topk, &c->quant, &c->act, &c->max_tokens, &c->dtype, &c->up_layout,
+        &c->ue8m0, &c->router_weight_on_input, &c->routing, &c->groups, &c->topk_groups, &c->logits_dtype,
+        &c->shared_slots, &c->local_experts, &c->physical_experts, &c->max_replicas, &c->chunk_tokens, &c->format,
+        &c->max_rows_per_expert, &c->batch_invariant, &c->weight_layout, &c->group_score, &c->up_scales,
+        &c->inter_offset, &c->max_tokens, &c->hidden, &g->rank, &g->ranks, &g->kind, &g->combine, &g->placement,
+        &g->max_tokens, &g->max_rows, &g->handles, &g->timeout_ms, &g->max_tokens, &g->ranks
+    };
+    float *const of[] = { &c->alpha, &c->beta, &c->limit, &c->scale, &c->shared_weight, &c->router_eps };
+    int n;
+    for (n = 1 + rng_below(4); n; n--)
+        if (rng_below(6)) *ints[rng_below((int)(sizeof ints / sizeof *ints))] = extremes[rng_below(24)];
+        else *of[rng_below(6)] = floats[rng_below(6)];
+}
+static void test_extremes(void)
+{
+    int i, opened_ = 0, refused = 0;
+    for (i = 0; i < 40000; i++) {
+        moek_ep_config g;
+        moek_config c;
+        moek_plan plan;
+        moek_ep ep;
+        char text[4000];
+        void *base[1];
+        double least;
+        size_t size;
+        memset(&g, 0, sizeof g);
+        g.ranks = 1 + rng_below(8); g.kind = rng_below(4); g.combine = rng_below(3); g.transport = MOEK_EP_HOST;
+        ep_fields_layer(rng_below(EP_CHUNKS), &g, &c);
+        spoil(&g, &c);
+        g.layer = &c;
+        size = moek_ep_window_size(&g);
+        moek_ep_explain(&g, text, sizeof text);
+        CHECK((size > 0) == (strstr(text, "\nwindow ") != NULL), "%lu bytes, and explain says: %s", (unsigned long)size,
+              text);
+        refused += !size;
+        if (!size) continue;
+        least = g.max_tokens ? g.max_tokens : c.chunk_tokens && c.chunk_tokens < c.max_tokens ? c.chunk_tokens
+              : c.max_tokens;                          /* of a token: a row of T that comes back for it */
+        least *= 2.0 * c.hidden * (g.handles ? g.handles : 1);
+        CHECK((double)size >= least && size % 4096 == 0, "%lu bytes, at least %.0f: %s", (unsigned long)size, least,
+              text);
+        if (size > 1 << 22) continue;
+        g.ranks = 1; g.rank = 0;                       /* (a group of one: nobody has to come) */
+        if ((size = moek_ep_window_size(&g)) == 0 || size > 1 << 22) continue;
+        base[0] = memset(mem_alloc(0, size), 0, size);
+        if (CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "%s", ep.why)) {
+            moek_ep_join(&ep, &c);
+            opened_++;
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK || plan.why[0], "refused without a sentence");
+        }
+        mem_free(0, base[0]);
+    }
+    CHECK(opened_ > 1000 && refused > 1000, "%d configs open, %d do not", opened_, refused);
+}
+
 /* Ranks that were given different things: all of them learn it, at open. */
 static void mismatch(void (*change)(rank *), const char *words)
 {
@@ -1344,8 +1409,8 @@ static void test_refused(void)
     forget(s);
 }
 
-/* A run that a group refuses has written nothing, of a caller's arrays or of the workspace: nor has a step that was begun
- * before. */
+/* A run that a group refuses has written nothing, of a caller's arrays or of the workspace: nor has a step that was
+ * begun before. */
 enum { NO_HANDLE, UNDER_WAY, ABORTED, CLOSED, OTHER_DEVICE, REFUSALS };
 static moek_status send_only(rank *r)
 {
@@ -1522,6 +1587,7 @@ int main(int argc, char **argv)
     RUN(test_absent);
     RUN(test_plan_fields);
     RUN(test_same);
+    RUN(test_extremes);
     RUN(test_refused);
     RUN(test_refused_first);
     RUN(test_packed_scales);

@@ -366,6 +366,7 @@ static void test_errors(void)
 static void test_fields(void)
 {
     ep_fields_place place;
+    moek_ep_two_ two;
     int i, f, known;
     memset(&place, 0, sizeof place);
     for (i = 1; i < MOEK_EP_HELLO_ - 1; i++) {
@@ -373,6 +374,13 @@ static void test_fields(void)
         CHECK(known, "ranks compare %s, and no test gives one of them another", moek_ep_compared_of_(i).name);
     }
     for (f = 0; f < EP_EMULATED; f++) ep_fields_test(f, &place);
+    for (i = 0; strcmp(moek_ep_compared_of_(i).name, "limit"); i++) { }
+    two = moek_ep_two_of_(i, moek_bits_(1.702f), moek_bits_(7));
+    CHECK(!strcmp(two.a, "1.702") && !strcmp(two.b, "7"), "floats: %s and %s", two.a, two.b);
+    two = moek_ep_two_of_(i, moek_bits_(1.702f), moek_bits_(1.702f) + 1);
+    CHECK(strcmp(two.a, two.b), "floats: %s and %s", two.a, two.b);
+    two = moek_ep_two_of_(1, (uint64_t)(int)-5, 7);
+    CHECK(!strcmp(two.a, "-5") && !strcmp(two.b, "7"), "numbers: %s and %s", two.a, two.b);
 }
 
 static void run(const char *name, void (*test)(void))

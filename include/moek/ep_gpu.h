@@ -376,10 +376,11 @@ static int moek_ep_stretches_(const moek_ep *ep)
     return (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
 }
 /* low_latency: of kernels with a block a received row, if the other ranks have about as many tokens as this one. */
-static int moek_ep_few_rows_(const moek_ep *ep, int tokens)
+static int moek_ep_few_rows_(const moek_ep *ep, long long tokens)
 {
-    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
-    return rows < most ? rows : most;
+    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_);
+    const long long rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
+    return rows < most ? (int)rows : most;
 }
 
 /* low_latency: may copies of received rows, and zeros where sums come, be the last to leave L2?  Where those of all
@@ -390,7 +391,7 @@ static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
     const size_t element = ep->config.combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
     const size_t copies = (size_t)ep->slots * moek_ep_message_of_(plan).x_bytes;
     const size_t zeros = (size_t)ep->layout.slots * (size_t)ep->hidden * element;
-    return (copies + zeros) * (size_t)(tokens * ep->config.handles * ep->sharing) <= (size_t)MOEK_EP_STAYS_;
+    return (copies + zeros) * (size_t)tokens * (size_t)(ep->config.handles * ep->sharing) <= (size_t)MOEK_EP_STAYS_;
 }
 
 static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_plan *plan, const moek_ep_message_ *m)
@@ -503,7 +504,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.ids = w.ids; a.token = few || ep->config.move ? NULL : w.token; a.weights = w.weights;
     a.out = (const uint16_t *)step->out;
     if (few) {
-        const int blocks = moek_ep_few_rows_(ep, step->tokens * moek_ep_stretches_(ep)) + 1;
+        const int blocks = moek_ep_few_rows_(ep, (long long)step->tokens * moek_ep_stretches_(ep)) + 1;
         status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->giveback, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         /* Not early: two blocks would come to each multiprocessor that down leaves first, to the others none. */

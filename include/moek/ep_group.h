@@ -134,6 +134,19 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
                   100 * moek_ep_reach_(ep), ep->config.ranks);
 }
 
+/* Does a size_t count the bytes of a window?  (That of 64 bits always does.) */
+static moek_status moek_ep_countable_(const moek_ep *ep, moek_text_ *why)
+{
+    const moek_ep_config *c = &ep->config;
+    const double row = (double)ep->row_bytes + ep->scale_bytes + 12.0 * ep->slots + 512;
+    const double back = (double)c->ranks * c->max_tokens * ep->slots * ep->hidden * 4;
+    const double bytes = c->handles * (row * c->ranks * c->max_tokens + back);
+    if (bytes > (double)((size_t)-1 / 4))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "a window would have up to %.0f bytes, more than an address has room for: set "
+                 "chunk_tokens", bytes);
+    return MOEK_OK;
+}
+
 /* Everything but the windows.  log: a line for each kind. */
 static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why, moek_text_ *log)
 {
@@ -145,7 +158,7 @@ static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, mo
     const int n = (int)(sizeof kinds / sizeof *kinds);
     int i, kind = MOEK_EP_AUTO;
     moek_status status = moek_ep_settle_(ep, config, why);
-    if (status != MOEK_OK) return status;
+    if (status != MOEK_OK || (status = moek_ep_countable_(ep, why)) != MOEK_OK) return status;
     for (i = 0; i < n; i++) {
         char reason[256];
         moek_text_ t = moek_text_in_(reason, sizeof reason);
@@ -202,8 +215,8 @@ static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_confi
         moek_say_(&t, "%slocal_experts %d (the group has %d here)", t.length ? ", " : "", c->local_experts,
                   ep->local_experts);
     if (!t.length && chunks > MOEK_EP_CHUNKS_ && chunks != ep->chunks)
-        moek_say_(&t, "max_tokens %d by chunk_tokens %d, %d chunks (the group was opened with %d; other numbers of them "
-                  "are up to %d)", c->max_tokens, c->chunk_tokens, chunks, ep->chunks, (int)MOEK_EP_CHUNKS_);
+        moek_say_(&t, "max_tokens %d by chunk_tokens %d, %d chunks (the group was opened with %d; other numbers are up "
+                  "to %d)", c->max_tokens, c->chunk_tokens, chunks, ep->chunks, (int)MOEK_EP_CHUNKS_);
     if (!t.length && ep->config.transport == MOEK_EP_GPU &&
         (c->backend ? c->backend == MOEK_BACKEND_CPU : !(c->exclude >> MOEK_BACKEND_CPU & 1)))
         moek_say_(&t, "rows of the CPU: the group is in GPU memory (exclude must hold 1u << MOEK_BACKEND_CPU, as "

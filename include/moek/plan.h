@@ -33,9 +33,9 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
                  c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
     if ((long long)c->max_tokens * (c->topk + c->shared_slots) > limit - 65536 ||
-        c->inter > limit / 2 - 128 || c->hidden > limit - 128)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots, inter %d or hidden %d overflows 31 bits; "
-                 "make it smaller",
+        c->inter > 1 << 24 || c->hidden > 1 << 24)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots overflows 31 bits, or inter %d or hidden %d is "
+                 "above 2^24; make it smaller",
                  c->max_tokens, c->topk + c->shared_slots, c->inter, c->hidden);
     return MOEK_OK;
 }

@@ -25,14 +25,6 @@ static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
     return c.used ? c.used : 256;
 }
 
-/* Ids are below this: logical ones if there are replicas, else physical. */
-static int moek_id_bound_(const moek_plan *plan)
-{
-    return plan->weights.replicas ? plan->config.experts + plan->config.shared_slots : plan->config.physical_experts;
-}
-
-static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
-
 /* What prepare/finalize refuses, with its sentence or one for want of that. */
 static moek_status moek_check_part_(const moek_plan *plan, const moek_args *args)
 {
@@ -41,6 +33,14 @@ static moek_status moek_check_part_(const moek_plan *plan, const moek_args *args
     if (status == MOEK_OK || (args->why && args->why_size && args->why[0])) return status;
     MOEK_REFUSE_(args, status, "prepare/finalize %s refuses the run: %s", pf->name, moek_status_text(status));
 }
+
+/* Ids are below this: logical ones if there are replicas, else physical. */
+static int moek_id_bound_(const moek_plan *plan)
+{
+    return plan->weights.replicas ? plan->config.experts + plan->config.shared_slots : plan->config.physical_experts;
+}
+
+static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
 
 /* Everything that can be refused is refused here, before anything is launched or written. */
 static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args, moek_stream stream)
