@@ -76,10 +76,10 @@
  * layer's fields, too, but for max_tokens and chunk_tokens: moek_plan_init names the one that it has otherwise.  A run
  * that one rank alone refuses (say, for a workspace that is too small) leaves the others waiting until their timeout;
  * what the group refuses (it has ended; a handle is in use, or not there) is refused before anything is written.
- * args.handle 0 and 1 are two operations
- * in flight, if the group has handles = 2: each has its own part of the window, its own flags, its own workspace.  They
- * need no common order but in alltoall, where all ranks must start them in the same order.  A second operation on a
- * handle before the first has ended is MOEK_E_ARGUMENT: so there is never a third in flight.
+ * args.handle 0 and 1 are two operations in flight, if the group has handles = 2: each has its own part of the window,
+ * its own flags, its own workspace.  They need no common order but in alltoall, where all ranks must start them in the
+ * same order.  A second operation on a handle before the first has ended is MOEK_E_ARGUMENT, of moek_begin already: so
+ * there is never a third in flight.
  *
  * TWO IN FLIGHT, with handles = 2: what one half of the tokens waits for on the wire passes while the other half's
  * experts run (dual-batch overlap).  Receiving is a hook: it may be called wherever the program has got to by then.

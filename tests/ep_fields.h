@@ -11,7 +11,7 @@
 enum { EP_FIELDS_RANKS = 3, EP_FIELDS_ODD = 2 };       /* ODD: the rank that was given something else */
 
 /* Layers that all ranks are given before the change. */
-enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_CHUNKS };
+enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART, EP_CHUNKS };
 
 /* X(name, layer, plan, change): plan: nor may a plan have it that is made when all have opened. */
 #define EP_EACH_FIELD(X) \
@@ -44,7 +44,7 @@ enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_CHUNK
     X("router_eps", EP_GROUPS, 1, c->router_eps = 1e-6f) \
     X("group_score", EP_GROUPS, 1, c->group_score = MOEK_GROUP_SCORE_MAX) \
     X("up_scales", EP_FP8, 0, c->up_scales = MOEK_UP_SCALES_APART) \
-    X("inter_offset", EP_FP8, 0, c->inter_offset = 64) \
+    X("inter_offset", EP_APART, 0, c->inter_offset = 64) \
     X("kind", EP_PLAIN, 0, g->kind = MOEK_EP_ALLGATHER) \
     X("kind", EP_PLAIN, 0, (g->kind = MOEK_EP_LOW_LATENCY, c->format = MOEK_BATCHED)) \
     X("combine", EP_PLAIN, 0, g->combine = MOEK_EP_EXACT) \
@@ -86,7 +86,8 @@ static inline void ep_fields_layer(int layer, moek_ep_config *g, moek_config *c)
     c->hidden = 128; c->inter = 48; c->experts = 12; c->topk = 3; c->quant = MOEK_BF16; c->act = MOEK_SILU;
     c->max_tokens = 6;
     if (layer == EP_OAI) c->act = MOEK_SWIGLUOAI;
-    if (layer == EP_FP8) c->quant = MOEK_FP8B128;
+    if (layer == EP_FP8 || layer == EP_APART) c->quant = MOEK_FP8B128;
+    if (layer == EP_APART) c->up_scales = MOEK_UP_SCALES_APART;
     if (layer == EP_SHARED) c->shared_slots = 2;
     if (layer == EP_TOP1) c->topk = 1;
     if (layer == EP_FEW) g->kind = MOEK_EP_LOW_LATENCY;

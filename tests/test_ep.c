@@ -42,7 +42,7 @@ typedef struct rank {
     moek_plan plan;
     moek_weights w;
     moek_args args[2];                                 /* by handle */
-    unsigned char *window, *workspace[2], *y;          /* behind a guard */
+    unsigned char *window, *workspace[2], *y, *x, *shared_y;           /* behind a guard; the last two with gaps */
     size_t window_size;
     int32_t *load;
     moek_status status;
@@ -55,6 +55,8 @@ typedef struct scene {
     moek_ep_config group;
     moek_config config;                                /* of the whole layer; max_tokens: of a rank */
     int options;                                       /* LAYER_* */
+    size_t gap;                                        /* elements between rows of x; twice and three times as many
+                                                          between those of y and shared_y */
     int tokens[RANKS], total;
     int copies;                                        /* physical experts: copies * EXPERTS + 1, if above 1 */
     int physical, logical[4 * EXPERTS];                /* expert of the whole layer, of each physical one */
@@ -214,6 +216,24 @@ static int opened(scene *s)
     return ok;
 }
 
+/* Rows with NaN between them, from rows that lie side by side. */
+static unsigned char *apart(const uint16_t *from, size_t rows, size_t hidden, size_t gap)
+{
+    uint16_t *to = (uint16_t *)(void *)guarded(2 * rows * (hidden + gap), 0xff);
+    size_t i;
+    for (i = 0; i < rows; i++) memcpy(to + i * (hidden + gap), from + i * hidden, 2 * hidden);
+    return (unsigned char *)to;
+}
+static size_t y_row(const scene *s) { return 2 * ((size_t)s->config.hidden + 2 * s->gap); }
+static void check_gaps(const scene *s, const rank *r)
+{
+    const size_t row = y_row(s);
+    size_t i, j, written = 0;
+    for (i = 0; i < (size_t)s->tokens[r->number]; i++)
+        for (j = 2 * (size_t)s->config.hidden; j < row; j++) written += r->y[i * row + j] != LAYER_POISON;
+    CHECK(!written, "%s: rank %d: %d bytes between rows of y", s->what, r->number, (int)written);
+}
+
 /* The plan and the tokens of a rank. */
 static int plan_rank(scene *s, rank *r)
 {
@@ -230,7 +250,11 @@ static int plan_rank(scene *s, rank *r)
     if (!CHECK(moek_plan_bind(&r->plan, &r->w) == MOEK_OK, "%s: rank %d: %s", s->what, r->number, r->plan.why))
         return 0;
     r->tokens = s->tokens[r->number];
-    r->y = guarded(2 * h * (size_t)r->tokens, LAYER_POISON);
+    r->y = guarded(y_row(s) * (size_t)r->tokens, LAYER_POISON);
+    if (s->gap) r->x = apart((const uint16_t *)l->args.x + h * (size_t)r->first, (size_t)r->tokens, h, s->gap);
+    if (s->gap && l->args.shared_y)
+        r->shared_y = apart((const uint16_t *)l->args.shared_y + h * (size_t)r->first, (size_t)r->tokens, h,
+                            3 * s->gap);
     for (i = 0; i < handles; i++) {
         moek_args *a = &r->args[i];
         memset(a, 0, sizeof *a);
@@ -246,6 +270,8 @@ static int plan_rank(scene *s, rank *r)
         if (l->args.is_padding) a->is_padding = l->args.is_padding + r->first;
         if (l->args.shared_y) a->shared_y = (const char *)l->args.shared_y + 2 * h * (size_t)r->first;
         a->y = r->y;
+        if (s->gap) { a->x = r->x; a->x_stride = h + s->gap; a->y_stride = h + 2 * s->gap; }
+        if (r->shared_y) { a->shared_y = r->shared_y; a->shared_y_stride = h + 3 * s->gap; }
         a->workspace_size = moek_workspace_size(&r->plan);
         r->workspace[i] = guarded(a->workspace_size, 0xff);
         a->workspace = r->workspace[i];
@@ -269,11 +295,12 @@ static void forget(scene *s)
     for (r = 0; r < s->group.ranks; r++) {
         rank *k = &s->rank[r];
         if (k->window) CHECK(intact(k->window, k->window_size), "%s: beside the window of rank %d", s->what, r);
-        if (k->y) CHECK(intact(k->y, 2 * (size_t)s->config.hidden * (size_t)k->tokens), "%s: beside y", s->what);
+        if (k->y) CHECK(intact(k->y, y_row(s) * (size_t)k->tokens), "%s: beside y", s->what);
+        if (k->y) check_gaps(s, k);
         for (i = 0; i < 2 && k->workspace[i]; i++)
             CHECK(intact(k->workspace[i], k->args[i].workspace_size), "%s: beside the workspace of rank %d", s->what,
                   r);
-        drop(k->window); drop(k->y); drop(k->workspace[0]); drop(k->workspace[1]);
+        drop(k->window); drop(k->y); drop(k->x); drop(k->shared_y); drop(k->workspace[0]); drop(k->workspace[1]);
         free(k->load);
         free_weights(&k->w);
     }
@@ -300,9 +327,10 @@ static uint16_t *all_y(const scene *s)
 {
     const size_t row = 2 * (size_t)s->config.hidden;
     char *y = (char *)malloc(row * (size_t)s->total + 1);
-    int r;
+    int r, t;
     for (r = 0; r < s->group.ranks; r++)
-        if (s->tokens[r]) memcpy(y + row * (size_t)s->rank[r].first, s->rank[r].y, row * (size_t)s->tokens[r]);
+        for (t = 0; t < s->tokens[r]; t++)
+            memcpy(y + row * (size_t)(s->rank[r].first + t), s->rank[r].y + y_row(s) * (size_t)t, row);
     return (uint16_t *)y;
 }
 static int late(const scene *s) { return s->config.quant == MOEK_FP8T && !s->whole.w.x_scale; }
@@ -411,7 +439,7 @@ static void checked(scene *s, moek_status (*drive)(rank *))
     y = all_y(s);
     for (r = 0; r < s->group.ranks; r++) {
         memset(s->rank[r].workspace[0], 0x7b, s->rank[r].args[0].workspace_size);
-        memset(s->rank[r].y, LAYER_POISON, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r]);
+        memset(s->rank[r].y, LAYER_POISON, y_row(s) * (size_t)s->tokens[r]);
     }
     if (ran(s, drive)) {
         again = all_y(s);
@@ -536,6 +564,7 @@ static scene *turn_of(int kind, int combine, int format, int turn)
     if (rng_below(4) == 0) s->options |= LAYER_LOGITS, s->config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
     if (rng_below(4) == 0) { s->config.topk = 1; s->config.router_weight_on_input = 1; say(s, "weight on the input"); }
     give_tokens(s, tokens == NOBODY_HAS_ANY && turn ? UNEVEN : tokens);
+    if ((turn + format + combine) % 2) { s->gap = 8 * (size_t)(1 + rng_below(4)); say(s, "rows apart"); }
     return s;
 }
 static void turn_once(int kind, int combine, int format, int turn)
@@ -593,8 +622,9 @@ static void test_chunks(void)
         scene *s = scene_new(kind, MOEK_EP_EXACT, 4, MOEK_BF16);
         s->config.chunk_tokens = 2;
         s->group.max_tokens = 2;
+        s->gap = 8;
         give_tokens(s, UNEVEN);
-        say(s, "chunks of 2");
+        say(s, "chunks of 2, rows apart");
         whole_of(s);
         checked(s, run_rank);
         forget(s);

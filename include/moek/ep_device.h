@@ -143,13 +143,13 @@ MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 enum { MOEK_EP_THREADS_ = 256, MOEK_EP_EACH_ = 3 };
 enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
 
-/* Of a row: columns; 16 bytes of x on the wire; scales.  Kernels of one hidden size have those of e4m3 with a scale for
- * 128 columns as constants. */
-typedef struct moek_ep_sizes_ { int hidden, words, groups; } moek_ep_sizes_;
-MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden)
+/* Of a row: elements of two bytes, whatever x is, from one that is sent to the next; 16 bytes of x on the wire; scales.
+ * Kernels of one hidden size have the latter two, of e4m3 with a scale for 128 columns, as constants. */
+typedef struct moek_ep_sizes_ { int x_stride, words, groups; } moek_ep_sizes_;
+MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
 {
     moek_ep_sizes_ s;
-    s.hidden = hidden; s.words = hidden / 16; s.groups = (hidden + 127) / 128;
+    s.x_stride = x_stride; s.words = hidden / 16; s.groups = (hidden + 127) / 128;
     return s;
 }
 
@@ -447,7 +447,7 @@ enum { MOEK_EP_DEPTH_ = 4 };
 MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                           moek_words_ *v, int me, int team)
 {
-    const char *const from = a->x + (size_t)token * size.words * 16;
+    const char *const from = a->x + (size_t)token * size.x_stride * 2;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
@@ -488,7 +488,7 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ 
 MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                             moek_words_ *v, int me, int team)
 {
-    const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * size.hidden;
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * size.x_stride;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
@@ -1147,7 +1147,7 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden,
         if (!(r.mine >> k & 1)) continue;
         #pragma unroll 4
         for (w = w0; w < hidden / 8; w += step) {
-            const moek_words_ v = from < 0 ? moek_ep_lost_words_(a->dtype)
+            const moek_words_ v = from < 0 ? (few ? moek_ep_lost_words_(a->dtype) : moek_zero_words_())
                                 : moek_load_words_(a->out + (size_t)from * hidden + 8 * (size_t)w);
             moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, v, few);
         }
@@ -1262,6 +1262,7 @@ typedef struct moek_ep_collect_ {
     const float *weights;             /* EXACT; NULL: ones                                                            */
     const uint16_t *addend;           /* or NULL                                                                      */
     uint16_t *y;
+    int addend_stride, y_stride;      /* elements from a row to the next                                              */
     int straight;                     /* the kernel ahead is giveback.  Else it may be yours: of x, if y is x, or of
                                          shared_y; then y waits for it                                                */
     const int32_t *back;              /* as send left it, or NULL                                                     */
@@ -1316,18 +1317,16 @@ MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_
     return __any_sync(0xffffffff, ended);
 }
 
-MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int hidden, int token, int column, float sum[8],
-                                    int dtype)
+MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int column, float sum[8], int dtype)
 {
-    const size_t at = (size_t)token * hidden + column;
     float x[8];
     int j;
     if (a->addend) {
-        moek_from_t8_(x, moek_load_words_(a->addend + at), dtype);
+        moek_from_t8_(x, moek_load_words_(a->addend + (size_t)token * a->addend_stride + column), dtype);
         #pragma unroll
         for (j = 0; j < 8; j++) sum[j] += x[j];
     }
-    moek_store_words_(a->y + at, moek_to_t8_(sum, dtype));
+    moek_store_words_(a->y + (size_t)token * a->y_stride + column, moek_to_t8_(sum, dtype));
 }
 
 /* Eight columns of a token.  few: of rows that say themselves when they are there; f32: of floats.  Both are constants.
@@ -1383,7 +1382,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
     }
     if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_COMBINE, s.from);
     if (few && !a->straight) moek_grid_wait_();
-    if (column < hidden && !ended) moek_ep_gpu_put_y_(a, hidden, token, column, sum, dtype);
+    if (column < hidden && !ended) moek_ep_gpu_put_y_(a, token, column, sum, dtype);
     return ended;
 }
 
@@ -1437,7 +1436,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         while ((w = ring.w) - lane < words) {
             float sum[8];
             moek_ep_gpu_add_next_(&ring, adds, words, sum, dtype);
-            if (w < words) moek_ep_gpu_put_y_(a, a->hidden, t, 8 * w, sum, dtype);
+            if (w < words) moek_ep_gpu_put_y_(a, t, 8 * w, sum, dtype);
         }
     }
     moek_grid_wait_();
@@ -1473,7 +1472,7 @@ MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
  * format to choose, and a size alone gains them less than 1 %.) */
 #define MOEK_EP_BAKED_(h) \
     MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
-    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h), MOEK_DTYPE_BF16); } \
+    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h, a.size.x_stride), MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_giveback_h##h##_k_(const moek_ep_giveback_ a) \
     { moek_ep_gpu_giveback_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_collect_h##h##_k_(const moek_ep_collect_ a) \

@@ -394,10 +394,10 @@ static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
     return (copies + zeros) * (size_t)tokens * (size_t)(ep->config.handles * ep->sharing) <= (size_t)MOEK_EP_STAYS_;
 }
 
-static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_plan *plan, const moek_ep_message_ *m)
+static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_ep_message_ *m)
 {
     moek_ep_sizes_ s;
-    s.hidden = plan->config.hidden; s.words = (int)(m->x_bytes / 16); s.groups = (int)m->groups;
+    s.x_stride = (int)(m->x_row / 2); s.words = (int)(m->x_bytes / 16); s.groups = (int)m->groups;
     return s;
 }
 
@@ -421,7 +421,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.tokens = tokens;
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
-    a.size = moek_ep_sizes_sent_(plan, &m);
+    if (fused) m.x_row = 2 * moek_x_stride_(&step->args, &plan->config);
+    a.size = moek_ep_sizes_sent_(&m);
     a.dtype = plan->config.dtype; a.ue8m0 = m.ue8m0;
     a.ids = step->ids;
     a.weights = weighted ? NULL : step->topk_weights;
@@ -467,7 +468,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.stays = moek_ep_stays_(ep, plan, step->tokens);
     a.shares = moek_ep_shares_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
-    a.size = moek_ep_sizes_sent_(plan, &m); a.ue8m0 = m.ue8m0;
+    a.size = moek_ep_sizes_sent_(&m); a.ue8m0 = m.ue8m0;
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.ids = w.ids; a.token = w.token; a.weights = w.weights;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
@@ -533,7 +534,9 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.ids = step->ids;
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = (const uint16_t *)step->args.shared_y;
+    a.addend_stride = (int)moek_shared_y_stride_(&step->args, &step->plan->config);
     a.y = (uint16_t *)step->args.y;
+    a.y_stride = (int)moek_y_stride_(&step->args, &step->plan->config);
     a.straight = step->straight;
     a.back = moek_ep_shares_(ep) ? w.back : NULL;
     a.stays = moek_ep_stays_(ep, step->plan, step->tokens);

@@ -172,6 +172,7 @@ static int moek_ep_sends_t_(const moek_plan *plan)
 typedef struct moek_ep_message_ {
     size_t x_bytes, scale_bytes, groups;               /* groups: scales of a row                                     */
     int ue8m0;
+    size_t x_row;                                      /* from a row at the sender to the next                        */
     const char *x;
     const float *scale;
 } moek_ep_message_;
@@ -184,6 +185,7 @@ static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
     m.groups = moek_ep_sends_t_(plan) || c->quant == MOEK_FP8T ? 0 : moek_scales_(c->quant, 1, (size_t)c->hidden);
     m.ue8m0 = c->ue8m0;
     m.scale_bytes = moek_ep_scale_bytes_(m.groups, m.ue8m0);
+    m.x_row = m.x_bytes;
     m.x = NULL;
     m.scale = NULL;
     return m;
@@ -231,15 +233,19 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
 {
     const moek_plan *plan = step->plan;
     const int hidden = plan->config.hidden, dtype = plan->config.dtype, weighted = plan->config.router_weight_on_input;
+    const size_t x_stride = moek_x_stride_(&step->args, &plan->config);
     moek_ep_work_ w;
     moek_quant_args a;
     int t, j;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     *m = moek_ep_message_of_(plan);
     m->x = (const char *)step->args.x;
+    m->x_row = 2 * x_stride;
     if (!step->tokens) return MOEK_OK;
     a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)hidden, w.sent);
+    a.x_stride = (int)x_stride;
     a.row_weight = weighted ? step->topk_weights : NULL;
+    if (weighted || !moek_ep_sends_t_(plan)) m->x_row = m->x_bytes;
     if (moek_ep_sends_t_(plan)) {
         const uint16_t *x = (const uint16_t *)step->args.x;
         if (weighted) m->x = (const char *)w.weighted;
@@ -251,7 +257,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
             const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
             for (j = 0; j < hidden; j++) {
                 const size_t i = (size_t)t * (size_t)hidden + (size_t)j;
-                w.weighted[i] = moek_to_t_(moek_from_t_(x[i], dtype) * weight, dtype);
+                w.weighted[i] = moek_to_t_(moek_from_t_(x[(size_t)t * x_stride + (size_t)j], dtype) * weight, dtype);
             }
         }
         return MOEK_OK;
@@ -289,7 +295,7 @@ static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moe
         ids[k] = moek_ep_local_id_(ep, step->ids[slot + (size_t)k], p);
         weights[k] = step->plan->config.router_weight_on_input ? 1 : step->topk_weights[slot + (size_t)k];
     }
-    memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_bytes, m->x_bytes);
+    memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_row, m->x_bytes);
     if (m->groups)
         moek_ep_put_scales_(m, moek_ep_field_(ep, p, handle, l->scale, row), m->scale + (size_t)t * m->groups);
 }
@@ -602,9 +608,11 @@ static void moek_ep_add_up_(const moek_ep *ep, const moek_step *step, int t)
 {
     enum { STRETCH = 512 };
     const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32, hidden = ep->hidden, dtype = ep->dtype;
-    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), at = (size_t)t * (size_t)hidden;
-    const uint16_t *addend = step->args.shared_y ? (const uint16_t *)step->args.shared_y + at : NULL;
-    uint16_t *y = (uint16_t *)step->args.y + at;
+    const moek_config *c = &step->plan->config;
+    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), row = (size_t)t;
+    const uint16_t *addend = step->args.shared_y
+                           ? (const uint16_t *)step->args.shared_y + row * moek_shared_y_stride_(&step->args, c) : NULL;
+    uint16_t *y = (uint16_t *)step->args.y + row * moek_y_stride_(&step->args, c);
     int rows[MOEK_EP_MAX_RANKS], i, j0, j;
     const int n = moek_ep_returned_(ep, step->ids + (size_t)t * (size_t)ep->slots, rows);
     for (j0 = 0; j0 < hidden; j0 += STRETCH) {
@@ -649,8 +657,8 @@ static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, mo
     a.rows = moek_ep_partial_(ep, ep->config.rank, step->args.handle, 0, 0);
     a.ids = moek_ep_kept_(ep, step);
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
-    a.addend = step->args.shared_y;
-    a.y = step->args.y;
+    a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
+    a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     return plan->combine->launch(&a, stream);
 }
 

@@ -125,6 +125,7 @@ typedef struct moek_quant_args {
                                        what is written                                                               */
     int few;                        /* > 0: at most so many blocks, of more threads, if it is not fp8c, nor fp8t without
                                        static_scale: others are to run beside them                                   */
+    int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -212,6 +213,7 @@ typedef struct moek_combine_args {
     int early;                      /* see above                                                                      */
     int discard;                    /* 1: rows are read for the last time, each but once: what lies in L2 need not go
                                        to memory, and they may hold anything then                                    */
+    int rows_stride, addend_stride, y_stride;
 } moek_combine_args;
 
 /* repack: weights as `tiled` wants them (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of k of

@@ -4,6 +4,20 @@
 #ifndef MOEK_PARTS_H
 #define MOEK_PARTS_H
 
+/* Elements from a row of a run's x, y and shared_y to the next. */
+static size_t moek_x_stride_(const moek_args *a, const moek_config *c)
+{
+    return a->x_stride ? a->x_stride : (size_t)c->hidden;
+}
+static size_t moek_y_stride_(const moek_args *a, const moek_config *c)
+{
+    return a->y_stride ? a->y_stride : (size_t)c->hidden;
+}
+static size_t moek_shared_y_stride_(const moek_args *a, const moek_config *c)
+{
+    return a->shared_y_stride ? a->shared_y_stride : (size_t)c->hidden;
+}
+
 typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
 
 static void *moek_take_(moek_carver_ *c, size_t bytes)

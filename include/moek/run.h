@@ -111,7 +111,7 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
 static void moek_slice_(const moek_plan *plan, const moek_args *args, int first, int tokens, moek_step *step)
 {
     const moek_config *c = &plan->config;
-    const size_t row = 2 * (size_t)first * (size_t)c->hidden, slot = (size_t)first * (size_t)plan->slots;
+    const size_t row = 2 * (size_t)first, slot = (size_t)first * (size_t)plan->slots;
     int32_t *ids;
     float *weights;
     memset(step, 0, sizeof *step);
@@ -121,9 +121,9 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
     step->tokens = step->args.tokens = tokens;
     moek_layout_(plan, (char *)args->workspace, step);
     if (!tokens) return;
-    step->args.x = (const char *)args->x + row;
-    step->args.y = (char *)args->y + row;
-    if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row;
+    step->args.x = (const char *)args->x + row * moek_x_stride_(args, c);
+    step->args.y = (char *)args->y + row * moek_y_stride_(args, c);
+    if (args->shared_y) step->args.shared_y = (const char *)args->shared_y + row * moek_shared_y_stride_(args, c);
     if (args->router_logits)
         step->args.router_logits = (const char *)args->router_logits +
                                    (size_t)first * (size_t)c->experts * moek_logit_bytes_(c->logits_dtype);
