@@ -522,6 +522,10 @@ typedef struct moek_prepare_finalize {
                                          different numbers of tokens meet                                             */
     int max_rows;                     /* STANDARD: the most rows prepare delivers; 0: max_tokens_per_rank (or the tokens
                                          of a chunk) times num_dispatchers                                            */
+    /* NULL, or refuses what can be refused before anything is launched or written, with a sentence in args->why (which
+     * may be NULL): asked by moek_run, by moek_begin and, since a part may have changed meanwhile, by moek_route ahead
+     * of what it does.  It writes nothing else and waits for nothing.                                                */
+    moek_status (*check)(const struct moek_prepare_finalize *self, const moek_plan *plan, const moek_args *args);
 } moek_prepare_finalize;
 
 /* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                */

@@ -70,11 +70,16 @@
  * by at most 2^-8 (bf16; 2^-11 in fp16) of the sum of the partial sums' sizes; REDUCED_F32 by the order of f32 sums.
  *
  * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ
- * (0 tokens are fine; a rank without tokens still calls moek_run).  A run that one rank alone refuses (say, for a
- * workspace that is too small) leaves the others waiting until their timeout.  args.handle 0 and 1 are two operations
- * in flight, if the group has handles = 2: each has its own part of the window, its own flags, its own workspace.  They
- * need no common order but in alltoall, where all ranks must start them in the same order.  A second operation on a
- * handle before the first has ended is MOEK_E_ARGUMENT: so there is never a third in flight.
+ * (0 tokens are fine; a rank without tokens still calls moek_run).  Opening compares what the group was given and the
+ * layer, field by field, with defaults filled in (moek/ep_hello.h has the list): where two ranks differ, all get
+ * MOEK_E_MISMATCH with the name of the field and both values.  A plan that is made later, by each rank alone, has the
+ * layer's fields, too, but for max_tokens and chunk_tokens: moek_plan_init names the one that it has otherwise.  A run
+ * that one rank alone refuses (say, for a workspace that is too small) leaves the others waiting until their timeout;
+ * what the group refuses (it has ended; a handle is in use, or not there) is refused before anything is written.
+ * args.handle 0 and 1 are two operations in flight, if the group has handles = 2: each has its own part of the window,
+ * its own flags, its own workspace.  They need no common order but in alltoall, where all ranks must start them in the
+ * same order.  A second operation on a handle before the first has ended is MOEK_E_ARGUMENT, of moek_begin already: so
+ * there is never a third in flight.
  *
  * TWO IN FLIGHT, with handles = 2: what one half of the tokens waits for on the wire passes while the other half's
  * experts run (dual-batch overlap).  Receiving is a hook: it may be called wherever the program has got to by then.
@@ -89,8 +94,8 @@
  * run returns it (MOEK_E_TIMEOUT on the rank that waited, MOEK_E_ABORTED on the others) with a sentence in args.why,
  * and moek_ep_poll says which rank, phase and operation it was.  What was half written is never taken for whole; y of
  * that chunk and later ones is then not written, or on GPUs in part.  MOEK_E_CAPACITY alone does not end the group: it
- * is the same on all ranks.  If a part of yours fails between send and receive, call moek_ep_abort: the others then
- * need not wait for their timeout.
+ * is the same on all ranks (the chunk has been routed by then, and counted in expert_load).  If a part of yours fails
+ * between send and receive, call moek_ep_abort: the others then need not wait for their timeout.
  *
  * ON GPUs a run returns when its kernels are enqueued; what goes wrong later is found by moek_ep_poll (which reads
  * config.report in host memory and calls nothing of CUDA) once the stream has been waited for, and by the next run.
@@ -157,8 +162,9 @@ typedef int (*moek_ep_move)(void *context, const moek_ep_piece *pieces, int coun
 /* Zero means "the default".  The same on all ranks, but for `rank` (and pointers).                                   */
 typedef struct moek_ep_config {
     int rank, ranks;                  /* required: 0 <= rank < ranks <= MOEK_EP_MAX_RANKS                             */
-    const moek_config *layer;         /* required: the layer, or of several with the same hidden, slots, format and
-                                         experts the one with most tokens.  Read here, not kept                       */
+    const moek_config *layer;         /* required: the layer, or of several that differ in nothing but max_tokens and
+                                         chunk_tokens (see mixed_layers) the one with most tokens.  Read here; no
+                                         pointer of it is kept                                                        */
     int kind;                         /* MOEK_EP_*; AUTO: chosen                                                      */
     int combine;                      /* MOEK_EP_REDUCED, _REDUCED_F32, _EXACT                                        */
     int placement;                    /* MOEK_EP_LINEAR, _ROUND_ROBIN                                                 */
@@ -175,6 +181,11 @@ typedef struct moek_ep_config {
                                          base[] of all others a second piece of its memory, as large: what goes out   */
     void *move_context;
     int move_gathers;                 /* 1: `move` takes pieces for every rank, too.  The same on all ranks           */
+    int mixed_layers;                 /* 1: plans on this group may differ from `layer`, and from each other, in what
+                                         the exchange does not rest on: inter, act, alpha, beta, limit, up_layout, how
+                                         logits are routed, scale, shared_weight, batch_invariant, up_scales and
+                                         inter_offset.  Ranks compare these for `layer` alone then: that any other layer
+                                         has the same on all ranks is the caller's to see to                          */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
@@ -210,6 +221,8 @@ typedef struct moek_ep {
     uint64_t mark;                    /* the device, as ranks know it of each other                                   */
     uint32_t owners;                  /* a number for the ranks of all experts                                        */
     int baked;                        /* low_latency on a GPU: hidden, if there are kernels of that size; else 0      */
+    moek_config layer;                /* as ranks compared it, defaults filled in: plans on the group have the same   */
+    int chunks;                       /* of a run of that layer                                                       */
 } moek_ep;
 
 /* What ended a group; or (on GPUs) which operation did not fit. */
@@ -275,6 +288,7 @@ const char *moek_ep_kind_name(int kind);                                        
 
 #ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
 #include "moek.h"
+#include "moek/ep_hello.h"
 #include "moek/ep_layout.h"
 #include "moek/ep_wire.h"
 #include "moek/ep_parts.h"

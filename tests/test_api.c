@@ -1195,6 +1195,14 @@ static void run_refused(const moek_plan *p, moek_args a, moek_status status, con
     } while (0)
 #define GIVEN(slot, id) a.router_logits = NULL; a.topk_ids = given; memset(given, 0, sizeof given); given[slot] = (id)
 
+/* A prepare/finalize that has something against the run. */
+static moek_status no_run(const moek_prepare_finalize *self, const moek_plan *plan, const moek_args *args)
+{
+    (void)plan;
+    if (self->context && args->why && args->why_size) snprintf(args->why, args->why_size, "not on a Sunday");
+    return MOEK_E_CAPACITY;
+}
+
 #define WIDE(id) \
     a.router_logits = NULL; a.topk_ids = NULL; a.topk_ids64 = wide; memset(wide, 0, sizeof wide); wide[3] = (id)
 
@@ -1203,8 +1211,15 @@ static void test_run_refused(void)
     moek_args none = good_args();
     int32_t given[TOKENS * TOPK], tokens[TOKENS];
     int64_t wide[TOKENS * TOPK];
+    moek_prepare_finalize silent = moek_local, wordy = moek_local;
     CHECK(moek_run(&fix.plan, &none, (moek_stream)&none) == MOEK_E_ARGUMENT, "a stream on the CPU");
     CHECK(moek_run(NULL, &none, NULL) == MOEK_E_ARGUMENT && moek_run(&fix.plan, NULL, NULL) == MOEK_E_ARGUMENT, "NULL");
+    silent.check = wordy.check = no_run;
+    silent.name = "silent";
+    wordy.context = &wordy;
+    RUN_REFUSED(p.prepare_finalize = &silent, E_CAPACITY, "prepare/finalize silent refuses the run: a rank would");
+    RUN_REFUSED(p.prepare_finalize = &wordy, E_CAPACITY, "not on a Sunday");
+    RUN_REFUSED(p.prepare_finalize = &wordy; a.tokens = 0, E_CAPACITY, "not on a Sunday");
     RUN_REFUSED(memset(&p, 0, sizeof p), E_ARGUMENT, "the plan is not initialized");
     RUN_REFUSED(p.bound = 0, E_UNBOUND, "call moek_plan_bind after moek_plan_init");
     RUN_REFUSED(a.tokens = -1, E_ARGUMENT, "args.tokens is -1");

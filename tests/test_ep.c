@@ -14,6 +14,8 @@
 #endif
 #include "moek_ep.h"
 #include "layer.h"
+#include "ep_fields.h"
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -40,7 +42,7 @@ typedef struct rank {
     moek_plan plan;
     moek_weights w;
     moek_args args[2];                                 /* by handle */
-    unsigned char *window, *workspace[2], *y;          /* behind a guard */
+    unsigned char *window, *workspace[2], *y, *x, *shared_y;           /* behind a guard; the last two with gaps */
     size_t window_size;
     int64_t *load;
     moek_status status;
@@ -53,6 +55,8 @@ typedef struct scene {
     moek_ep_config group;
     moek_config config;                                /* of the whole layer; max_tokens: of a rank */
     int options;                                       /* LAYER_* */
+    size_t gap;                                        /* elements between rows of x; twice and three times as many
+                                                          between those of y and shared_y */
     int tokens[RANKS], total;
     int copies;                                        /* physical experts: copies * EXPERTS + 1, if above 1 */
     int physical, logical[4 * EXPERTS];                /* expert of the whole layer, of each physical one */
@@ -212,6 +216,24 @@ static int opened(scene *s)
     return ok;
 }
 
+/* Rows with NaN between them, from rows that lie side by side. */
+static unsigned char *apart(const uint16_t *from, size_t rows, size_t hidden, size_t gap)
+{
+    uint16_t *to = (uint16_t *)(void *)guarded(2 * rows * (hidden + gap), 0xff);
+    size_t i;
+    for (i = 0; i < rows; i++) memcpy(to + i * (hidden + gap), from + i * hidden, 2 * hidden);
+    return (unsigned char *)to;
+}
+static size_t y_row(const scene *s) { return 2 * ((size_t)s->config.hidden + 2 * s->gap); }
+static void check_gaps(const scene *s, const rank *r)
+{
+    const size_t row = y_row(s);
+    size_t i, j, written = 0;
+    for (i = 0; i < (size_t)s->tokens[r->number]; i++)
+        for (j = 2 * (size_t)s->config.hidden; j < row; j++) written += r->y[i * row + j] != LAYER_POISON;
+    CHECK(!written, "%s: rank %d: %d bytes between rows of y", s->what, r->number, (int)written);
+}
+
 /* The plan and the tokens of a rank. */
 static int plan_rank(scene *s, rank *r)
 {
@@ -228,7 +250,11 @@ static int plan_rank(scene *s, rank *r)
     if (!CHECK(moek_plan_bind(&r->plan, &r->w) == MOEK_OK, "%s: rank %d: %s", s->what, r->number, r->plan.why))
         return 0;
     r->tokens = s->tokens[r->number];
-    r->y = guarded(2 * h * (size_t)r->tokens, LAYER_POISON);
+    r->y = guarded(y_row(s) * (size_t)r->tokens, LAYER_POISON);
+    if (s->gap) r->x = apart((const uint16_t *)l->args.x + h * (size_t)r->first, (size_t)r->tokens, h, s->gap);
+    if (s->gap && l->args.shared_y)
+        r->shared_y = apart((const uint16_t *)l->args.shared_y + h * (size_t)r->first, (size_t)r->tokens, h,
+                            3 * s->gap);
     for (i = 0; i < handles; i++) {
         moek_args *a = &r->args[i];
         memset(a, 0, sizeof *a);
@@ -244,6 +270,8 @@ static int plan_rank(scene *s, rank *r)
         if (l->args.is_padding) a->is_padding = l->args.is_padding + r->first;
         if (l->args.shared_y) a->shared_y = (const char *)l->args.shared_y + 2 * h * (size_t)r->first;
         a->y = r->y;
+        if (s->gap) { a->x = r->x; a->x_stride = h + s->gap; a->y_stride = h + 2 * s->gap; }
+        if (r->shared_y) { a->shared_y = r->shared_y; a->shared_y_stride = h + 3 * s->gap; }
         a->workspace_size = moek_workspace_size(&r->plan);
         r->workspace[i] = guarded(a->workspace_size, 0xff);
         a->workspace = r->workspace[i];
@@ -267,11 +295,12 @@ static void forget(scene *s)
     for (r = 0; r < s->group.ranks; r++) {
         rank *k = &s->rank[r];
         if (k->window) CHECK(intact(k->window, k->window_size), "%s: beside the window of rank %d", s->what, r);
-        if (k->y) CHECK(intact(k->y, 2 * (size_t)s->config.hidden * (size_t)k->tokens), "%s: beside y", s->what);
+        if (k->y) CHECK(intact(k->y, y_row(s) * (size_t)k->tokens), "%s: beside y", s->what);
+        if (k->y) check_gaps(s, k);
         for (i = 0; i < 2 && k->workspace[i]; i++)
             CHECK(intact(k->workspace[i], k->args[i].workspace_size), "%s: beside the workspace of rank %d", s->what,
                   r);
-        drop(k->window); drop(k->y); drop(k->workspace[0]); drop(k->workspace[1]);
+        drop(k->window); drop(k->y); drop(k->x); drop(k->shared_y); drop(k->workspace[0]); drop(k->workspace[1]);
         free(k->load);
         free_weights(&k->w);
     }
@@ -298,9 +327,10 @@ static uint16_t *all_y(const scene *s)
 {
     const size_t row = 2 * (size_t)s->config.hidden;
     char *y = (char *)malloc(row * (size_t)s->total + 1);
-    int r;
+    int r, t;
     for (r = 0; r < s->group.ranks; r++)
-        if (s->tokens[r]) memcpy(y + row * (size_t)s->rank[r].first, s->rank[r].y, row * (size_t)s->tokens[r]);
+        for (t = 0; t < s->tokens[r]; t++)
+            memcpy(y + row * (size_t)(s->rank[r].first + t), s->rank[r].y + y_row(s) * (size_t)t, row);
     return (uint16_t *)y;
 }
 static int late(const scene *s) { return s->config.quant == MOEK_FP8T && !s->whole.w.x_scale; }
@@ -410,7 +440,7 @@ static void checked(scene *s, moek_status (*drive)(rank *))
     y = all_y(s);
     for (r = 0; r < s->group.ranks; r++) {
         memset(s->rank[r].workspace[0], 0x7b, s->rank[r].args[0].workspace_size);
-        memset(s->rank[r].y, LAYER_POISON, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r]);
+        memset(s->rank[r].y, LAYER_POISON, y_row(s) * (size_t)s->tokens[r]);
     }
     if (ran(s, drive)) {
         again = all_y(s);
@@ -535,6 +565,7 @@ static scene *turn_of(int kind, int combine, int format, int turn)
     if (rng_below(4) == 0) s->options |= LAYER_LOGITS, s->config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
     if (rng_below(4) == 0) { s->config.topk = 1; s->config.router_weight_on_input = 1; say(s, "weight on the input"); }
     give_tokens(s, tokens == NOBODY_HAS_ANY && turn ? UNEVEN : tokens);
+    if ((turn + format + combine) % 2) { s->gap = 8 * (size_t)(1 + rng_below(4)); say(s, "rows apart"); }
     return s;
 }
 static void turn_once(int kind, int combine, int format, int turn)
@@ -592,8 +623,9 @@ static void test_chunks(void)
         scene *s = scene_new(kind, MOEK_EP_EXACT, 4, MOEK_BF16);
         s->config.chunk_tokens = 2;
         s->group.max_tokens = 2;
+        s->gap = 8;
         give_tokens(s, UNEVEN);
-        say(s, "chunks of 2");
+        say(s, "chunks of 2, rows apart");
         whole_of(s);
         checked(s, run_rank);
         forget(s);
@@ -690,6 +722,45 @@ static void test_nonfinite(void)
     }
 }
 
+/* A slot that does not count is never multiplied: whatever its weight is, y has the same bits.  Such a slot has no
+ * expert or, low_latency, one that had no room for it. */
+static void test_slots_without(void)
+{
+    int kind, combine, how, i, n;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+        for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++)
+            for (how = 0; how < 6; how++) {
+                const int dropped = how == 2 || how == 3, on_input = how > 3;
+                const float bad = how % 2 ? INFINITY : NAN;
+                scene *s;
+                float *weights;
+                uint16_t *y, *again;
+                if (dropped && kind != MOEK_EP_LOW_LATENCY) continue;
+                s = scene_new(kind, combine, 4, how % 3 ? MOEK_FP16 : MOEK_FP8B128);
+                say(s, dropped ? "no room" : on_input ? "weights on the input" : "no expert");
+                if (on_input) { s->config.topk = 1; s->config.router_weight_on_input = 1; }
+                if (dropped) { s->config.max_rows_per_expert = 3; s->config.format = MOEK_BATCHED; }
+                whole_of(s);
+                give_ids(s, dropped ? HOT_EXPERT : SOME_MISSING);
+                n = s->total * s->config.topk;
+                weights = s->whole.args.topk_weights;
+                if (run_one_rank(s) && planned(s) && ran(s, run_rank)) {
+                    compare(s);
+                    y = all_y(s);
+                    for (i = 0; i < n; i++)            /* (of HOT_EXPERT's tokens the first three have room) */
+                        if (dropped ? i % TOPK == 0 && i >= 3 * TOPK : s->whole.args.topk_ids[i] < 0) weights[i] = bad;
+                    if (ran(s, run_rank)) {
+                        again = all_y(s);
+                        CHECK(!memcmp(y, again, 2 * (size_t)s->total * HIDDEN), "%s: the weight of a slot without an "
+                              "expert, %g, is seen", s->what, (double)bad);
+                        free(again);
+                    }
+                    free(y);
+                }
+                forget(s);
+            }
+}
+
 /* What moek_ep.h says of the ways to combine, entry by entry: REDUCED is off from exact sums by what rounds the partial
  * sums (which REDUCED_F32 leaves in the window) and y; REDUCED_F32 by the order of f32 sums, and y. */
 static uint16_t *combined(int kind, int combine, int dtype, double *partials)
@@ -755,8 +826,8 @@ static int third_refused(rank *r, const moek_step *under_way)
     moek_step third;
     char why[512];
     a.why = why; a.why_size = sizeof why;
-    return moek_begin(&r->plan, &a, &third) == MOEK_OK && moek_prepare_send(&third, NULL) == MOEK_E_ARGUMENT &&
-           strstr(why, "has not ended") && (a.handle = 2, moek_begin(&r->plan, &a, &third) == MOEK_E_ARGUMENT);
+    return moek_begin(&r->plan, &a, &third) == MOEK_E_ARGUMENT && strstr(why, "has not ended") &&
+           (a.handle = 2, moek_begin(&r->plan, &a, &third) == MOEK_E_ARGUMENT);
 }
 /* Halves of the tokens on two handles, their stages interleaved; odd ranks begin with the other handle where that is
  * allowed, and start the next operation on a handle while the other one is still under way. */
@@ -1133,6 +1204,152 @@ static void test_selection(void)
     }
 }
 
+/* What the exchange rests on: no layer of a group may differ in it. */
+static int plan_rests_on(const char *field)
+{
+    static const char *const all[] = {
+        "hidden", "experts", "topk", "shared_slots", "quant", "dtype", "ue8m0", "router_weight_on_input",
+        "physical_experts", "max_rows_per_expert", "chunks of a run (max_tokens by chunk_tokens)"
+    };
+    int i, is = 0;
+    for (i = 0; i < (int)(sizeof all / sizeof *all); i++) is |= !strcmp(field, all[i]);
+    return is;
+}
+/* A plan that is made later has the fields that ranks compared; with mixed_layers, those that the exchange rests on. */
+static void test_plan_field(int i, int mixed)
+{
+    const ep_field *const f = &ep_fields[i];
+    moek_ep_config g;
+    moek_config layer, c;
+    moek_plan plan;
+    moek_ep ep;
+    void *base[1];
+    size_t size;
+    char words[80];
+    memset(&g, 0, sizeof g);
+    g.ranks = 1; g.kind = MOEK_EP_ALLTOALL; g.transport = MOEK_EP_HOST; g.mixed_layers = mixed;
+    ep_fields_layer(f->layer, &g, &layer);
+    g.layer = &layer;
+    size = moek_ep_window_size(&g);
+    base[0] = memset(mem_alloc(0, size), 0, size);
+    if (CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "%s: %s", f->name, ep.why)) {
+        c = layer;
+        moek_ep_join(&ep, &c);
+        CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", f->name, plan.why);
+        ep_fields_change(i, &g, &c);
+        snprintf(words, sizeof words, "%s ", strcmp(f->name, "chunks of a run (max_tokens by chunk_tokens)")
+                                             ? f->name : "max_tokens 65 by chunk_tokens 1, 65 chunks");
+        if (mixed && !plan_rests_on(f->name))
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s, mixed layers: %s", f->name, plan.why);
+        else
+            CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, words) &&
+                  strstr(plan.why, "(the group was opened with "), "%s: %s", f->name, plan.why);
+    }
+    mem_free(0, base[0]);
+}
+static void test_plan_fields(void)
+{
+    int i;
+    for (i = 0; i < 2 * EP_FIELDS; i++) if (ep_fields[i / 2].plan) test_plan_field(i / 2, i % 2);
+}
+
+/* What means the same is no mismatch: a default that one rank says. */
+static void test_same(void)
+{
+    int i;
+    for (i = 0; i < 8; i++) {
+        static const int layers[8] = { EP_OAI, EP_PLAIN, EP_PLAIN, EP_GROUPS, EP_FP8, EP_FEW, EP_PLAIN, EP_PLAIN };
+        ep_fields_rank rank[EP_FIELDS_RANKS];
+        void *window[2 * EP_FIELDS_RANKS + 1];
+        int r;
+        memset(rank, 0, sizeof rank);
+        for (r = 0; r < EP_FIELDS_RANKS; r++) {
+            moek_ep_config *g = &rank[r].group;
+            moek_config *c = &rank[r].config;
+            g->rank = r; g->ranks = EP_FIELDS_RANKS; g->transport = MOEK_EP_HOST; g->timeout_ms = 5000;
+            ep_fields_layer(layers[i], g, c);
+            if (i == 4) c->ue8m0 = 1;
+            if (r != EP_FIELDS_ODD) continue;
+            if (i == 0) { c->limit = 7; c->alpha = 1.702f; c->beta = 1; c->up_layout = MOEK_UP_INTERLEAVED; }
+            if (i == 1) { c->scale = 1; c->dtype = MOEK_DTYPE_BF16; c->up_layout = MOEK_UP_HALVES; c->groups = 1; }
+            if (i == 2) { c->physical_experts = 12; c->chunk_tokens = 6; c->logits_dtype = MOEK_DTYPE_F32; }
+            if (i == 3) { c->router_eps = 1e-20f; c->group_score = MOEK_GROUP_SCORE_TOP2; }
+            if (i == 4) c->ue8m0 = 512;
+            if (i == 5) c->max_rows_per_expert = 18;
+            if (i == 6) { c->beta = -0.0f; c->exclude = MOEK_BACKENDS_GPU; c->batch_invariant = 0; }
+            if (i == 7) { g->max_rows = 18; g->handles = 1; g->max_tokens = 6; }
+        }
+        ep_fields_open_all(rank, window, 0);
+        for (r = 0; r < EP_FIELDS_RANKS; r++)
+            CHECK(rank[r].status == MOEK_OK, "the same, %d: rank %d: %s", i, r, rank[r].ep.why);
+        for (r = 0; r < 2 * EP_FIELDS_RANKS + 1; r++) mem_free(0, window[r]);
+    }
+}
+
+/* Configs that no plan has looked at, with some fields as large or small as they can be: sizes that are right or 0, and
+ * a sentence.  (To run with -fsanitize=undefined,address.) */
+static void spoil(moek_ep_config *g, moek_config *c)
+{
+    static const int extremes[] = { INT_MIN, INT_MIN + 1, -129, -1, 0, 1, 2, 3, 16, 32, 64, 127, 1024, 65535, 65536,
+                                    65537, 1 << 20, (1 << 24) - 8, 1 << 24, (1 << 24) + 1, 1 << 30, INT_MAX - 127,
+                                    INT_MAX - 1, INT_MAX };
+    static const float floats[] = { -1, 0, 1e-38f, 3.4e38f, INFINITY, NAN };
+    int *const ints[] = {
+        &c->hidden, &c->inter, &c->experts, &c->topk, &c->quant, &c->act, &c->max_tokens, &c->dtype, &c->up_layout,
+        &c->ue8m0, &c->router_weight_on_input, &c->routing, &c->groups, &c->topk_groups, &c->logits_dtype,
+        &c->shared_slots, &c->local_experts, &c->physical_experts, &c->max_replicas, &c->chunk_tokens, &c->format,
+        &c->max_rows_per_expert, &c->batch_invariant, &c->weight_layout, &c->group_score, &c->up_scales,
+        &c->inter_offset, &c->max_tokens, &c->hidden, &g->rank, &g->ranks, &g->kind, &g->combine, &g->placement,
+        &g->max_tokens, &g->max_rows, &g->handles, &g->timeout_ms, &g->max_tokens, &g->ranks
+    };
+    float *const of[] = { &c->alpha, &c->beta, &c->limit, &c->scale, &c->shared_weight, &c->router_eps };
+    int n;
+    for (n = 1 + rng_below(4); n; n--)
+        if (rng_below(6)) *ints[rng_below((int)(sizeof ints / sizeof *ints))] = extremes[rng_below(24)];
+        else *of[rng_below(6)] = floats[rng_below(6)];
+}
+static void test_extremes(void)
+{
+    int i, opened_ = 0, refused = 0;
+    for (i = 0; i < 40000; i++) {
+        moek_ep_config g;
+        moek_config c;
+        moek_plan plan;
+        moek_ep ep;
+        char text[4000];
+        void *base[1];
+        double least;
+        size_t size;
+        memset(&g, 0, sizeof g);
+        g.ranks = 1 + rng_below(8); g.kind = rng_below(4); g.combine = rng_below(3); g.transport = MOEK_EP_HOST;
+        ep_fields_layer(rng_below(EP_CHUNKS), &g, &c);
+        spoil(&g, &c);
+        g.layer = &c;
+        size = moek_ep_window_size(&g);
+        moek_ep_explain(&g, text, sizeof text);
+        CHECK((size > 0) == (strstr(text, "\nwindow ") != NULL), "%lu bytes, and explain says: %s", (unsigned long)size,
+              text);
+        refused += !size;
+        if (!size) continue;
+        least = g.max_tokens ? g.max_tokens : c.chunk_tokens && c.chunk_tokens < c.max_tokens ? c.chunk_tokens
+              : c.max_tokens;                          /* of a token: a row of T that comes back for it */
+        least *= 2.0 * c.hidden * (g.handles ? g.handles : 1);
+        CHECK((double)size >= least && size % 4096 == 0, "%lu bytes, at least %.0f: %s", (unsigned long)size, least,
+              text);
+        if (size > 1 << 22) continue;
+        g.ranks = 1; g.rank = 0;                       /* (a group of one: nobody has to come) */
+        if ((size = moek_ep_window_size(&g)) == 0 || size > 1 << 22) continue;
+        base[0] = memset(mem_alloc(0, size), 0, size);
+        if (CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "%s", ep.why)) {
+            moek_ep_join(&ep, &c);
+            opened_++;
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK || plan.why[0], "refused without a sentence");
+        }
+        mem_free(0, base[0]);
+    }
+    CHECK(opened_ > 1000 && refused > 1000, "%d configs open, %d do not", opened_, refused);
+}
+
 /* Ranks that were given different things: all of them learn it, at open. */
 static void mismatch(void (*change)(rank *), const char *words)
 {
@@ -1145,12 +1362,12 @@ static void mismatch(void (*change)(rank *), const char *words)
     each_rank(s, open_rank);
     for (r = 0; r < 3; r++) {
         const moek_status status = s->rank[r].status;
-        CHECK(status == MOEK_E_MISMATCH || status == MOEK_E_ABORTED, "%s: rank %d: %s: %s", s->what, r,
-              moek_status_name(status), s->rank[r].ep.why);
+        CHECK(status == MOEK_E_MISMATCH, "%s: rank %d: %s: %s", s->what, r, moek_status_name(status),
+              s->rank[r].ep.why);
         CHECK(moek_run(&s->rank[r].plan, &s->rank[r].args[0], NULL) == MOEK_E_ARGUMENT, "%s: runs", s->what);
         said += strstr(s->rank[r].ep.why, words) != NULL;
     }
-    CHECK(said >= 1, "%s: nobody says it: %s / %s / %s", s->what, s->rank[0].ep.why, s->rank[1].ep.why,
+    CHECK(said == 3, "%s: not all say it: %s / %s / %s", s->what, s->rank[0].ep.why, s->rank[1].ep.why,
           s->rank[2].ep.why);
     forget(s);
 }
@@ -1217,7 +1434,7 @@ static void test_refused(void)
     CHECK(moek_plan_init(&plan, &c) != MOEK_OK && strstr(plan.why, words), "%s: %s", #change, plan.why)
     NO_PLAN((c.backend = 0, c.exclude = 0), "the group is in host memory");
     NO_PLAN(c.hidden = 256, "hidden 256 (the group was opened with 128)");
-    NO_PLAN(c.topk = 2, "topk + shared_slots 2");
+    NO_PLAN(c.topk = 2, "topk 2 (the group was opened with 3)");
     NO_PLAN(c.quant = MOEK_FP16, "dtype");
     NO_PLAN(c.local_experts = 3, "local_experts 3");
     NO_PLAN(c.max_tokens = 100, "low_latency takes 6 tokens a rank, config.max_tokens is 100: set chunk_tokens");
@@ -1236,6 +1453,71 @@ static void test_refused(void)
     CHECK(run_rank(k) == MOEK_E_ARGUMENT && strstr(k->why, "(prepare_receive comes next)"), "a second one: %s", k->why);
     CHECK(moek_ep_poll(&k->ep, NULL) == MOEK_OK && moek_ep_poll(NULL, NULL) == MOEK_E_ARGUMENT, "poll");
     forget(s);
+}
+
+/* A run that a group refuses has written nothing, of a caller's arrays or of the workspace: nor has a step that was
+ * begun before. */
+enum { NO_HANDLE, UNDER_WAY, ABORTED, CLOSED, OTHER_DEVICE, REFUSALS };
+static moek_status send_only(rank *r)
+{
+    moek_step step;
+    moek_status status = moek_begin(&r->plan, &r->args[0], &step);
+    if (status == MOEK_OK) status = moek_route(&step, NULL);
+    return status == MOEK_OK ? moek_prepare_send(&step, NULL) : status;
+}
+static void refuses(scene *s, int how)
+{
+    static const moek_status statuses[] = { MOEK_E_ARGUMENT, MOEK_E_ARGUMENT, MOEK_E_ABORTED, MOEK_E_ARGUMENT,
+                                            MOEK_E_ARGUMENT };
+    static const char *const words[] = { "opened with handles = 1", "(prepare_receive comes next)",
+                                         "moek_ep_abort was called", "the group is not open",
+                                         "the group was opened on 3" };
+    rank *r = &s->rank[0];
+    const size_t slots = (size_t)(r->tokens * TOPK), y = 2 * HIDDEN * (size_t)r->tokens;
+    const size_t n[] = { 4 * slots, 4 * slots, y, r->args[0].workspace_size, 4 * EXPERTS };
+    unsigned char *const ids = guarded(n[0], LAYER_POISON), *const weights = guarded(n[1], LAYER_POISON);
+    unsigned char *const at[] = { ids, weights, r->y, r->workspace[0], (unsigned char *)r->load };
+    unsigned char *before[5];
+    moek_args a = r->args[0];
+    moek_step begun, step;
+    int i, k, written = 0;
+    a.topk_ids = (int32_t *)(void *)ids; a.topk_weights = (float *)(void *)weights;
+    CHECK(moek_begin(&r->plan, &a, &begun) == MOEK_OK, "%s: %s", s->what, r->why);
+    if (how == NO_HANDLE) a.handle = begun.args.handle = 1;
+    if (how == UNDER_WAY) ran(s, send_only);
+    if (how == ABORTED) moek_ep_abort(&r->ep);
+    if (how == CLOSED) r->ep.open = 0;
+    if (how == OTHER_DEVICE) r->ep.device = 3;
+    for (i = 0; i < 5; i++) before[i] = (unsigned char *)memcpy(malloc(n[i]), at[i], n[i]);
+    for (i = 0; i < 4; i++) {
+        moek_status status;
+        snprintf(r->why, sizeof r->why, "nothing");
+        status = i == 0 ? moek_run(&r->plan, &a, NULL) : i == 1 ? moek_begin(&r->plan, &a, &step)
+               : i == 2 ? moek_route(&begun, NULL) : (a.tokens = 0, moek_run(&r->plan, &a, NULL));
+        CHECK(status == statuses[how] && strstr(r->why, words[how]), "%s, %d: %s: %s", s->what,
+              i, moek_status_name(status), r->why);
+        for (k = 0; k < 5; k++) written |= memcmp(before[k], at[k], n[k]) != 0;
+    }
+    CHECK(!written, "%s: something was written", s->what);
+    if (how == CLOSED) r->ep.open = 1;
+    if (how == OTHER_DEVICE) r->ep.device = -1;
+    for (i = 0; i < 5; i++) free(before[i]);
+    drop(ids); drop(weights);
+}
+static void test_refused_first(void)
+{
+    static const char *const names[] = { "handle 1 of 1", "one under way", "aborted", "closed", "another device" };
+    int kind, how;
+    for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+        for (how = 0; how < REFUSALS; how++) {
+            scene *s = scene_new(kind, MOEK_EP_REDUCED, 2, MOEK_BF16);
+            s->options = LAYER_LOGITS;
+            s->config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
+            say(s, names[how]);
+            whole_of(s);
+            if (planned(s)) refuses(s, how);
+            forget(s);
+        }
 }
 
 /* ue8m0: a byte a scale on the wire, four to a word; and the group's layers all have it, or none. */
@@ -1340,6 +1622,7 @@ int main(int argc, char **argv)
     RUN(test_shared_slots);
     RUN(test_odd_sizes);
     RUN(test_nonfinite);
+    RUN(test_slots_without);
     RUN(test_bounds);
     RUN(test_two_in_flight);
     RUN(test_one_thread);
@@ -1348,7 +1631,11 @@ int main(int argc, char **argv)
     RUN(test_dead_rank);
     if (!quick) RUN(test_processes);                   /* (ThreadSanitizer does not like fork) */
     RUN(test_absent);
+    RUN(test_plan_fields);
+    RUN(test_same);
+    RUN(test_extremes);
     RUN(test_refused);
+    RUN(test_refused_first);
     RUN(test_packed_scales);
     RUN(test_own_experts);
     return check_end();

@@ -24,6 +24,7 @@
 #endif
 #include "moek_ep.h"
 #include "layer.h"
+#include "ep_fields.h"
 #include "processes.h"
 #include <pthread.h>
 #include <sched.h>
@@ -77,6 +78,8 @@ typedef struct scene {
     void *host_base[RANKS], *gpu_base[RANKS];
     uint16_t *y;                                       /* of the twins, once they have run */
     uint16_t *shared;                                  /* shared_y of all tokens, or NULL */
+    size_t gap;                                        /* elements between rows of x; twice and three times as many
+                                                          between those of y and shared_y */
     int bare;                                          /* experts do not run: their weights are of one, whose ever */
     int mapped;                                        /* replicas, and what follows */
     int32_t owner[PHYSICAL], logical[PHYSICAL], replicas[3 * EXPERTS], replica_count[EXPERTS];
@@ -402,6 +405,21 @@ static int opened(scene *s, side *sides)
     return ok;
 }
 
+/* A gift of rows with NaN between them, from rows that lie side by side. */
+static const void *gift_apart(side *k, const void *from, size_t rows, size_t hidden, size_t gap)
+{
+    const size_t row = 2 * (hidden + gap);
+    char *const to = (char *)malloc(rows * row + 1);
+    const void *p;
+    size_t i;
+    memset(to, 0xff, rows * row);
+    for (i = 0; i < rows; i++) memcpy(to + i * row, (const char *)from + 2 * hidden * i, 2 * hidden);
+    p = gift(k, to, rows * row);
+    free(to);
+    return p;
+}
+static size_t y_row(const scene *s) { return 2 * ((size_t)s->config.hidden + 2 * s->gap); }
+
 static int planned(scene *s, side *k, int first)
 {
     const layer *l = &s->whole;
@@ -416,12 +434,13 @@ static int planned(scene *s, side *k, int first)
     if (!CHECK(moek_plan_bind(&k->plan, &k->w) == MOEK_OK, "%s: %s", s->what, k->plan.why)) return 0;
     memset(a, 0, sizeof *a);
     a->tokens = n;
-    a->x = gift(k, (const char *)l->args.x + 2 * h * (size_t)first, 2 * h * (size_t)n);
+    a->x = gift_apart(k, (const char *)l->args.x + 2 * h * (size_t)first, (size_t)n, h, s->gap);
     a->topk_ids = (int32_t *)(size_t)gift(k, l->args.topk_ids + (size_t)first * slots, 4 * slots * (size_t)n);
     a->topk_weights = (float *)(size_t)gift(k, l->args.topk_weights + (size_t)first * slots, 4 * slots * (size_t)n);
     if (l->args.shared_y)
-        a->shared_y = gift(k, (const char *)l->args.shared_y + 2 * h * (size_t)first, 2 * h * (size_t)n);
-    a->y = guarded(k, 2 * h * (size_t)n, LAYER_POISON);
+        a->shared_y = gift_apart(k, (const char *)l->args.shared_y + 2 * h * (size_t)first, (size_t)n, h, 3 * s->gap);
+    a->y = guarded(k, y_row(s) * (size_t)n, LAYER_POISON);
+    if (s->gap) { a->x_stride = h + s->gap; a->y_stride = h + 2 * s->gap; a->shared_y_stride = h + 3 * s->gap; }
     a->workspace_size = moek_workspace_size(&k->plan);
     a->workspace = guarded(k, a->workspace_size, 0xff);
     a->why = k->why; a->why_size = sizeof k->why;
@@ -461,12 +480,14 @@ static void hand_out(scene *s)
     const size_t row = 2 * (size_t)s->config.hidden, slots = 4 * (size_t)s->config.topk;
     size_t first = 0, n;
     int r, g;
+    size_t t;
     for (r = 0; r < s->group.ranks; r++, first += n) {
         n = (size_t)s->tokens[r];
         for (g = 0; g < 2; g++) {
             const moek_args *a = g ? &s->gpu[r].args : &s->host[r].args;
             on(g ? &s->gpu[r] : &s->host[r]);
-            mem_put(g, (void *)(size_t)a->x, (const char *)l->x + first * row, n * row);
+            for (t = 0; t < n; t++)
+                mem_put(g, (char *)(size_t)a->x + t * (row + 2 * s->gap), (const char *)l->x + (first + t) * row, row);
             mem_put(g, a->topk_ids, (const char *)l->topk_ids + first * slots, n * slots);
             mem_put(g, a->topk_weights, (const char *)l->topk_weights + first * slots, n * slots);
         }
@@ -499,7 +520,7 @@ static void forget(scene *s)
             side *k = g ? &s->gpu[r] : &s->host[r];
             drop(k, k->window, k->window_size, s->what);
             drop(k, k->out, k->window_size, s->what);
-            drop(k, (unsigned char *)k->args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], s->what);
+            drop(k, (unsigned char *)k->args.y, y_row(s) * (size_t)s->tokens[r], s->what);
             drop(k, (unsigned char *)k->args.workspace, k->args.workspace_size, s->what);
             for (i = 0; i < k->gifts; i++) { on(k); mem_free(k->gpu, k->given[i]); }
             if (k->report) cudaFreeHost(k->report);
@@ -675,20 +696,25 @@ static void give_out(scene *s, int r)
 static uint16_t *y_of(scene *s, const side *sides)
 {
     const size_t row = 2 * (size_t)s->config.hidden;
-    char *y = (char *)malloc(row * (size_t)s->total + 1);
-    size_t at = 0;
-    int r;
+    char *y = (char *)malloc(row * (size_t)s->total + 1), *some = (char *)malloc(y_row(s) * MOST + 1);
+    size_t at = 0, i, written = 0;
+    int r, t;
     for (r = 0; r < s->group.ranks; r++) {
-        get(&sides[r], y + at, sides[r].args.y, row * (size_t)s->tokens[r]);
-        at += row * (size_t)s->tokens[r];
+        get(&sides[r], some, sides[r].args.y, y_row(s) * (size_t)s->tokens[r]);
+        for (t = 0; t < s->tokens[r]; t++, at += row) {
+            memcpy(y + at, some + y_row(s) * (size_t)t, row);
+            for (i = row; i < y_row(s); i++) written += (unsigned char)some[y_row(s) * (size_t)t + i] != LAYER_POISON;
+        }
     }
+    CHECK(!written, "%s: %d bytes between rows of y", s->what, (int)written);
+    free(some);
     return (uint16_t *)y;
 }
 static void poison_y(scene *s)
 {
     int r;
     for (r = 0; r < s->group.ranks; r++)
-        refill(&s->gpu[r], s->gpu[r].args.y, 2 * (size_t)s->config.hidden * (size_t)s->tokens[r], LAYER_POISON);
+        refill(&s->gpu[r], s->gpu[r].args.y, y_row(s) * (size_t)s->tokens[r], LAYER_POISON);
     sync_devices(s);
 }
 static int gpu_arch = 80;                              /* of the rows that GPUs here take: 90 on Hopper */
@@ -794,6 +820,7 @@ static void exchange(int peers, int combine, int ranks, int quant, int pattern, 
     s->bare = 1;
     s->config.hidden = hidden;
     s->config.ue8m0 = quant == MOEK_FP8B128 && pattern % 2;
+    s->gap = (pattern + combine) % 2 ? 8 * (size_t)(1 + combine + pattern) : 0;
     s->group.placement = pattern % 2;
     s->options = quant == MOEK_FP8T && pattern % 2 ? LAYER_STATIC : 0;
     if (quant != MOEK_BF16 && quant != MOEK_FP16 && pattern % 3 == 1) s->config.dtype = MOEK_DTYPE_FP16;
@@ -808,6 +835,130 @@ static void exchange(int peers, int combine, int ranks, int quant, int pattern, 
     }
     forget(s);
 }
+/* A slot that does not count is never multiplied: whatever its weight is, y has the same bits.  Such a slot has no
+ * expert or, low_latency, one that had no room for it. */
+static void without(int combine, int dropped, float bad)
+{
+    scene *s = scene_new(1, combine, 3, combine % 2 ? MOEK_FP16 : MOEK_FP8B128, dropped ? "no room" : "no expert");
+    int i, n;
+    s->bare = 1;
+    if (dropped) s->config.max_rows_per_expert = 3;
+    if (staged(s, dropped ? HOT_EXPERT : SOME_MISSING) && exchanged(s)) {
+        float *const weights = s->whole.args.topk_weights;
+        int32_t *const ids = s->whole.args.topk_ids;
+        n = s->total * TOPK;
+        for (i = 0; i < n; i++)                        /* (of HOT_EXPERT's tokens the first three have room) */
+            if (dropped ? i % TOPK == 0 && i >= 3 * TOPK : ids[i] < 0) weights[i] = bad;
+        hand_out(s);
+        if (prepared(s) && finalized(s)) {             /* (what experts gave is still there) */
+            sync_all(s);
+            same_y(s, "the weight of a slot without an expert");
+        }
+        alive(s);
+    }
+    forget(s);
+}
+static void test_slots_without(void)
+{
+    int combine, bad;
+    for (moved = 0; moved < 2; moved++)
+        for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+            for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++)
+                for (bad = 0; bad < 2; bad++) {
+                    without(combine, 0, bad ? INFINITY : NAN);
+                    if (kind == MOEK_EP_LOW_LATENCY) without(combine, 1, bad ? INFINITY : NAN);
+                }
+    kind = MOEK_EP_LOW_LATENCY;
+    moved = 0;
+}
+
+/* A run that a group refuses has written nothing, of a caller's arrays or of the workspace. */
+enum { NO_HANDLE, UNDER_WAY, ABORTED, CLOSED, REFUSALS };
+static void refused_first(int how)
+{
+    static const char *const names[] = { "handle 1 of 1", "one under way", "aborted", "closed" };
+    static const char *const words[] = { "opened with handles = 1", "has not ended", "moek_ep_abort was called",
+                                         "the group is not open" };
+    scene *s = scene_new(1, MOEK_EP_REDUCED, 2, MOEK_BF16, names[how]);
+    side *k = &s->gpu[0];
+    moek_step begun, step;
+    int i;
+    s->bare = 1;
+    map_experts(s);
+    if (staged(s, UNIFORM)) {
+        const size_t n = k->args.workspace_size, y = y_row(s) * (size_t)s->tokens[0];
+        char *const before = (char *)malloc(n), *const after = (char *)malloc(n);
+        int32_t load[2][PHYSICAL];
+        moek_args a = k->args;
+        on(k);
+        CHECK(moek_begin(&k->plan, &a, &begun) == MOEK_OK, "%s: %s", s->what, k->why);
+        if (how == NO_HANDLE) a.handle = begun.args.handle = 1;
+        if (how == UNDER_WAY)
+            CHECK(each(s, s->gpu, NULL) && each(s, s->gpu, moek_route) && each(s, s->gpu, moek_prepare_send), "sends");
+        if (how == ABORTED) moek_ep_abort(&k->ep);
+        if (how == CLOSED) k->ep.open = 0;
+        sync_all(s);
+        get(k, before, a.workspace, n);
+        get(k, load[0], k->w.expert_load, sizeof load[0]);
+        for (i = 0; i < 4; i++) {
+            moek_status status;
+            snprintf(k->why, sizeof k->why, "nothing");
+            status = i == 0 ? moek_run(&k->plan, &a, (moek_stream)k->stream) : i == 1 ? moek_begin(&k->plan, &a, &step)
+                   : i == 2 ? moek_route(&begun, (moek_stream)k->stream)
+                            : (a.tokens = 0, moek_run(&k->plan, &a, (moek_stream)k->stream));
+            CHECK(status == (how == ABORTED ? MOEK_E_ABORTED : MOEK_E_ARGUMENT) && strstr(k->why, words[how]),
+                  "%s, %d: %s: %s", s->what, i, moek_status_name(status), k->why);
+        }
+        sync_all(s);
+        get(k, after, a.workspace, n);
+        get(k, load[1], k->w.expert_load, sizeof load[1]);
+        CHECK(!memcmp(before, after, n) && !memcmp(load[0], load[1], sizeof load[0]), "%s: something was written",
+              s->what);
+        get(k, after, a.y, y);
+        for (i = 0; i < (int)y && (unsigned char)after[i] == LAYER_POISON; i++) { }
+        CHECK(i == (int)y, "%s: y was written", s->what);
+        k->ep.open = 1;
+        free(before); free(after);
+    }
+    forget(s);
+}
+static void test_refused_first(void)
+{
+    int how;
+    for (moved = 0; moved < 2; moved++)
+        for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+            for (how = 0; how < REFUSALS; how++) refused_first(how);
+    kind = MOEK_EP_LOW_LATENCY;
+    moved = 0;
+}
+
+/* What ranks compare when they open.  (Of rows that are moved the harness must know how many ranks there are; memory of
+ * a GPU is the host's only where it is emulated.) */
+static void test_fields(void)
+{
+    side context[EP_FIELDS_RANKS];
+    ep_fields_place place;
+    int i;
+    memset(context, 0, sizeof context);
+    memset(&place, 0, sizeof place);
+    place.gpu = 1;
+    mem_must(cudaHostAlloc((void **)&place.report, MOEK_EP_REPORT * EP_FIELDS_RANKS, cudaHostAllocPortable));
+    for (i = 0; i < EP_FIELDS_RANKS; i++) {
+        context[i].group.rank = i;
+        place.context[i] = &context[i];
+    }
+    for (i = 0; i < EP_EMULATED + !MEM_CUDA; i++) ep_fields_test(i, &place);
+    place.move = cross;
+    moved = 1;
+    crossing.ranks = EP_FIELDS_RANKS;
+    cross_in_threads(EP_FIELDS_RANKS);
+    for (i = 0; i < EP_FIELDS; i++)
+        if (i != EP_EMULATED && strcmp(ep_fields[i].name, "ranks")) ep_fields_test(i, &place);
+    cross_in_threads(0);
+    moved = 0;
+    mem_must(cudaFreeHost(place.report));
+}
+
 /* Replicas and counters, and owners by a table. */
 static void map_once(int combine, int ranks, int quant, int pattern)
 {
@@ -1896,6 +2047,9 @@ int main(int argc, char **argv)
     }
 #endif
     RUN(test_refused);
+    RUN(test_fields);
+    RUN(test_refused_first);
+    RUN(test_slots_without);
     RUN(test_exchange);
     RUN(test_maps);
     RUN(test_sizes);

@@ -400,7 +400,7 @@ static void test_refused(rank *k)
     char words[64];
     g.layer = &c;
     c.topk += odd;
-    refused(k, g, 0, MOEK_E_MISMATCH, "topk + shared_slots: rank 1 has 5, rank 0 has 4");
+    refused(k, g, 0, MOEK_E_MISMATCH, "topk: rank 1 has 5, rank 0 has 4");
     c.topk -= odd;
     c.max_tokens += odd;
     snprintf(words, sizeof words, "max_tokens: rank 1 has %d, rank 0 has %d", MOST + 1, (int)MOST);
@@ -540,6 +540,8 @@ static void closes_early(rank *k, int path)
         k->number, now_s() - start);
     SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK && now_s() - before_all > 0.29, "rank %d: close after %.2f s",
         k->number, now_s() - before_all);
+    SAY(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_E_ARGUMENT && strstr(k->why, "group is not open"),
+        "rank %d: runs when it has closed: %s", k->number, k->why);
     mem_get(1, y, k->args.y, n);
     SAY(!memcmp(y, s->one + HIDDEN * first, n), "rank %d: other bits", k->number);
     free(y);

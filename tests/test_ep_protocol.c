@@ -40,8 +40,7 @@ static void pause_a_while(void) { sched_yield(); perhaps_later(); }
 #define MOEK_EP_PAUSE() pause_a_while()
 #define MOEK_IMPLEMENTATION
 #include "moek_ep.h"
-#include "check.h"
-#include "mem.h"
+#include "ep_fields.h"
 
 enum { RANKS = 8, ROWS = 5, HIDDEN = 16, WORDS = HIDDEN / 2 };
 
@@ -362,6 +361,28 @@ static void test_errors(void)
     group_free(g);
 }
 
+/* Each field that ranks compare, and they compare no other: its name is in the test's list.  (Not there: the version,
+ * and the bytes of a window, which follow from the fields ahead of them.) */
+static void test_fields(void)
+{
+    ep_fields_place place;
+    moek_ep_two_ two;
+    int i, f, known;
+    memset(&place, 0, sizeof place);
+    for (i = 1; i < MOEK_EP_HELLO_ - 1; i++) {
+        for (known = f = 0; f < EP_FIELDS; f++) known |= !strcmp(ep_fields[f].name, moek_ep_compared_of_(i).name);
+        CHECK(known, "ranks compare %s, and no test gives one of them another", moek_ep_compared_of_(i).name);
+    }
+    for (f = 0; f < EP_EMULATED; f++) ep_fields_test(f, &place);
+    for (i = 0; strcmp(moek_ep_compared_of_(i).name, "limit"); i++) { }
+    two = moek_ep_two_of_(i, moek_bits_(1.702f), moek_bits_(7));
+    CHECK(!strcmp(two.a, "1.702") && !strcmp(two.b, "7"), "floats: %s and %s", two.a, two.b);
+    two = moek_ep_two_of_(i, moek_bits_(1.702f), moek_bits_(1.702f) + 1);
+    CHECK(strcmp(two.a, two.b), "floats: %s and %s", two.a, two.b);
+    two = moek_ep_two_of_(1, (uint64_t)(int)-5, 7);
+    CHECK(!strcmp(two.a, "-5") && !strcmp(two.b, "7"), "numbers: %s and %s", two.a, two.b);
+}
+
 static void run(const char *name, void (*test)(void))
 {
     const int failed = check_failed;
@@ -375,6 +396,7 @@ static void run(const char *name, void (*test)(void))
 #define RUN(test) run(#test, test)
 int main(void)
 {
+    RUN(test_fields);
     RUN(test_credits);
     RUN(test_errors);
     RUN(test_soak);

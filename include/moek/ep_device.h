@@ -143,13 +143,13 @@ MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 enum { MOEK_EP_THREADS_ = 256, MOEK_EP_EACH_ = 3 };
 enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
 
-/* Of a row: columns; 16 bytes of x on the wire; scales.  Kernels of one hidden size have those of e4m3 with a scale for
- * 128 columns as constants. */
-typedef struct moek_ep_sizes_ { int hidden, words, groups; } moek_ep_sizes_;
-MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden)
+/* Of a row: elements of two bytes, whatever x is, from one that is sent to the next; 16 bytes of x on the wire; scales.
+ * Kernels of one hidden size have the latter two, of e4m3 with a scale for 128 columns, as constants. */
+typedef struct moek_ep_sizes_ { int x_stride, words, groups; } moek_ep_sizes_;
+MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
 {
     moek_ep_sizes_ s;
-    s.hidden = hidden; s.words = hidden / 16; s.groups = (hidden + 127) / 128;
+    s.x_stride = x_stride; s.words = hidden / 16; s.groups = (hidden + 127) / 128;
     return s;
 }
 
@@ -447,7 +447,7 @@ enum { MOEK_EP_DEPTH_ = 4 };
 MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                           moek_words_ *v, int me, int team)
 {
-    const char *const from = a->x + (size_t)token * size.words * 16;
+    const char *const from = a->x + (size_t)token * size.x_stride * 2;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
@@ -488,7 +488,7 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ 
 MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                             moek_words_ *v, int me, int team)
 {
-    const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * size.hidden;
+    const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * size.x_stride;
     int d;
     #pragma unroll
     for (d = 0; d < MOEK_EP_DEPTH_; d++) {
@@ -1128,6 +1128,14 @@ MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek
     const int first = g->combine == MOEK_EP_EXACT || g->moved;
     return token * g->layout.slots + (first ? 0 : g->ranks <= g->slots ? g->rank : __ffs(r.mine) - 1);
 }
+/* A row that is lost: 16 bytes of it. */
+MOEK_DEVICE moek_words_ moek_ep_lost_words_(int dtype)
+{
+    const uint32_t w = moek_ep_lost_(dtype);
+    moek_words_ v;
+    v.w[0] = v.w[1] = v.w[2] = v.w[3] = w;
+    return v;
+}
 /* By a warp: this lane's words w0, w0 + step, ... before `words`, of 16 bytes of T.  EXACT: the rows as they are. */
 MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r,
                                          int w0, int step, int few)
@@ -1139,7 +1147,7 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden,
         if (!(r.mine >> k & 1)) continue;
         #pragma unroll 4
         for (w = w0; w < hidden / 8; w += step) {
-            const moek_words_ v = from < 0 ? moek_zero_words_()
+            const moek_words_ v = from < 0 ? (few ? moek_ep_lost_words_(a->dtype) : moek_zero_words_())
                                 : moek_load_words_(a->out + (size_t)from * hidden + 8 * (size_t)w);
             moek_ep_gpu_put_words_(put + k * bytes + 16 * (size_t)w, v, few);
         }
@@ -1254,6 +1262,7 @@ typedef struct moek_ep_collect_ {
     const float *weights;             /* EXACT; NULL: ones                                                            */
     const uint16_t *addend;           /* or NULL                                                                      */
     uint16_t *y;
+    int addend_stride, y_stride;      /* elements from a row to the next                                              */
     int straight;                     /* the kernel ahead is giveback.  Else it may be yours: of x, if y is x, or of
                                          shared_y; then y waits for it                                                */
     const int32_t *back;              /* as send left it, or NULL                                                     */
@@ -1308,24 +1317,22 @@ MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_
     return __any_sync(0xffffffff, ended);
 }
 
-MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int hidden, int token, int column, float sum[8],
-                                    int dtype)
+MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int column, float sum[8], int dtype)
 {
-    const size_t at = (size_t)token * hidden + column;
     float x[8];
     int j;
     if (a->addend) {
-        moek_from_t8_(x, moek_load_words_(a->addend + at), dtype);
+        moek_from_t8_(x, moek_load_words_(a->addend + (size_t)token * a->addend_stride + column), dtype);
         #pragma unroll
         for (j = 0; j < 8; j++) sum[j] += x[j];
     }
-    moek_store_words_(a->y + at, moek_to_t8_(sum, dtype));
+    moek_store_words_(a->y + (size_t)token * a->y_stride + column, moek_to_t8_(sum, dtype));
 }
 
 /* Eight columns of a token.  few: of rows that say themselves when they are there; f32: of floats.  Both are constants.
- * Not 0: the group has ended. */
+ * lost: words of a row that is passed over, or 0.  Not 0: the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int token, int column, moek_ep_sum_ s,
-                                     int few, int f32, int dtype)
+                                     int few, int f32, int dtype, uint32_t lost)
 {
     enum { LOADS = 4 };
     const moek_ep_gpu_ *const g = &a->g;
@@ -1364,6 +1371,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
             if (!at[d / words]) continue;
             if (few) moek_store_words_last_(at[d / words] + d % words * 16, moek_zero_words_(), a->stays);
             if (few) v[d] = moek_not_words_(v[d]);
+            if (lost && v[d].w[0] == lost) continue;
             if (!f32) moek_from_t8_(x, v[d], dtype);
             #pragma unroll
             for (j = 0; j < (f32 ? 4 : 8); j++) {
@@ -1374,7 +1382,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
     }
     if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_COMBINE, s.from);
     if (few && !a->straight) moek_grid_wait_();
-    if (column < hidden && !ended) moek_ep_gpu_put_y_(a, hidden, token, column, sum, dtype);
+    if (column < hidden && !ended) moek_ep_gpu_put_y_(a, token, column, sum, dtype);
     return ended;
 }
 
@@ -1386,7 +1394,7 @@ MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 }
 
 /* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
-MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype)
+MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype, uint32_t lost)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
     const int stretches = (hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
@@ -1398,7 +1406,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden,
         const int token = n / stretches;
         if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token, NULL);
         ended = __syncthreads_or(moek_ep_gpu_collect_(a, hidden, token, n % stretches * COLUMNS + 8 * me, s, 1,
-                                                     f32, dtype));
+                                                     f32, dtype, lost));
     }
     moek_grid_wait_();
 }
@@ -1417,7 +1425,8 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         ended = moek_ep_gpu_back_(a, t, s, operation);
         if (ended) break;
         if (!a->straight) moek_grid_wait_();
-        for (w = lane; f32 && w - lane < words; w += 32) moek_ep_gpu_collect_(a, a->hidden, t, 8 * w, s, 0, 1, dtype);
+        for (w = lane; f32 && w - lane < words; w += 32)
+            moek_ep_gpu_collect_(a, a->hidden, t, 8 * w, s, 0, 1, dtype, 0);
         if (f32) continue;
         adds.stride = 2 * (size_t)a->hidden;
         adds.base = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t * g->layout.slots,
@@ -1427,7 +1436,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         while ((w = ring.w) - lane < words) {
             float sum[8];
             moek_ep_gpu_add_next_(&ring, adds, words, sum, dtype);
-            if (w < words) moek_ep_gpu_put_y_(a, a->hidden, t, 8 * w, sum, dtype);
+            if (w < words) moek_ep_gpu_put_y_(a, t, 8 * w, sum, dtype);
         }
     }
     moek_grid_wait_();
@@ -1453,20 +1462,21 @@ MOEK_EP_FEW_K_ moek_ep_receive_k_(const moek_ep_receive_ a) { moek_ep_gpu_receiv
 MOEK_EP_FEW_K_ moek_ep_giveback_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 1); }
 MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
 {
-    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, a.hidden, 1, a.dtype);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16);
+    const uint32_t lost = a.g.combine == MOEK_EP_EXACT ? moek_ep_lost_(a.dtype) : 0;
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, a.hidden, 1, a.dtype, 0);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16, lost);
+    else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16, lost);
 }
 
 /* For one of the hidden sizes that are supported, and bf16: what sends fp8b128, and REDUCED.  (The others have no
  * format to choose, and a size alone gains them less than 1 %.) */
 #define MOEK_EP_BAKED_(h) \
     MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
-    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h), MOEK_DTYPE_BF16); } \
+    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h, a.size.x_stride), MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_giveback_h##h##_k_(const moek_ep_giveback_ a) \
     { moek_ep_gpu_giveback_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); } \
     MOEK_EP_FEW_K_ moek_ep_collect_h##h##_k_(const moek_ep_collect_ a) \
-    { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16); }
+    { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16, 0); }
 #define MOEK_EP_KERNELS_(h) \
     { h, moek_ep_send_codes_h##h##_k_, moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
 

@@ -334,10 +334,10 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
                  "ended", moek_ep_phase_name_(phase), handle);
 }
 
-static moek_status moek_ep_move_hello_(const moek_ep *ep, moek_stream stream)
+static moek_status moek_ep_move_hello_(const moek_ep *ep, int line, moek_stream stream)
 {
     moek_ep_part_of_ part;
-    part.at = ep->layout.hello; part.bytes = MOEK_EP_LINE_; part.every = 0;
+    part.at = moek_ep_hello_at_(ep, line, 0); part.bytes = MOEK_EP_LINE_; part.every = 0;
     return moek_ep_move_parts_(ep, &part, 1, stream);
 }
 /* Behind all marks, since bytes of a line may come in any order: a mark before the rest. */
@@ -376,10 +376,11 @@ static int moek_ep_stretches_(const moek_ep *ep)
     return (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
 }
 /* low_latency: of kernels with a block a received row, if the other ranks have about as many tokens as this one. */
-static int moek_ep_few_rows_(const moek_ep *ep, int tokens)
+static int moek_ep_few_rows_(const moek_ep *ep, long long tokens)
 {
-    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
-    return rows < most ? rows : most;
+    const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_);
+    const long long rows = ep->config.ranks * (tokens > 8 ? tokens : 8);
+    return rows < most ? (int)rows : most;
 }
 
 /* low_latency: may copies of received rows, and zeros where sums come, be the last to leave L2?  Where those of all
@@ -390,13 +391,13 @@ static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
     const size_t element = ep->config.combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
     const size_t copies = (size_t)ep->slots * moek_ep_message_of_(plan).x_bytes;
     const size_t zeros = (size_t)ep->layout.slots * (size_t)ep->hidden * element;
-    return (copies + zeros) * (size_t)(tokens * ep->config.handles * ep->sharing) <= (size_t)MOEK_EP_STAYS_;
+    return (copies + zeros) * (size_t)tokens * (size_t)(ep->config.handles * ep->sharing) <= (size_t)MOEK_EP_STAYS_;
 }
 
-static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_plan *plan, const moek_ep_message_ *m)
+static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_ep_message_ *m)
 {
     moek_ep_sizes_ s;
-    s.hidden = plan->config.hidden; s.words = (int)(m->x_bytes / 16); s.groups = (int)m->groups;
+    s.x_stride = (int)(m->x_row / 2); s.words = (int)(m->x_bytes / 16); s.groups = (int)m->groups;
     return s;
 }
 
@@ -420,7 +421,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
     a.tokens = tokens;
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
-    a.size = moek_ep_sizes_sent_(plan, &m);
+    if (fused) m.x_row = 2 * moek_x_stride_(&step->args, &plan->config);
+    a.size = moek_ep_sizes_sent_(&m);
     a.dtype = plan->config.dtype; a.ue8m0 = m.ue8m0;
     a.ids = step->ids;
     a.weights = weighted ? NULL : step->topk_weights;
@@ -466,7 +468,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.stays = moek_ep_stays_(ep, plan, step->tokens);
     a.shares = moek_ep_shares_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
-    a.size = moek_ep_sizes_sent_(plan, &m); a.ue8m0 = m.ue8m0;
+    a.size = moek_ep_sizes_sent_(&m); a.ue8m0 = m.ue8m0;
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.ids = w.ids; a.token = w.token; a.weights = w.weights;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
@@ -503,7 +505,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.ids = w.ids; a.token = few || ep->config.move ? NULL : w.token; a.weights = w.weights;
     a.out = (const uint16_t *)step->out;
     if (few) {
-        const int blocks = moek_ep_few_rows_(ep, step->tokens * moek_ep_stretches_(ep)) + 1;
+        const int blocks = moek_ep_few_rows_(ep, (long long)step->tokens * moek_ep_stretches_(ep)) + 1;
         status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->giveback, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         /* Not early: two blocks would come to each multiprocessor that down leaves first, to the others none. */
@@ -532,7 +534,9 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     a.ids = step->ids;
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = (const uint16_t *)step->args.shared_y;
+    a.addend_stride = (int)moek_shared_y_stride_(&step->args, &step->plan->config);
     a.y = (uint16_t *)step->args.y;
+    a.y_stride = (int)moek_y_stride_(&step->args, &step->plan->config);
     a.straight = step->straight;
     a.back = moek_ep_shares_(ep) ? w.back : NULL;
     a.stays = moek_ep_stays_(ep, step->plan, step->tokens);

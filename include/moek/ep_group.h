@@ -62,7 +62,8 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (!c->transport)
         c->transport = MOEK_HAVE_CUDA_ && moek_ep_allows_gpu_(&layer) && moek_device_query_().ordinal >= 0
                      ? MOEK_EP_GPU : MOEK_EP_HOST;
-    if ((status = moek_check_sizes_(&layer, why)) != MOEK_OK || (status = moek_check_kinds_(&layer, why)) != MOEK_OK)
+    if ((status = moek_check_sizes_(&layer, why)) != MOEK_OK || (status = moek_check_kinds_(&layer, why)) != MOEK_OK ||
+        (status = moek_check_act_(&layer, why)) != MOEK_OK || (status = moek_check_routing_(&layer, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(&layer);
     ep->hidden = layer.hidden; ep->slots = layer.topk + layer.shared_slots; ep->quant = layer.quant;
@@ -82,7 +83,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
         MOEK_NO_(why, MOEK_E_ARGUMENT, "%d tokens x %d ranks x %d slots overflow 31 bits: set chunk_tokens",
                  c->max_tokens, c->ranks, ep->slots);
     if (!c->max_rows || c->max_rows > c->max_tokens * c->ranks) c->max_rows = c->max_tokens * c->ranks;
-    if (c->move) c->max_rows = (c->max_rows + c->ranks - 1) / c->ranks * c->ranks;
+    if (c->move) c->max_rows = ((c->max_rows - 1) / c->ranks + 1) * c->ranks;
     ep->local_experts = moek_ep_count_(c, ep->physical_experts, c->rank);
     if (!ep->local_experts) ep->local_experts = 1;
     for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
@@ -90,8 +91,10 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     raw = !moek_is_fp8_(ep->quant) || ep->quant == MOEK_FP8T ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
     ep->row_bytes = ep->hidden * (raw ? 2 : 1);
-    ep->ue8m0 = layer.ue8m0;
+    ep->ue8m0 = layer.ue8m0 != 0;
     ep->scale_bytes = raw ? 0 : (int)moek_ep_scale_bytes_(moek_scales_(ep->quant, 1, (size_t)ep->hidden), ep->ue8m0);
+    ep->chunks = moek_ep_chunks_(&layer);
+    ep->layer = layer;
     return MOEK_OK;
 }
 
@@ -133,6 +136,19 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
                   100 * moek_ep_reach_(ep), ep->config.ranks);
 }
 
+/* Does a size_t count the bytes of a window?  (That of 64 bits always does.) */
+static moek_status moek_ep_countable_(const moek_ep *ep, moek_text_ *why)
+{
+    const moek_ep_config *c = &ep->config;
+    const double row = (double)ep->row_bytes + ep->scale_bytes + 12.0 * ep->slots + 512;
+    const double back = (double)c->ranks * c->max_tokens * ep->slots * ep->hidden * 4;
+    const double bytes = c->handles * (row * c->ranks * c->max_tokens + back);
+    if (bytes > (double)((size_t)-1 / 4))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "a window would have up to %.0f bytes, more than an address has room for: set "
+                 "chunk_tokens", bytes);
+    return MOEK_OK;
+}
+
 /* Everything but the windows.  log: a line for each kind. */
 static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why, moek_text_ *log)
 {
@@ -144,7 +160,7 @@ static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, mo
     const int n = (int)(sizeof kinds / sizeof *kinds);
     int i, kind = MOEK_EP_AUTO;
     moek_status status = moek_ep_settle_(ep, config, why);
-    if (status != MOEK_OK) return status;
+    if (status != MOEK_OK || (status = moek_ep_countable_(ep, why)) != MOEK_OK) return status;
     for (i = 0; i < n; i++) {
         char reason[256];
         moek_text_ t = moek_text_in_(reason, sizeof reason);
@@ -161,6 +177,7 @@ static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, mo
     if (!kind) return MOEK_E_BACKEND;
     moek_clear_(why);
     ep->config.kind = kind;
+    moek_ep_level_(ep, &ep->layer);
     if (ep->config.transport == MOEK_EP_GPU && kind == MOEK_EP_LOW_LATENCY && ep->dtype == MOEK_DTYPE_BF16 &&
         ep->hidden == moek_hidden_round_up(ep->hidden)) ep->baked = ep->hidden;
     moek_ep_lay_out_(ep);
@@ -182,17 +199,27 @@ static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_confi
 {
     const moek_ep *ep = (const moek_ep *)self->context;
     moek_text_ t = moek_text_in_(why, why_size);
-#define MOEK_SAME_(value, field, name) \
-    if ((value) != ep->field) moek_say_(&t, "%s" name " %d (the group was opened with %d)", t.length ? ", " : "", \
-                                        (int)(value), ep->field)
-    MOEK_SAME_(c->hidden, hidden, "hidden");
-    MOEK_SAME_(c->topk + c->shared_slots, slots, "topk + shared_slots");
-    MOEK_SAME_(c->quant, quant, "quant");
-    MOEK_SAME_(c->dtype, dtype, "dtype");
-    MOEK_SAME_(c->ue8m0, ue8m0, "ue8m0");
-    MOEK_SAME_(c->physical_experts, physical_experts, "physical_experts");
-    MOEK_SAME_(c->local_experts, local_experts, "local_experts");
-#undef MOEK_SAME_
+    uint64_t ours[MOEK_EP_LAYER_FIELDS_], asked[MOEK_EP_LAYER_FIELDS_];
+    moek_config level = *c;
+    const int chunks = moek_ep_chunks_(c);
+    int i;
+    moek_ep_level_(ep, &level);
+    moek_ep_layer_words_(&ep->layer, ours);
+    moek_ep_layer_words_(&level, asked);
+    for (i = 0; i < MOEK_EP_LAYER_FIELDS_; i++) {
+        moek_ep_two_ two;
+        if (asked[i] == ours[i] || (ep->config.mixed_layers && !moek_ep_compared_of_(MOEK_EP_FIRST_FIELDS_ + i).all))
+            continue;
+        two = moek_ep_two_of_(MOEK_EP_FIRST_FIELDS_ + i, asked[i], ours[i]);
+        moek_say_(&t, "%s%s %s (the group was opened with %s)", t.length ? ", " : "",
+                  moek_ep_compared_of_(MOEK_EP_FIRST_FIELDS_ + i).name, two.a, two.b);
+    }
+    if (c->local_experts != ep->local_experts)
+        moek_say_(&t, "%slocal_experts %d (the group has %d here)", t.length ? ", " : "", c->local_experts,
+                  ep->local_experts);
+    if (!t.length && chunks > MOEK_EP_CHUNKS_ && chunks != ep->chunks)
+        moek_say_(&t, "max_tokens %d by chunk_tokens %d, %d chunks (the group was opened with %d; other numbers are up "
+                  "to %d)", c->max_tokens, c->chunk_tokens, chunks, ep->chunks, (int)MOEK_EP_CHUNKS_);
     if (!t.length && ep->config.transport == MOEK_EP_GPU &&
         (c->backend ? c->backend == MOEK_BACKEND_CPU : !(c->exclude >> MOEK_BACKEND_CPU & 1)))
         moek_say_(&t, "rows of the CPU: the group is in GPU memory (exclude must hold 1u << MOEK_BACKEND_CPU, as "
@@ -234,6 +261,7 @@ static void moek_ep_part_(moek_ep *ep)
 #endif
     p->collective = 1;
     p->max_rows = ep->config.kind == MOEK_EP_ALLTOALL ? ep->config.max_rows : 0;
+    p->check = moek_ep_check_run_;
 }
 
 moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
@@ -249,88 +277,87 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-enum { MOEK_EP_WIRE_VERSION_ = 5 };                    /* of what ranks say to each other */
-/* What must be the same on all ranks: X(name, value). */
-#define MOEK_EACH_EP_HELLO_(X) \
-    X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("hidden", ep->hidden) \
-    X("topk + shared_slots", ep->slots) X("physical_experts", ep->physical_experts) X("quant", ep->quant) \
-    X("dtype, and 256 with ue8m0", ep->dtype | ep->ue8m0 << 8) \
-    X("kind, and 256 with move_gathers", c->kind | (c->move && c->move_gathers) << 8) \
-    X("combine", c->combine) X("max_tokens", c->max_tokens) X("max_rows", c->max_rows) X("handles", c->handles) \
-    X("bytes of a row and its scales", ep->row_bytes + ep->scale_bytes) \
-    X("the owners of experts (a number for all)", ep->owners) X("bytes of a window", ep->layout.size)
-
-#define MOEK_ONE_(name, value) +1
-enum { MOEK_EP_HELLO_ = 0 MOEK_EACH_EP_HELLO_(MOEK_ONE_) };
-#undef MOEK_ONE_
-typedef char moek_ep_hello_fits_a_line_[8 * (1 + MOEK_EP_HELLO_) <= MOEK_EP_LINE_ ? 1 : -1];
-
-static const char *moek_ep_hello_name_(int i)
+/* Compares line n of what rank p says. */
+static moek_status moek_ep_compare_(moek_ep *ep, int n, int p, const uint64_t *mine, moek_text_ *why)
 {
-    static const char *const names[] = {
-#define MOEK_NAME_(name, value) name,
-        MOEK_EACH_EP_HELLO_(MOEK_NAME_)
-#undef MOEK_NAME_
-    };
-    return names[i];
-}
-/* to: [MOEK_EP_HELLO_], written. */
-static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
-{
-    const moek_ep_config *c = &ep->config;
-    int i = 0;
-#define MOEK_VALUE_(name, value) to[i++] = (uint64_t)(value);
-    MOEK_EACH_EP_HELLO_(MOEK_VALUE_)
-#undef MOEK_VALUE_
-}
-
-static moek_status moek_ep_compare_(moek_ep *ep, int p, const uint64_t *mine, moek_text_ *why)
-{
-    uint64_t theirs[1 + MOEK_EP_HELLO_];             /* its mark, its configuration */
+    const int first = n * MOEK_EP_HELLO_WORDS_;
+    uint64_t theirs[1 + MOEK_EP_HELLO_WORDS_];       /* its mark, its configuration */
     int i;
-    if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_),
-                      sizeof theirs) != MOEK_OK)
+    if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, moek_ep_hello_at_(ep, n, p)), sizeof theirs) !=
+        MOEK_OK)
         MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
-    ep->sharing += theirs[0] == ep->mark;
-    for (i = 0; i < MOEK_EP_HELLO_; i++) {
-        if (theirs[i + 1] == mine[i]) continue;
+    ep->sharing += !n && theirs[0] == ep->mark;
+    for (i = first; i < MOEK_EP_HELLO_ && i < first + MOEK_EP_HELLO_WORDS_; i++) {
+        moek_ep_two_ two;
+        if (theirs[1 + i - first] == mine[i]) continue;
+        two = moek_ep_two_of_(i, theirs[1 + i - first], mine[i]);
         moek_ep_fail_(ep, MOEK_E_MISMATCH, MOEK_EP_OPENING, 0, p, 0);
-        MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, this rank, %d, has %lu", moek_ep_hello_name_(i), p,
-                 (unsigned long)theirs[i + 1], ep->config.rank, (unsigned long)mine[i]);
+        MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, this rank, %d, has %s", moek_ep_compared_of_(i).name, p,
+                 two.a, ep->config.rank, two.b);
     }
     return MOEK_OK;
 }
 
-/* stream: for what is moved; it may not come. */
-static moek_status moek_ep_greet_(moek_ep *ep, moek_stream stream, moek_text_ *why)
+/* Line n of each rank, compared when it comes (of what is moved, when all is there). */
+static moek_status moek_ep_hear_(moek_ep *ep, int n, const uint64_t *mine, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
-    uint64_t mine[MOEK_EP_HELLO_];
+    uint64_t there = 0, start = 0;
     moek_status status = MOEK_OK;
+    unsigned polls;
+    int i, missing = 0;
+    for (polls = 1; missing >= 0 && status == MOEK_OK; polls++) {
+        for (missing = -1, i = 0; i < c->ranks && status == MOEK_OK; i++) {
+            const int p = moek_ep_turn_(ep, i);
+            if (there >> p & 1) continue;
+            if (moek_ep_peek_(ep, moek_ep_word_(ep, c->rank, moek_ep_hello_at_(ep, n, p)))) {
+                there |= (uint64_t)1 << p;
+                if (!c->move) status = moek_ep_compare_(ep, n, p, mine, why);
+            } else if (missing < 0) missing = p;
+        }
+        if (missing >= 0 && status == MOEK_OK)
+            status = moek_ep_again_(ep, polls, &start, MOEK_EP_OPENING, 0, missing, 0);
+    }
+    return status;
+}
+
+/* Line n of all ranks.  If two of them differ in it, each rank differs from one of these: so all find it, in the same
+ * line.  mine: [lines][words].  stream: for what is moved; it may not come. */
+static moek_status moek_ep_greet_by_(moek_ep *ep, int n, const uint64_t *mine, moek_stream stream, moek_text_ *why)
+{
+    const moek_ep_config *c = &ep->config;
+    const uint64_t *const words = mine + n * MOEK_EP_HELLO_WORDS_;
+    moek_status status;
     int i;
-    moek_ep_hello_(ep, mine);
     for (i = 0; i < c->ranks; i++) {
         const int p = moek_ep_turn_(ep, i);
-        uint64_t *line = moek_ep_word_(ep, p, ep->layout.hello + (size_t)(c->move ? p : c->rank) * MOEK_EP_LINE_);
-        if (moek_ep_copy_(ep, line + 1, mine, sizeof mine) != MOEK_OK ||
+        uint64_t *line = moek_ep_word_(ep, p, moek_ep_hello_at_(ep, n, c->move ? p : c->rank));
+        if (moek_ep_copy_(ep, line + 1, words, sizeof *words * MOEK_EP_HELLO_WORDS_) != MOEK_OK ||
             moek_ep_poke_(ep, line, ep->mark) != MOEK_OK)
             MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
     }
     (void)stream;
 #if MOEK_HAVE_CUDA_
-    if (c->move && moek_ep_move_hello_(ep, stream) != MOEK_OK)
+    if (c->move && moek_ep_move_hello_(ep, n, stream) != MOEK_OK)
         MOEK_NO_(why, MOEK_E_CUDA, "config.move could not move a line to each rank");
 #endif
-    for (i = 0; i < c->ranks && status == MOEK_OK; i++) {
-        const int p = moek_ep_turn_(ep, i);
-        const uint64_t *line = moek_ep_word_(ep, c->rank, ep->layout.hello + (size_t)p * MOEK_EP_LINE_);
-        status = moek_ep_wait_(ep, line, 0, 1, MOEK_EP_OPENING, 0, p, 0);
-    }
+    status = moek_ep_hear_(ep, n, mine, why);
 #if MOEK_HAVE_CUDA_
     if (c->move && status == MOEK_OK) status = moek_ep_wait_for_hello_(ep, stream);
+    for (i = 0; c->move && i < c->ranks && status == MOEK_OK; i++)
+        status = moek_ep_compare_(ep, n, moek_ep_turn_(ep, i), mine, why);
 #endif
-    for (i = 0; i < c->ranks && status == MOEK_OK; i++)
-        status = moek_ep_compare_(ep, moek_ep_turn_(ep, i), mine, why);
+    return status;
+}
+static moek_status moek_ep_greet_(moek_ep *ep, moek_stream stream, moek_text_ *why)
+{
+    uint64_t mine[MOEK_EP_HELLO_LINES_ * MOEK_EP_HELLO_WORDS_];
+    moek_status status = MOEK_OK;
+    int n;
+    memset(mine, 0, sizeof mine);
+    moek_ep_hello_(ep, mine);
+    for (n = 0; n < MOEK_EP_HELLO_LINES_ && status == MOEK_OK; n++)
+        status = moek_ep_greet_by_(ep, n, mine, stream, why);
     if (status == MOEK_OK) status = moek_ep_ended_(ep);
     if (status != MOEK_OK && !why->length) moek_ep_say_(ep, why);
     return status;
@@ -388,6 +415,9 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
         MOEK_NO_(&why, MOEK_E_CUDA, "the window of this rank can not be written");
     ep->config.layer = NULL;
     ep->config.owner = NULL;
+    ep->layer.kernel = ep->layer.tuned = NULL;
+    ep->layer.prepare_finalize = NULL;
+    ep->layer.experts_impl = NULL;
     moek_ep_part_(ep);
 #if MOEK_HAVE_CUDA_
     if (config->move) stream = moek_ep_new_stream_();

@@ -2,7 +2,7 @@
  *
  * Every rank has one window of the same layout; base[p] is rank p's.  S handles, R ranks, K slots, T tokens of a rank:
  *
- *     hello    [R]           a line each: the configuration of rank p, when it opened            rank p writes
+ *     hello    [lines][R]    a line each: the configuration of rank p, when it opened            rank p writes
  *     abort_word             why another rank gave up                                            any rank, once
  *     latch                  what ended the group here                                           owner
  *     flags    [S][R][3 phases]  two lines each: running total of what rank p has sent here      rank p writes
@@ -18,7 +18,7 @@
  *     rows     [S]           received rows, below                                                rank of the token
  *     partial  [S][T][C][H]  what comes back for a token: slot c is rank c's sum if R <= K, else rank of the expert
  *                            the sum of the rank of the token's slot c, at its first such slot;
- *                            EXACT: the row of its slot c
+ *                            EXACT: the row of its slot c (or that there is none: moek_ep_lost_)
  *
  * A line is 128 bytes and has one writer.  A received row has fields, each an offset and a stride:
  *     low_latency  [R][T] messages  { token, ids [K], weights [K], order [K], x, scale }, one after the other: one copy
@@ -48,7 +48,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-enum { MOEK_EP_LINE_ = 128, MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
+enum { MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
 
 /* ---- the host's hands on a window -------------------------------------------------------------------------------- */
 
@@ -75,6 +75,11 @@ static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; 
 
 /* Of a row's scales on the wire: floats, or with ue8m0 a byte a group, four in a word. */
 static size_t moek_ep_scale_bytes_(size_t groups, int ue8m0) { return ue8m0 ? moek_ep_up_(groups, 4) : 4 * groups; }
+
+/* EXACT by low_latency: what comes back in the place of a row for which its expert had no room, two elements of it: NaN
+ * that signal.  No arithmetic gives those, so o never holds one, and who adds up passes over the slot, as on one rank:
+ * zeros would give NaN with a weight that is not finite. */
+MOEK_FN uint32_t moek_ep_lost_(int dtype) { return dtype == MOEK_DTYPE_FP16 ? 0x7d917d91u : 0x7f917f91u; }
 
 /* Flags and counts of a rank and handle, side by side: one move takes all. */
 enum { MOEK_EP_FLAGS_ = 2 * MOEK_EP_PHASES_ * MOEK_EP_LINE_ };
@@ -142,7 +147,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     size_t used = 0;
     memset(l, 0, sizeof *l);
     l->slots = c->combine == MOEK_EP_EXACT ? ep->slots : c->move ? 1 : ep->slots < c->ranks ? ep->slots : c->ranks;
-    l->hello = moek_ep_place_(&used, ranks * line, line);
+    l->hello = moek_ep_place_(&used, MOEK_EP_HELLO_LINES_ * ranks * line, line);
     l->abort_word = moek_ep_place_(&used, line, line);
     l->latch = moek_ep_place_(&used, line, line);
     l->counts_stride = MOEK_EP_FLAGS_ + moek_ep_up_(4 * (few ? (size_t)ep->physical_experts : ranks), line);
@@ -262,6 +267,12 @@ MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks
 {
     const size_t n = (size_t)(phase - MOEK_EP_COUNTS) * (size_t)handles + (size_t)handle;
     return l->local + 8 * n * (2 * (size_t)ranks + 1);
+}
+
+/* Line n of what rank `from` said when it opened. */
+static size_t moek_ep_hello_at_(const moek_ep *ep, int n, int from)
+{
+    return ep->layout.hello + ((size_t)n * (size_t)ep->config.ranks + (size_t)from) * MOEK_EP_LINE_;
 }
 
 /* counts of rank `from`; the mark of a row of dispatch (low_latency) or of partial (the others). */

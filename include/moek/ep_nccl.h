@@ -168,9 +168,11 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
             MOEK_NO_(why, MOEK_E_MISMATCH, "memory: rank %d brings %lu bytes, rank 0 %lu", p,
                      (unsigned long)all[p].memory, (unsigned long)all[0].memory);
         for (i = 0; i < MOEK_EP_HELLO_; i++)
-            if (all[p].config[i] != all[0].config[i])
-                MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %lu, rank 0 has %lu", moek_ep_hello_name_(i), p,
-                         (unsigned long)all[p].config[i], (unsigned long)all[0].config[i]);
+            if (all[p].config[i] != all[0].config[i]) {
+                const moek_ep_two_ two = moek_ep_two_of_(i, all[p].config[i], all[0].config[i]);
+                MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, rank 0 has %s", moek_ep_compared_of_(i).name, p,
+                         two.a, two.b);
+            }
         *one_host &= all[p].host == mine.host;
         if ((int)all[p].nccl < *nccl) *nccl = (int)all[p].nccl;
     }

@@ -46,33 +46,44 @@ static void moek_ep_say_(const moek_ep *ep, moek_text_ *t)
     moek_say_(t, ".  Open it again, on zeroed windows");
 }
 
-static moek_status moek_ep_tell_(const moek_ep *ep, const moek_step *step, moek_status status)
+static moek_status moek_ep_tell_(const moek_ep *ep, const moek_args *args, moek_status status)
 {
-    moek_text_ t = moek_text_in_(step->args.why, step->args.why_size);
+    moek_text_ t = moek_text_in_(args->why, args->why_size);
     moek_ep_say_(ep, &t);
     return status;
 }
 
 /* May this half of an operation begin? */
-static moek_status moek_ep_enter_(const moek_ep *ep, const moek_step *step, int stage)
+static moek_status moek_ep_may_(const moek_ep *ep, const moek_plan *plan, const moek_args *args, int stage)
 {
     static const char *const halves[] = { "prepare_send", "prepare_receive", "finalize_send", "finalize_receive" };
-    const int handle = step->args.handle;
-    const moek_status ended = moek_ep_ended_(ep);
-    if (ended != MOEK_OK) return moek_ep_tell_(ep, step, ended);
+    const int handle = args->handle;
+    moek_status ended;
+    if (!ep->open)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the group is not open: it was closed, or did not open again");
+    if ((ended = moek_ep_ended_(ep)) != MOEK_OK) return moek_ep_tell_(ep, args, ended);
     if (handle >= ep->config.handles)
-        MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "args.handle is %d; the group was opened with handles = %d", handle,
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.handle is %d; the group was opened with handles = %d", handle,
                      ep->config.handles);
-    if (step->plan->device != ep->device)
-        MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "the plan is for device %d, the group was opened on %d (-1: the "
-                     "CPU)", step->plan->device, ep->device);
+    if (plan->device != ep->device)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan is for device %d, the group was opened on %d (-1: the CPU)",
+                     plan->device, ep->device);
     if (ep->stage[handle] == stage) return MOEK_OK;
     if (stage == MOEK_EP_IDLE_)
-        MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "the operation before on handle %d has not ended (%s comes next): "
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the operation before on handle %d has not ended (%s comes next): "
                      "finish it, use another handle, or call moek_ep_abort if it failed", handle,
                      halves[ep->stage[handle]]);
-    MOEK_REFUSE_(&step->args, MOEK_E_ARGUMENT, "%s on handle %d, where %s comes next", halves[stage], handle,
+    MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "%s on handle %d, where %s comes next", halves[stage], handle,
                  halves[ep->stage[handle]]);
+}
+static moek_status moek_ep_enter_(const moek_ep *ep, const moek_step *step, int stage)
+{
+    return moek_ep_may_(ep, step->plan, &step->args, stage);
+}
+/* moek_prepare_finalize: check. */
+static moek_status moek_ep_check_run_(const moek_prepare_finalize *self, const moek_plan *plan, const moek_args *args)
+{
+    return moek_ep_may_((const moek_ep *)self->context, plan, args, MOEK_EP_IDLE_);
 }
 
 /* ---- workspace --------------------------------------------------------------------------------------------------- */
@@ -93,6 +104,8 @@ typedef struct moek_ep_work_ {
     float *scale;                     /* others, with ue8m0: [received rows][groups]: scales as the experts read them */
     uint64_t *to;                     /* alltoall on a GPU: [tokens]: bits of the ranks that a token goes to          */
     int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows of the tokens before       */
+    int32_t *kept;                    /* EXACT by low_latency, in host memory: [tokens][slots]: ids, but -1 where there
+                                         was no room                                                                  */
     int32_t *rows, *back;             /* alltoall where rows are moved: [ranks]: rows that go to each; [tokens][slots]:
                                          the row in which a slot goes out and comes back                              */
 } moek_ep_work_;
@@ -100,6 +113,10 @@ typedef struct moek_ep_work_ {
 enum { MOEK_EP_WARPS_ = 24 * 32 };                     /* the most warps that send on a GPU, of alltoall              */
 
 static int moek_ep_low_latency_(const moek_ep *ep) { return ep->config.kind == MOEK_EP_LOW_LATENCY; }
+static int moek_ep_may_lose_(const moek_ep *ep)
+{
+    return moek_ep_low_latency_(ep) && ep->config.combine == MOEK_EP_EXACT;
+}
 
 static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
 {
@@ -126,6 +143,7 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
                                             ? 4 * received * moek_scales_(c->quant, 1, hidden) : 0);
     w->to = (uint64_t *)moek_take_(&carver, gpu && packed ? 8 * chunk : 0);
     w->before = (int32_t *)moek_take_(&carver, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
+    w->kept = (int32_t *)moek_take_(&carver, !gpu && moek_ep_may_lose_(ep) ? 4 * chunk * (size_t)plan->slots : 0);
     w->rows = (int32_t *)moek_take_(&carver, shares ? 4 * ranks : 0);
     w->back = (int32_t *)moek_take_(&carver, shares ? 4 * chunk * (size_t)plan->slots : 0);
     return carver.used;
@@ -154,6 +172,7 @@ static int moek_ep_sends_t_(const moek_plan *plan)
 typedef struct moek_ep_message_ {
     size_t x_bytes, scale_bytes, groups;               /* groups: scales of a row                                     */
     int ue8m0;
+    size_t x_row;                                      /* from a row at the sender to the next                        */
     const char *x;
     const float *scale;
 } moek_ep_message_;
@@ -166,6 +185,7 @@ static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
     m.groups = moek_ep_sends_t_(plan) || c->quant == MOEK_FP8T ? 0 : moek_scales_(c->quant, 1, (size_t)c->hidden);
     m.ue8m0 = c->ue8m0;
     m.scale_bytes = moek_ep_scale_bytes_(m.groups, m.ue8m0);
+    m.x_row = m.x_bytes;
     m.x = NULL;
     m.scale = NULL;
     return m;
@@ -191,11 +211,13 @@ static void moek_ep_get_scales_(const moek_ep_message_ *m, float *to, const void
     for (i = 0; i < m->groups; i++) to[i] = moek_float_((uint32_t)((const uint8_t *)from)[i] << 23);
 }
 
-/* All ranks must agree on these: what rows are, and the chunks of a run. */
+/* All ranks must agree on these: what rows are, and the chunks of a run.  There are six bits for chunks: their number
+ * or, of more, the last one, which is for as many as ranks agreed on when they opened (moek_ep_supports_). */
+enum { MOEK_EP_CHUNKS_ = 62 };
 static int moek_ep_tag_(const moek_plan *plan)
 {
-    const int chunks = (plan->config.max_tokens - 1) / plan->chunk + 1;
-    return (moek_ep_sends_t_(plan) ? 1 : 2) | chunks % 64 << 2;
+    const int chunks = moek_ep_chunks_(&plan->config);
+    return (moek_ep_sends_t_(plan) ? 1 : 2) | (chunks > MOEK_EP_CHUNKS_ ? MOEK_EP_CHUNKS_ + 1 : chunks) << 2;
 }
 
 /* Fields of received rows: in arrays, rows of x lie as dense as the experts read them. */
@@ -211,15 +233,19 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
 {
     const moek_plan *plan = step->plan;
     const int hidden = plan->config.hidden, dtype = plan->config.dtype, weighted = plan->config.router_weight_on_input;
+    const size_t x_stride = moek_x_stride_(&step->args, &plan->config);
     moek_ep_work_ w;
     moek_quant_args a;
     int t, j;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     *m = moek_ep_message_of_(plan);
     m->x = (const char *)step->args.x;
+    m->x_row = 2 * x_stride;
     if (!step->tokens) return MOEK_OK;
     a = moek_quant_to_(plan, step->args.x, (size_t)step->tokens, (size_t)hidden, w.sent);
+    a.x_stride = (int)x_stride;
     a.row_weight = weighted ? step->topk_weights : NULL;
+    if (weighted || !moek_ep_sends_t_(plan)) m->x_row = m->x_bytes;
     if (moek_ep_sends_t_(plan)) {
         const uint16_t *x = (const uint16_t *)step->args.x;
         if (weighted) m->x = (const char *)w.weighted;
@@ -231,7 +257,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
             const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
             for (j = 0; j < hidden; j++) {
                 const size_t i = (size_t)t * (size_t)hidden + (size_t)j;
-                w.weighted[i] = moek_to_t_(moek_from_t_(x[i], dtype) * weight, dtype);
+                w.weighted[i] = moek_to_t_(moek_from_t_(x[(size_t)t * x_stride + (size_t)j], dtype) * weight, dtype);
             }
         }
         return MOEK_OK;
@@ -269,7 +295,7 @@ static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moe
         ids[k] = moek_ep_local_id_(ep, step->ids[slot + (size_t)k], p);
         weights[k] = step->plan->config.router_weight_on_input ? 1 : step->topk_weights[slot + (size_t)k];
     }
-    memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_bytes, m->x_bytes);
+    memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_row, m->x_bytes);
     if (m->groups)
         moek_ep_put_scales_(m, moek_ep_field_(ep, p, handle, l->scale, row), m->scale + (size_t)t * m->groups);
 }
@@ -291,7 +317,7 @@ static moek_status moek_ep_exchange_counts_(const moek_ep *ep, moek_step *step, 
         memcpy(moek_ep_counts_(ep, p, handle, me), counts, 4 * (size_t)ranks);
     if (status == MOEK_OK) status = moek_ep_publish_(ep, MOEK_EP_COUNTS, handle, tag, counts);
     if (status == MOEK_OK) status = moek_ep_arrive_(ep, MOEK_EP_COUNTS, handle, tag, unused);
-    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
     for (p = 0; p < ranks; p++) {
         uint64_t rows = 0;
         for (s = 0; s < ranks; s++) {
@@ -342,7 +368,7 @@ static moek_status moek_ep_prepare_send_(const moek_prepare_finalize *self, moek
     }
     if (status == MOEK_OK)
         status = moek_ep_publish_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), counts);
-    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
     ep->stage[handle] = MOEK_EP_SENT_;
     return MOEK_OK;
 }
@@ -455,7 +481,7 @@ static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, m
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     status = moek_ep_arrive_(ep, MOEK_EP_DISPATCH, handle, moek_ep_tag_(step->plan), w.counts);
-    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
     if (moek_ep_low_latency_(ep)) moek_ep_sort_rows_(ep, step, &w);
     else moek_ep_unpack_scales_(ep, step, &w);
     if (ep->config.kind == MOEK_EP_ALLGATHER) moek_ep_nobody_(ep, step, &w);
@@ -486,9 +512,10 @@ static void moek_ep_reduce_row_(const moek_ep_given_ *g, void *to, int f32)
         const int n = g->hidden - j0 < STRETCH ? g->hidden - j0 : (int)STRETCH;
         float sum[STRETCH] = {0};
         for (k = 0; k < (g->reduced ? 1 : g->slots); k++) {
-            const uint16_t *from = g->out + g->at[k] * g->hidden + j0;
             const float weight = g->reduced ? 1.0f : g->weights[k];
+            const uint16_t *from;
             if (!g->reduced && (g->ids[k] < 0 || g->at[k] < 0)) continue;
+            from = g->out + g->at[k] * g->hidden + j0;
             for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], g->dtype);
         }
         if (f32) memcpy((float *)to + j0, sum, 4 * (size_t)n);
@@ -496,20 +523,20 @@ static void moek_ep_reduce_row_(const moek_ep_given_ *g, void *to, int f32)
     }
 }
 
-/* To the window of the token's rank: one row, or with EXACT one a slot (zeros for what was dropped).  Returns them. */
+/* To the window of the token's rank: one row, or with EXACT one a slot (lost: what was dropped).  Returns them. */
 static int moek_ep_return_row_(const moek_ep *ep, const moek_ep_given_ *g, int rank, int handle, int token)
 {
     const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32;
     const size_t bytes = (size_t)g->hidden * (f32 ? 4 : 2), first = (size_t)token * (size_t)ep->layout.slots;
-    int k, mine = -1, rows = 0;
+    int j, k, mine = -1, rows = 0;
     for (k = 0; k < g->slots; k++) {
         char *to;
         if (g->ids[k] < 0) continue;
         if (mine < 0) mine = k;
         if (ep->config.combine != MOEK_EP_EXACT) continue;
         to = moek_ep_partial_(ep, rank, handle, first + (size_t)k, bytes);
-        if (g->at[k] < 0) memset(to, 0, bytes);
-        else memcpy(to, g->out + g->at[k] * g->hidden, bytes);
+        for (j = 0; j < g->hidden && g->at[k] < 0; j++) ((uint16_t *)to)[j] = (uint16_t)moek_ep_lost_(g->dtype);
+        if (g->at[k] >= 0) memcpy(to, g->out + g->at[k] * g->hidden, bytes);
         rows++;
     }
     if (mine < 0 || rows) return rows;
@@ -559,7 +586,7 @@ static moek_status moek_ep_finalize_send_(const moek_prepare_finalize *self, moe
         counts[p] = moek_ep_return_rows_(ep, step, &w, weight_and_reduce, p);
     }
     if (status == MOEK_OK) status = moek_ep_publish_(ep, MOEK_EP_COMBINE, handle, moek_ep_tag_(step->plan), counts);
-    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
     moek_ep_release_(ep, MOEK_EP_DISPATCH, handle);
     ep->stage[handle] = MOEK_EP_RETURNED_;
     return MOEK_OK;
@@ -581,9 +608,11 @@ static void moek_ep_add_up_(const moek_ep *ep, const moek_step *step, int t)
 {
     enum { STRETCH = 512 };
     const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32, hidden = ep->hidden, dtype = ep->dtype;
-    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), at = (size_t)t * (size_t)hidden;
-    const uint16_t *addend = step->args.shared_y ? (const uint16_t *)step->args.shared_y + at : NULL;
-    uint16_t *y = (uint16_t *)step->args.y + at;
+    const moek_config *c = &step->plan->config;
+    const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), row = (size_t)t;
+    const uint16_t *addend = step->args.shared_y
+                           ? (const uint16_t *)step->args.shared_y + row * moek_shared_y_stride_(&step->args, c) : NULL;
+    uint16_t *y = (uint16_t *)step->args.y + row * moek_y_stride_(&step->args, c);
     int rows[MOEK_EP_MAX_RANKS], i, j0, j;
     const int n = moek_ep_returned_(ep, step->ids + (size_t)t * (size_t)ep->slots, rows);
     for (j0 = 0; j0 < hidden; j0 += STRETCH) {
@@ -600,6 +629,22 @@ static void moek_ep_add_up_(const moek_ep *ep, const moek_step *step, int t)
     }
 }
 
+/* Ids of the slots whose rows came back; low_latency: a copy. */
+static const int32_t *moek_ep_kept_(const moek_ep *ep, const moek_step *step)
+{
+    const size_t slots = (size_t)step->tokens * (size_t)ep->slots, bytes = 2 * (size_t)ep->hidden;
+    const uint16_t lost = (uint16_t)moek_ep_lost_(ep->dtype);
+    moek_ep_work_ w;
+    size_t i;
+    if (!moek_ep_may_lose_(ep)) return step->ids;
+    moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
+    for (i = 0; i < slots; i++) {                      /* (rows of no expert's are rubbish, and have no id) */
+        const char *row = moek_ep_partial_(ep, ep->config.rank, step->args.handle, i, bytes);
+        w.kept[i] = *(const uint16_t *)row == lost ? -1 : step->ids[i];
+    }
+    return w.kept;
+}
+
 /* EXACT: as on one rank. */
 static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, moek_stream stream)
 {
@@ -610,10 +655,10 @@ static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, mo
     a.experts = ep->physical_experts;
     a.dtype = plan->config.dtype;
     a.rows = moek_ep_partial_(ep, ep->config.rank, step->args.handle, 0, 0);
-    a.ids = step->ids;
+    a.ids = moek_ep_kept_(ep, step);
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
-    a.addend = step->args.shared_y;
-    a.y = step->args.y;
+    a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
+    a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     return plan->combine->launch(&a, stream);
 }
 
@@ -628,7 +673,7 @@ static moek_status moek_ep_finalize_receive_(const moek_prepare_finalize *self, 
     (void)weight_and_reduce;
     if (status != MOEK_OK) return status;
     status = moek_ep_arrive_(ep, MOEK_EP_COMBINE, handle, moek_ep_tag_(step->plan), counts);
-    if (status != MOEK_OK) return moek_ep_tell_(ep, step, status);
+    if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
     if (ep->config.combine == MOEK_EP_EXACT) status = moek_ep_combine_(ep, step, stream);
     else for (t = 0; t < step->tokens; t++) moek_ep_add_up_(ep, step, t);
     moek_ep_release_(ep, MOEK_EP_COMBINE, handle);

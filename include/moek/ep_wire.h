@@ -199,6 +199,14 @@ static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phas
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
+/* Another rank has found that configurations differ?  Then this one finds it, too, and can say more than that: what it
+ * waits for when it opens is there already, or about to come. */
+static int moek_ep_will_see_(const moek_ep *ep, int phase)
+{
+    const moek_ep_error e = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
+    return phase == MOEK_EP_OPENING && e.phase == MOEK_EP_OPENING && e.cause == MOEK_E_MISMATCH;
+}
+
 /* Once more, though the look number `polls` (from 1) was in vain?  *start: 0 at the first. */
 static moek_status moek_ep_again_(const moek_ep *ep, unsigned polls, uint64_t *start, int phase, int handle, int peer,
                                   uint64_t operation)
@@ -206,7 +214,7 @@ static moek_status moek_ep_again_(const moek_ep *ep, unsigned polls, uint64_t *s
     moek_status ended;
     uint64_t now;
     if (polls % 64) return MOEK_OK;
-    if ((ended = moek_ep_ended_(ep)) != MOEK_OK) return ended;
+    if ((ended = moek_ep_ended_(ep)) != MOEK_OK && !moek_ep_will_see_(ep, phase)) return ended;
     now = MOEK_EP_MS();
     if (!*start) *start = now;
     if (now - *start > (uint64_t)ep->config.timeout_ms)

@@ -33,7 +33,7 @@
 #define MOEK_EACH_PREPARE_FINALIZE_FIELD_(X) \
     X(name) X(format) X(output_is_reduced) X(num_dispatchers) X(max_tokens_per_rank) X(cannot_defer) X(context) \
     X(supports) X(workspace) X(prepare_send) X(prepare_receive) X(finalize_send) X(finalize_receive) \
-    X(collective) X(max_rows)
+    X(collective) X(max_rows) X(check)
 #define MOEK_EACH_EXPERTS_FIELD_(X) \
     X(name) X(format) X(weight_and_reduce) X(expects_unquantized) X(context) X(supports) X(workspace) X(apply)
 #define MOEK_EACH_QUANT_ARGS_FIELD_(X) \

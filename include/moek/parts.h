@@ -289,11 +289,11 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
 
 const moek_prepare_finalize moek_local = {
     "local", MOEK_STANDARD, 0, 1, 0, 0, NULL, NULL, moek_one_rank_workspace_,
-    moek_local_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_, 0, 0
+    moek_local_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_, 0, 0, NULL
 };
 const moek_prepare_finalize moek_batched = {
     "batched", MOEK_BATCHED, 0, 1, 0, 1, NULL, NULL, moek_one_rank_workspace_,
-    moek_batched_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_, 0, 0
+    moek_batched_prepare_, moek_nothing_, moek_nothing_to_send_, moek_one_rank_finalize_, 0, 0, NULL
 };
 
 /* ---- experts made of table rows ---------------------------------------------------------------------------------- */

@@ -25,6 +25,15 @@ static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
     return c.used ? c.used : 256;
 }
 
+/* What prepare/finalize refuses, with its sentence or one for want of that. */
+static moek_status moek_check_part_(const moek_plan *plan, const moek_args *args)
+{
+    const moek_prepare_finalize *pf = plan->prepare_finalize;
+    const moek_status status = pf->check ? pf->check(pf, plan, args) : MOEK_OK;
+    if (status == MOEK_OK || (args->why && args->why_size && args->why[0])) return status;
+    MOEK_REFUSE_(args, status, "prepare/finalize %s refuses the run: %s", pf->name, moek_status_text(status));
+}
+
 /* Ids are below this: logical ones if there are replicas, else physical. */
 static int moek_id_bound_(const moek_plan *plan)
 {
@@ -168,7 +177,7 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
                      "to stay on the GPU, set config.exclude = 1u << MOEK_BACKEND_CPU and read plan.why");
     if ((uintptr_t)args->state % 256)
         MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.state is not aligned to 256 bytes");
-    if (args->tokens == 0) return MOEK_OK;
+    if ((status = moek_check_part_(plan, args)) != MOEK_OK || !args->tokens) return status;
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.x, y or shared_y is not aligned to 16 bytes");
@@ -272,7 +281,7 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     moek_status status;
     MOEK_BEGUN_(step);
     plan = step->plan; w = &plan->weights;
-    if (!step->tokens) return MOEK_OK;
+    if ((status = moek_check_part_(plan, &step->args)) != MOEK_OK || !step->tokens) return status;
     if (step->args.router_logits && (status = moek_route_logits_(step, stream)) != MOEK_OK) return status;
     if (moek_ids_are_local_(step)) {
         step->ids = step->topk_ids;

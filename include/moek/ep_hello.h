@@ -1,0 +1,133 @@
+/* moek/ep_hello.h -- what ranks compare when a group opens.
+ *
+ * One list has all of it: what travels, what is compared and the name in the sentence come from there.  A field of the
+ * layer must also be the same in every plan on the group, for plans are made later, by each rank alone
+ * (moek_ep_supports_); with mixed_layers, only those that the exchange rests on.  Configs are compared with their
+ * defaults filled in, and what means the same is made the same first (moek_ep_level_).
+ *
+ * A value is a word of 64 bits; words go by lines (ep_layout.h), each behind the mark of its rank.  The first line lies
+ * where it has always lain, and begins with the version: so versions hear of each other.  The number of ranks is in it,
+ * too, since the other lines lie behind one of each rank. */
+#ifndef MOEK_EP_HELLO_H
+#define MOEK_EP_HELLO_H
+
+enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of what ranks say to each other */
+
+/* X(field of moek_config, how, all): how is INT_ or FLOAT_; all: the exchange itself rests on the field, so layers of a
+ * group have the same, also with mixed_layers.  No rows of these: backend, exclude, kernel, tuned, weight_layout (how
+ * one rank computes); local_experts, max_replicas (a rank's own); max_tokens, chunk_tokens, format (what they come to
+ * is below: max_tokens, chunks, kind). */
+#define MOEK_EACH_EP_LAYER_FIELD_(X) \
+    X(hidden, INT_, 1) X(inter, INT_, 0) X(experts, INT_, 1) X(topk, INT_, 1) X(shared_slots, INT_, 1) \
+    X(quant, INT_, 1) X(act, INT_, 0) X(dtype, INT_, 1) X(alpha, FLOAT_, 0) X(beta, FLOAT_, 0) X(limit, FLOAT_, 0) \
+    X(up_layout, INT_, 0) X(ue8m0, INT_, 1) X(router_weight_on_input, INT_, 1) X(routing, INT_, 0) \
+    X(groups, INT_, 0) X(topk_groups, INT_, 0) X(scale, FLOAT_, 0) X(logits_dtype, INT_, 0) \
+    X(shared_weight, FLOAT_, 0) X(physical_experts, INT_, 1) X(max_rows_per_expert, INT_, 1) \
+    X(batch_invariant, INT_, 0) X(router_eps, FLOAT_, 0) X(group_score, INT_, 0) X(up_scales, INT_, 0) \
+    X(inter_offset, INT_, 0)
+
+/* Of the group: X(name, value), ahead of the layer's and behind them: what others follow from by default comes first,
+ * so that the name is that of the field that was set.  ep: settled, with its layout; c: its config. */
+#define MOEK_EACH_EP_FIRST_FIELD_(X) \
+    X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("transport", c->transport) \
+    X("kind", c->kind) X("combine", c->combine) X("max_tokens", c->max_tokens)
+#define MOEK_EACH_EP_LAST_FIELD_(X) \
+    X("chunks of a run (max_tokens by chunk_tokens)", ep->chunks) X("max_rows", c->max_rows) \
+    X("handles", c->handles) X("mixed_layers", c->mixed_layers != 0) \
+    X("move_gathers", c->move && c->move_gathers) \
+    X("the owners of experts (a number for all)", ep->owners) \
+    X("bytes of a row and its scales", ep->row_bytes + ep->scale_bytes) X("bytes of a window", ep->layout.size)
+
+#define MOEK_ONE_(...) +1
+enum {
+    MOEK_EP_FIRST_FIELDS_ = 0 MOEK_EACH_EP_FIRST_FIELD_(MOEK_ONE_),
+    MOEK_EP_LAYER_FIELDS_ = 0 MOEK_EACH_EP_LAYER_FIELD_(MOEK_ONE_),
+    MOEK_EP_HELLO_ = MOEK_EP_FIRST_FIELDS_ + MOEK_EP_LAYER_FIELDS_ MOEK_EACH_EP_LAST_FIELD_(MOEK_ONE_)
+};
+#undef MOEK_ONE_
+
+/* Lines of a rank, and words of each behind its mark. */
+enum {
+    MOEK_EP_LINE_ = 128, MOEK_EP_HELLO_WORDS_ = MOEK_EP_LINE_ / 8 - 1,
+    MOEK_EP_HELLO_LINES_ = (MOEK_EP_HELLO_ + MOEK_EP_HELLO_WORDS_ - 1) / MOEK_EP_HELLO_WORDS_
+};
+
+enum { MOEK_EP_INT_, MOEK_EP_FLOAT_ };
+typedef struct moek_ep_compared_ { const char *name; int how, all; } moek_ep_compared_;
+static moek_ep_compared_ moek_ep_compared_of_(int i)
+{
+    static const moek_ep_compared_ all[] = {
+#define MOEK_NAME_(name, value) { name, MOEK_EP_INT_, 1 },
+#define MOEK_FIELD_(field, how, all) { #field, MOEK_EP_##how, all },
+        MOEK_EACH_EP_FIRST_FIELD_(MOEK_NAME_)
+        MOEK_EACH_EP_LAYER_FIELD_(MOEK_FIELD_)
+        MOEK_EACH_EP_LAST_FIELD_(MOEK_NAME_)
+#undef MOEK_NAME_
+#undef MOEK_FIELD_
+    };
+    return all[i];
+}
+
+/* to: [MOEK_EP_LAYER_FIELDS_], written. */
+static void moek_ep_layer_words_(const moek_config *c, uint64_t *to)
+{
+    int i = 0;
+#define MOEK_EP_WORD_INT_(value) (uint64_t)(value)
+#define MOEK_EP_WORD_FLOAT_(value) moek_bits_((value) + 0.0f)          /* not -0 */
+#define MOEK_VALUE_(field, how, all) to[i++] = MOEK_EP_WORD_##how(c->field);
+    MOEK_EACH_EP_LAYER_FIELD_(MOEK_VALUE_)
+#undef MOEK_VALUE_
+#undef MOEK_EP_WORD_INT_
+#undef MOEK_EP_WORD_FLOAT_
+}
+/* to: [MOEK_EP_HELLO_], written. */
+static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
+{
+    const moek_ep_config *c = &ep->config;
+    int i = 0;
+#define MOEK_VALUE_(name, value) to[i++] = (uint64_t)(value);
+    MOEK_EACH_EP_FIRST_FIELD_(MOEK_VALUE_)
+    moek_ep_layer_words_(&ep->layer, to + i);
+    i += MOEK_EP_LAYER_FIELDS_;
+    MOEK_EACH_EP_LAST_FIELD_(MOEK_VALUE_)
+#undef MOEK_VALUE_
+}
+
+/* Two values of field i that differ, to be read. */
+typedef struct moek_ep_two_ { char a[32], b[32]; } moek_ep_two_;
+static moek_ep_two_ moek_ep_two_of_(int i, uint64_t a, uint64_t b)
+{
+    moek_ep_two_ two;
+    int digits;
+    if (moek_ep_compared_of_(i).how == MOEK_EP_INT_) {
+        snprintf(two.a, sizeof two.a, "%lld", (long long)a);
+        snprintf(two.b, sizeof two.b, "%lld", (long long)b);
+        return two;
+    }
+    for (digits = 6; digits <= 9; digits += 3) {       /* nine digits tell all floats apart */
+        snprintf(two.a, sizeof two.a, "%.*g", digits, (double)moek_float_((uint32_t)a));
+        snprintf(two.b, sizeof two.b, "%.*g", digits, (double)moek_float_((uint32_t)b));
+        if (strcmp(two.a, two.b)) break;
+    }
+    return two;
+}
+
+/* A config whose defaults are filled in: what means the same in the group is the same afterwards.  (With MAX by default
+ * a group's score depends on weights, so that stays the default.) */
+static void moek_ep_level_(const moek_ep *ep, moek_config *c)
+{
+    const int few = ep->config.kind == MOEK_EP_LOW_LATENCY;
+    if (c->groups < 2) c->groups = c->topk_groups = 0;
+    if (!c->groups) c->group_score = MOEK_GROUP_SCORE_DEFAULT;
+    else if (!c->group_score && moek_method_of_(c->routing)->group_score == MOEK_GROUP_SCORE_TOP2)
+        c->group_score = MOEK_GROUP_SCORE_TOP2;
+    if (!few) c->max_rows_per_expert = 0;
+    else if (!c->max_rows_per_expert) c->max_rows_per_expert = ep->config.ranks * ep->config.max_tokens;
+    c->ue8m0 = c->ue8m0 != 0;
+    c->router_weight_on_input = c->router_weight_on_input != 0;
+    c->batch_invariant = c->batch_invariant != 0;
+}
+
+/* Chunks of a run. */
+static int moek_ep_chunks_(const moek_config *c) { return (c->max_tokens - 1) / moek_chunk_(c) + 1; }
+#endif
