@@ -41,6 +41,8 @@ static MOEK_UNUSED void moek_down_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_arg
             const uint8_t *in = (const uint8_t *)a->a + from[r] * a->k + k0;
             for (i = 0; i < n; i += PIECE)
                 moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
+            /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= MOEK_E4M3_UNIT;
         }
         for (s = 0; s < sums; s++) {
             const size_t w_row = moek_down_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s);
@@ -53,7 +55,7 @@ static MOEK_UNUSED void moek_down_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_arg
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) {
                         const int g = (k0 + i) / 128;
-                        const float scale = MOEK_E4M3_UNIT * a->a_scale[from[r] * k_blocks + g] * w_scale[g];
+                        const float scale = a->a_scale[from[r] * k_blocks + g] * w_scale[g];
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }

@@ -40,6 +40,8 @@ static MOEK_UNUSED void moek_down_fp8c_h0_on_cpu_m8_dots_(const moek_gemm_args *
             const uint8_t *in = (const uint8_t *)a->a + from[r] * a->k + k0;
             for (i = 0; i < n; i += PIECE)
                 moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
+            /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= MOEK_E4M3_UNIT;
         }
         for (s = 0; s < sums; s++) {
             const size_t w_row = moek_down_fp8c_h0_on_cpu_m8_w_row_(a, j0, s);
@@ -67,7 +69,7 @@ static MOEK_UNUSED void moek_down_fp8c_h0_on_cpu_m8_store_(const moek_gemm_args 
         const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias)[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float a_scale = a->a_scale[moek_down_fp8c_h0_on_cpu_m8_from_(a, p0 + r)];
-            sum[s][r] = sum[s][r] * MOEK_E4M3_UNIT * a_scale * a->w_scale[w_row] + bias;
+            sum[s][r] = sum[s][r] * (a_scale * a->w_scale[w_row]) + bias;
         }
     }
     for (r = 0; r < rows; r++) {
