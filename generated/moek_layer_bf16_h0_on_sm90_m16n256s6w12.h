@@ -40,8 +40,8 @@ MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan moek_layer_bf16_h0_on_s
     plan.all[0] = up; plan.all[1] = down;
     plan.demand[1] = down >= 2 * blocks && !p->a.equal;
     plan.demand[0] = up >= (plan.demand[1] ? 1 : 6) * blocks && !p->a.equal;     /* is there what to go on with? */
-    plan.pieces = !plan.demand[1] || p->size[0].steps < 16 || 3 * up > PIECES * blocks ? 1
-                : up <= blocks ? PIECES : 3;
+    plan.pieces = !plan.demand[1] || p->size[0].steps < 16 || p->size[0].steps >= 1 << 14 ||
+                  3 * up > PIECES * blocks ? 1 : up <= blocks ? PIECES : 3;
     if (plan.pieces > 1) plan.demand[0] = 1;
     plan.inflight = 4;
     return plan;
@@ -447,8 +447,8 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
         moek_prefetch_(a->ids + t * 32);
         if (a->weights) moek_prefetch_(a->weights + t * 32);
     }
-    for (i = blockIdx.x % 32 + 32 * t; i * 128 < a->tokens * p.up.k * 2; i += 32 * 384)
-        moek_prefetch_((const char *)a->x + i * 128);
+    for (i = blockIdx.x % 32 + 32 * t; i < (int)(((size_t)a->tokens * p.up.k + 63) / 64); i += 32 * 384)
+        moek_prefetch_((const char *)a->x + (size_t)i * 128);
     for (i = t; i < experts; i += 384) counts[i] = 0;
     __syncthreads();
     moek_grid_wait_();

@@ -184,6 +184,8 @@ typedef struct moek_gemm_args {
                                        others do not look at it                                                      */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
+/* sm90 rows with m > 32 reckon in 32 bits, and 16 bytes, where a row of a begins that they gather: bytes of all. */
+#define MOEK_GATHERED ((long long)1 << 36)
 
 /* mlp: up, quant of h and down of the standard format in one launch, as these ops say; not for fp8c, nor for fp8t
  *   without static scales.  down.a and, in fp8b128, down.a_scale are written: h by sorted row, as quant leaves it

@@ -653,7 +653,8 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
     else if (used * ((c->inter + columns - 1) / columns) < tiles ||
              (mean <= few && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
     for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
-    return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
+    if (!k || moek_max_blocks(slots, plan->local_experts, k->m) > MOEK_MLP_BLOCKS) return NULL;
+    return moek_max_blocks(slots, plan->local_experts, k->m) * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
 }
 
 /* What follows routing, in one launch of such a row. */

@@ -414,10 +414,14 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
     if (pf->max_rows && pf->format == MOEK_STANDARD) rows = pf->max_rows;
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
-    if ((double)plan->local_experts * (double)per_expert > 0x7fffffff || (double)rows * plan->slots > 0x7fffffff)
+    /* Less than 31 bits hold, for loops and tiles that go beyond the last row. */
+    if ((double)plan->local_experts * (double)per_expert > 0x7ff00000 || (double)rows * plan->slots > 0x7ff00000)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
+    if (arch >= 90 && !per_expert && (double)rows * c->hidden * moek_element_(c->quant) >= (double)MOEK_GATHERED)
+        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
+                 c->hidden);
     plan->rows = (int)rows;
     plan->rows_per_expert = (int)per_expert;
     if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
