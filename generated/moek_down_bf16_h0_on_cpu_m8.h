@@ -79,14 +79,15 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_cpu_m8(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     enum { M = 8, COLUMNS = 32 };
-    int groups, tasks, task;
+    int groups;
+    long long tasks, task;
     (void)stream;
     if (!a) return MOEK_OK;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
     MOEK_PARALLEL_FOR
     for (task = 0; task < tasks; task++) {
-        const int b = task / groups, j0 = task % groups * COLUMNS;
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
         const int e = a->rows_per_expert ? b : a->block_expert[b];
         const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
         const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];

@@ -428,7 +428,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
             /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
              * many. */
             const int in_waves = moek_quotient_(all, workers) * workers;
-            const int whole = cut && 2 * (all - in_waves) <= workers ? in_waves : all;
+            const int whole = cut && all < 1 << 23 && 2 * (all - in_waves) <= workers ? in_waves : all;
             all += all - whole;
             for (wave = 0;; wave++) {
                 moek_mbar_wait_(done + q, turn ^ 1);
@@ -571,6 +571,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
     if (!a) return MOEK_READY_SM90_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, 384, 230112);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
+    if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);

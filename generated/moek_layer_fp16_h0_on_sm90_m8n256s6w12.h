@@ -40,8 +40,8 @@ MOEK_DEVICE moek_layer_fp16_h0_on_sm90_m8n256s6w12_plan moek_layer_fp16_h0_on_sm
     plan.all[0] = up; plan.all[1] = down;
     plan.demand[1] = down >= 2 * blocks && !p->a.equal;
     plan.demand[0] = up >= (plan.demand[1] ? 1 : 6) * blocks && !p->a.equal;     /* is there what to go on with? */
-    plan.pieces = !plan.demand[1] || p->size[0].steps < 16 || 3 * up > PIECES * blocks ? 1
-                : up <= blocks ? PIECES : 3;
+    plan.pieces = !plan.demand[1] || p->size[0].steps < 16 || p->size[0].steps >= 1 << 14 ||
+                  3 * up > PIECES * blocks ? 1 : up <= blocks ? PIECES : 3;
     if (plan.pieces > 1) plan.demand[0] = 1;
     plan.inflight = 4;
     return plan;

@@ -592,6 +592,8 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m112n256s4w12(const void *args, moek_stre
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags) return MOEK_E_ARGUMENT;
+    if ((long long)a->up->max_blocks * 112 * a->down->k * 2 >= MOEK_GATHERED)
+        return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 2;
     for (i = 0; i < 2; i++) {

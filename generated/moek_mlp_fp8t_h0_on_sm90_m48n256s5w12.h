@@ -640,6 +640,8 @@ MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m48n256s5w12(const void *args, moek_strea
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags) return MOEK_E_ARGUMENT;
+    if ((long long)a->up->max_blocks * 48 * a->down->k * 1 >= MOEK_GATHERED)
+        return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 1;
     for (i = 0; i < 2; i++) {

@@ -43,6 +43,8 @@ static MOEK_UNUSED void moek_up_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_args 
             const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row) + k0;
             for (i = 0; i < n; i += PIECE)
                 moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
+            /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= MOEK_E4M3_UNIT;
         }
         for (s = 0; s < sums; s++) {
             const size_t w_row = moek_up_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s);
@@ -55,7 +57,7 @@ static MOEK_UNUSED void moek_up_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_args 
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) {
                         const int g = (k0 + i) / 128;
-                        const float scale = MOEK_E4M3_UNIT * a->a_scale[from[r] * k_blocks + g] * w_scale[g];
+                        const float scale = a->a_scale[from[r] * k_blocks + g] * w_scale[g];
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }
@@ -91,14 +93,15 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_cpu_m8(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     enum { M = 8, COLUMNS = 32 };
-    int groups, tasks, task;
+    int groups;
+    long long tasks, task;
     (void)stream;
     if (!a) return MOEK_OK;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
     MOEK_PARALLEL_FOR
     for (task = 0; task < tasks; task++) {
-        const int b = task / groups, j0 = task % groups * COLUMNS;
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
         const int e = a->rows_per_expert ? b : a->block_expert[b];
         const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
         const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];

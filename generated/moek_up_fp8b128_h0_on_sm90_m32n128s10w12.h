@@ -45,13 +45,13 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m32n128s10w12_tile_(const moek_gemm_
     at->j0 = j * columns;
 }
 
-/* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other; without
- * scratch for sums, whole tiles. */
+/* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
+ * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
 MOEK_DEVICE unsigned moek_up_fp8b128_h0_on_sm90_m32n128s10w12_share_(const moek_gemm_args *a, moek_schedule_ s, int tiles, int steps, unsigned block)
 {
-    const unsigned unit = a->split ? 1 : steps, all = (unsigned)s.block[a->experts] * tiles * (a->split ? steps : 1);
+    const unsigned all = (unsigned)s.block[a->experts] * tiles * (a->split ? steps : 1);
     const unsigned each = all / gridDim.x, more = all % gridDim.x;
-    return (each * block + (block < more ? block : more)) * unit;
+    return each * block + (block < more ? block : more);
 }
 
 /* One stage of weights. */
@@ -224,8 +224,13 @@ moek_up_fp8b128_h0_on_sm90_m32n128s10w12_k(const __grid_constant__ moek_up_fp8b1
     }
     begin = moek_up_fp8b128_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, blockIdx.x);
     end = moek_up_fp8b128_h0_on_sm90_m32n128s10w12_share_(a, s, tiles, steps, blockIdx.x + 1);
-    tile = (int)(begin / steps); last = (int)((end + steps - 1) / steps);
-    first_step = (int)(begin % steps); last_step = (int)end - (last - 1) * steps;
+    if (a->split) {
+        tile = (int)(begin / steps); last = (int)((end + steps - 1) / steps);
+        first_step = (int)(begin % steps); last_step = (int)end - (last - 1) * steps;
+    } else {
+        tile = (int)begin; last = (int)end;
+        first_step = 0; last_step = steps;
+    }
 
     if (t < 128) {
         /* ---- Producer. ---- */
@@ -384,11 +389,16 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m32n128s10w12(const void *args, moek_st
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_up_fp8b128_h0_on_sm90_m32n128s10w12_params p;
     moek_status status;
+    long long tiles;
     if (!a) return MOEK_READY_SM90_(moek_up_fp8b128_h0_on_sm90_m32n128s10w12_k, 384, 223088);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
+            ((a->n + 63) / 64);                               /* or half as many */
+    if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
+    if (tiles * ((a->k * 1ll + 127) / 128) > 0x3fffffff) p.a.split = NULL;
     status = moek_weight_map_(&p.w, a, 1, 128, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_up_fp8b128_h0_on_sm90_m32n128s10w12_k, moek_multiprocessors_(), 384, 223088, stream, a->early, p);

@@ -103,8 +103,8 @@ static void test_sizes(void)
     REFUSED(c.local_experts = 1025, E_ARGUMENT, "config.local_experts is 1025");
     REFUSED(c.physical_experts = 65537, E_ARGUMENT, "physical_experts 65537");
     REFUSED(c.max_tokens = INT_MAX, E_ARGUMENT, "overflow");
-    ACCEPTED(c.max_tokens = (INT_MAX - 65536) / TOPK);
-    REFUSED(c.max_tokens = (INT_MAX - 65536) / TOPK + 1, E_ARGUMENT, "make max_tokens smaller");
+    ACCEPTED(c.max_tokens = (0x7ff00000) / TOPK);
+    REFUSED(c.max_tokens = (0x7ff00000) / TOPK + 1, E_ARGUMENT, "make max_tokens smaller");
     ACCEPTED(c.hidden = c.inter = 1 << 24);
     REFUSED(c.hidden = (1 << 24) + 1, E_ARGUMENT, "config.hidden is 16777217 and inter 32; each is at most 2^24");
     REFUSED(c.inter = (1 << 24) + 1, E_ARGUMENT, "config.hidden is 64 and inter 16777217; each is at most 2^24");
@@ -113,7 +113,7 @@ static void test_sizes(void)
     REFUSED(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX, E_ARGUMENT, "overflow 31 bits");
     REFUSED(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX; c.local_experts = 1, E_ARGUMENT,
             "overflow 31 bits");
-    ACCEPTED(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX - 65536; c.local_experts = 1);
+    ACCEPTED(c.format = MOEK_BATCHED; c.max_rows_per_expert = 0x7ff00000; c.local_experts = 1);
     REFUSED(c.experts = 1024; c.format = MOEK_BATCHED; c.max_tokens = 1 << 22, E_ARGUMENT, "overflow 31 bits");
 }
 

@@ -1186,6 +1186,23 @@ static void test_tiled(void)
     }
 }
 
+/* Rows of sm90 find rows of x by 32 bits; and no row of a plan for so much h is one that does so with h. */
+static void test_large(void)
+{
+    moek_config c = config_of(MOEK_BF16);
+    moek_plan plan;
+    if (layer_arch != 90) return;
+    c.hidden = 1 << 16; c.max_tokens = 1 << 19;
+    CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "64 GiB or more: set chunk_tokens"),
+          "x of 64 GiB: %s", plan.why);
+    c.chunk_tokens = (1 << 19) - 1;
+    CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "x of less than 64 GiB: %s", plan.why);
+    c = config_of(MOEK_BF16);
+    c.inter = 1 << 21; c.hidden = 4096; c.experts = 64; c.topk = 8; c.max_tokens = 1024;
+    CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "h of 64 GiB: %s", plan.why);
+    CHECK(moek_plan_mlp(&plan, 512) && !moek_plan_mlp(&plan, 1024), "mlp rows, with h of 64 GiB");
+}
+
 /* Without batch_invariant: chunks give the same bits while tiles are the same, which such few tokens see to. */
 static void test_chunks(void)
 {
@@ -1622,6 +1639,7 @@ static void test_backend(const char *name)
     RUN(test_one_launch);
     RUN(test_mlp);
     RUN(test_tiled);
+    RUN(test_large);
     RUN(test_chunks);
     RUN(test_no_tokens);
     RUN(test_nonfinite);

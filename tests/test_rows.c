@@ -764,6 +764,7 @@ static void t_check(const void *result, const double *y, const double *slack, si
 enum { ORDER_IN = 1, ORDER_OUT = 2 };
 typedef struct gemm_case_t {
     int up, dtype, act, layout, bias, experts, topk, slots, batched, n, k, kind, order, bad, turn;
+    int a_power, w_power;                              /* scales are 2^this larger */
 } gemm_case_t;
 
 /* The sorted rows of each expert, as the row will get them: offsets, order, counts and the blocks, or counts only. */
@@ -861,6 +862,13 @@ static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
     scales = quant == MOEK_FP8T ? (size_t)h->experts : quant == MOEK_FP8C ? rows : h->experts * row_groups * groups;
     h->w_scale = scale = in_f32((int)scales);
     fill_f32(scale, scales, size / 60 * 0.5f, size / 60 * 1.5f);
+}
+/* Scales by a power of two. */
+static void gemm_power(const float *scale, int power)
+{
+    const size_t n = rows_find(scale)->bytes / 4;
+    size_t i;
+    for (i = 0; i < n; i++) ((float *)scale)[i] = ldexpf(scale[i], power);
 }
 static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
 {
@@ -996,6 +1004,8 @@ static void gemm_case(int quant, const gemm_case_t *c)
     if (c->up) gemm_act(c, &h);
     gemm_a(quant, c, &h);
     gemm_w(quant, c, &h);
+    if (c->a_power) gemm_power(h.a_scale, c->a_power);
+    if (c->w_power) gemm_power(h.w_scale, c->w_power);
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
     h.out = out(rows * c->n * 2);
     if (now.row->arch == 90 && c->turn % 3 == 0) {
@@ -1159,6 +1169,18 @@ static void gemm_many_tokens(int up)
     gemm_many(up, IDS_ONE, 1, 0, 1);
     gemm_many(up, IDS_SKEWED, 1, 1, 2);
 }
+/* Scales near the ends of f32, whose products are ordinary; and results that nearly are too large, or too small. */
+static void gemm_extremes(int up)
+{
+    static const int powers[][2] = { { 124, -113 }, { -113, 124 }, { 118, -100 }, { 60, 59 }, { -60, -40 } };
+    int i;
+    if (now.row->quant < MOEK_FP8T) return;
+    for (i = 0; i < COUNT(powers); i++) {
+        gemm_case_t c = gemm_plain(up, IDS_RANDOM, 3, now.row->m + 9, 72, 392);
+        c.act = MOEK_RELU_NO_MUL, c.a_power = powers[i][0], c.w_power = powers[i][1];
+        gemm_run(&c);
+    }
+}
 static void gemm_put(void *array, size_t at, unsigned code, int fp8)
 {
     if (fp8) ((uint8_t *)array)[at] = (uint8_t)code;
@@ -1221,6 +1243,7 @@ static void test_up(void)
     gemm_odd(1);
     gemm_tails(1);
     gemm_many_tokens(1);
+    gemm_extremes(1);
 }
 static void test_down(void)
 {
@@ -1232,6 +1255,7 @@ static void test_down(void)
     gemm_odd(0);
     gemm_tails(0);
     gemm_many_tokens(0);
+    gemm_extremes(0);
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS);
 }
 

@@ -85,8 +85,8 @@ MOEK_CPU_FN void moek_piece_fp16_(float *to, const void *from)
     }
 }
 
-/* Likewise, and 2^-8 of the value, which saves an operation and comes back as MOEK_E4M3_UNIT of a product.  A NaN
- * among the 128 spoils the whole sum, so it is enough to make the first one NaN.                                    */
+/* Likewise, and 2^-8 of the value, which saves an operation; one factor of a product, by MOEK_E4M3_UNIT, makes up for
+ * both.  A NaN among the 128 spoils the whole sum, so it is enough to make the first one NaN.                       */
 #define MOEK_E4M3_UNIT 65536.0f
 MOEK_CPU_FN float moek_unpack_e4m3_(uint32_t sign, uint32_t magnitude)
 {

@@ -126,7 +126,7 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
  *                        bytes of missing groups are 0; needs ue8m0                                                  */
 typedef struct moek_quant_args {
-    int rows, cols, source_div;     /* rows < 2^31 - 65536, cols <= 2^24, source_div >= 1                            */
+    int rows, cols, source_div;     /* rows <= 2^31 - 2^20, cols <= 2^24, source_div >= 1                            */
     int dtype;                      /* of x                                                                          */
     const void *x;                  /* [ceil(rows / source_div)][cols] T                                             */
     const float *row_weight;        /* [ceil(rows / source_div)] or NULL                                             */
@@ -205,6 +205,8 @@ typedef struct moek_gemm_args {
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
+/* sm90 rows with m > 32 reckon in 32 bits, and 16 bytes, where a row of a begins that they gather: bytes of all. */
+#define MOEK_GATHERED ((long long)1 << 36)
 
 /* mlp: up, quant of h and down of the standard format in one launch, as these ops say; not for fp8c, nor for fp8t
  *   without static scales.  down.a and, in fp8b128, down.a_scale are written: h by sorted row, as quant leaves it

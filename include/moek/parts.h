@@ -6,7 +6,7 @@
 
 /* Columns: up to these all products of a row's sizes, and all byte counts of a workspace, stay below 2^63. */
 enum {
-    MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7fffffff - 65536
+    MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7ff00000
 };
 
 /* Elements from a row of a run's x, y and shared_y to the next. */
@@ -692,7 +692,8 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, int rows)
     else if (used * ((c->inter + columns - 1) / columns) < tiles ||
              (mean <= few && (slots < 256 || used * ((c->hidden + 255) / 256) < tiles))) return NULL;
     for (i = 0; !k && i < plan->mlps; i++) if (mean <= moek_tile_mean_(plan, plan->mlp[i])) k = plan->mlp[i];
-    return k && moek_max_blocks(slots, plan->local_experts, k->m) <= MOEK_MLP_BLOCKS ? k : NULL;
+    if (!k || moek_max_blocks(slots, plan->local_experts, k->m) > MOEK_MLP_BLOCKS) return NULL;
+    return moek_max_blocks(slots, plan->local_experts, k->m) * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
 }
 
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)

@@ -477,6 +477,9 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
+    if (arch >= 90 && !per_expert && (double)rows * c->hidden * moek_element_(c->quant) >= (double)MOEK_GATHERED)
+        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
+                 c->hidden);
     plan->rows = (int)rows;
     plan->rows_per_expert = (int)per_expert;
     if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
