@@ -161,7 +161,7 @@ typedef struct moek_config {
     int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
     int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
     int act;                          /* required: MOEK_SILU, ...                                                     */
-    int max_tokens;                   /* required: the most tokens a run will carry; at most 2^31 - 2^20 slots       */
+    int max_tokens;                   /* required: the most tokens a run will carry; at most 2^31 - 2^20 slots        */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
 
     float alpha, beta, limit;         /* of the activation; 0: as above                                               */
