@@ -197,6 +197,7 @@ static void test_wide_ordered(void)
         int i;
         if (layer_arch != 90) continue;
         for (i = 0; i < 3; i++) {
+            const struct layer_strides strides = { 520, 1024, 0, 0, 0 };
             moek_config c = config_of(quant);
             uint16_t *y;
             char name[64];
@@ -213,6 +214,9 @@ static void test_wide_ordered(void)
             for (slot = 3; i == 0 && slot < 2 * c.max_tokens; slot += 97) l.args.topk_ids[slot] = -1;
             y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
             layer_same(&l, moek_run, y, "a second run");
+            layer_strides_now = strides;
+            layer_strided_drive = moek_run;
+            if (!SMALL || quant == MOEK_FP16) layer_same(&l, layer_strided, y, "strides");
             l.config.chunk_tokens = i < 2 ? 300 : 200;
             if (layer_plan(&l)) layer_same(&l, moek_run, y, "gathered");
             free(y);
