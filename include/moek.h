@@ -34,6 +34,8 @@
  *               down: o = h . Wdown                    w_down [experts][hidden][inter]
  *     finalize  y [tokens][hidden] = sum over k of topk_weights * o
  * Sums are f32.  h and o are rounded to T once each; with an fp8 format x and h are quantized (moek/ops.h: quant).
+ * o is rounded before its weight, whichever row serves a run: an o beyond the largest of T is Inf in each.  What
+ * differs from row to row is the order of f32 sums.  (Sums of several ranks: moek_ep.h, COMBINE.)
  *
  * THREADS.  Any function, any thread, any time.  The library has no state: a function writes only what its arguments
  * point to.  A plan is read-only after init and bind, so threads and streams may share it; concurrent runs need a

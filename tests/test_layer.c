@@ -199,6 +199,7 @@ static void test_wide_ordered(void)
         int i;
         if (layer_arch != 90) continue;
         for (i = 0; i < 3; i++) {
+            const struct layer_strides strides = { 520, 1024, 0, 0, 0 };
             moek_config c = config_of(quant);
             uint16_t *y;
             char name[64];
@@ -215,6 +216,9 @@ static void test_wide_ordered(void)
             for (slot = 3; i == 0 && slot < 2 * c.max_tokens; slot += 97) l.args.topk_ids[slot] = -1;
             y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
             layer_same(&l, moek_run, y, "a second run");
+            layer_strides_now = strides;
+            layer_strided_drive = moek_run;
+            if (!SMALL || quant == MOEK_FP16) layer_same(&l, layer_strided, y, "strides");
             l.config.chunk_tokens = i < 2 ? 300 : 200;
             if (layer_plan(&l)) layer_same(&l, moek_run, y, "gathered");
             free(y);
@@ -1293,6 +1297,94 @@ static void test_nonfinite(void)
     }
 }
 
+/* Element i of x or of weights. */
+static void rounding_put(const layer *l, const void *array, size_t i, double value)
+{
+    if (array != l->args.x && l->config.quant >= MOEK_FP8T)
+        ((uint8_t *)(size_t)array)[i] = (uint8_t)ref_encode(&ref_e4m3, value);
+    else ((uint16_t *)(size_t)array)[i] = ref_to_t(value, l->config.dtype);
+}
+static void rounding_ones(layer *l, const void *scale)
+{
+    size_t i;
+    for (i = 0; scale && i < layer_find(l, scale)->bytes / 4; i++) ((float *)(size_t)scale)[i] = 1;
+}
+/* Each x is a 1 among zeros, so that h are the weights there, powers of two; those of down are integers, and the
+ * router's powers of two: all sums are exact, in any order, and y shows where T rounds.  o of every 16th column is more
+ * than fp16 holds. */
+static void rounding_fill(layer *l)
+{
+    const size_t hidden = (size_t)l->config.hidden, inter = (size_t)l->config.inter, all = EXPERTS * hidden * inter;
+    const size_t tokens = (size_t)l->args.tokens;
+    size_t i;
+    for (i = 0; i < tokens * hidden; i++) rounding_put(l, l->args.x, i, i % hidden == i / hidden * 37 % hidden);
+    for (i = 0; i < all; i++) rounding_put(l, l->w.w_up, i, 1 << rng_below(4));
+    for (i = 0; i < all; i++) rounding_put(l, l->w.w_down, i, i / inter % 16 == 5 ? 448 : 1 + rng_below(15));
+    rounding_ones(l, l->w.w_up_scale), rounding_ones(l, l->w.w_down_scale);
+    rounding_ones(l, l->w.x_scale), rounding_ones(l, l->w.h_scale);
+    for (i = 0; l->w.w_up_bias && i < EXPERTS * inter; i++) ((uint16_t *)(size_t)l->w.w_up_bias)[i] = 0;
+    for (i = 0; l->w.w_down_bias && i < EXPERTS * hidden; i++)
+        ((uint16_t *)(size_t)l->w.w_down_bias)[i] = ref_to_t(rng_below(16), l->config.dtype);
+    for (i = 0; i < tokens * l->config.topk; i++) l->args.topk_weights[i] = ldexpf(1, -1 - rng_below(4));
+}
+static void rounding_case(int quant, const moek_kernel *k, int tokens, int turn)
+{
+    moek_config c = config_of(quant);
+    const uint16_t *got;
+    double *want;
+    layer l;
+    int i, n, wrong = 0, infinite = 0;
+    c.act = MOEK_RELU_NO_MUL;
+    c.hidden = k && k->op == MOEK_OP_MLP ? 1024 : turn % 2 ? 256 : 320; c.inter = 768;
+    c.topk = 1 + turn % 4;
+    c.max_tokens = tokens;
+    c.kernel = k ? k->name : NULL;
+    c.format = !k && turn % 3 == 2;
+    c.ue8m0 = quant == MOEK_FP8B128;
+    if (quant != MOEK_BF16) c.dtype = MOEK_DTYPE_FP16;
+    layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), tokens);
+    rounding_fill(&l);
+    snprintf(l.what, sizeof l.what, "rounding of o, %s, %s, %d tokens, turn %d", moek_quant_name(quant),
+             k ? k->name : "step by step", tokens, turn);
+    if (k) layer_state = layer_zeros(moek_state_size());
+    if (layer_plan(&l) && layer_run(&l, moek_run)) {
+        got = (const uint16_t *)layer_got(&l, l.args.y);
+        want = layer_ref(&l);
+        for (i = n = 0; i < tokens * c.hidden; i++) {
+            const uint16_t right = ref_to_t(want[i], l.config.dtype);
+            infinite += isinf(want[i]) != 0;
+            n = wrong ? n : i;
+            wrong += got[i] != right;
+        }
+        CHECK(!wrong, "%s: %d are wrong, the first is %.9g, not %.9g, of column %d", l.what, wrong,
+              ref_get_t(got, n, l.config.dtype), want[n], n % c.hidden);
+        CHECK((infinite > 0) == (l.config.dtype == MOEK_DTYPE_FP16), "%s: %d overflow", l.what, infinite);
+        free(want);
+    }
+    if (layer_state) mem_free(layer_arch, layer_state);
+    layer_state = NULL;
+    layer_free(&l);
+}
+/* o is rounded to T before the router's weights, whatever row does it, and however many tokens there are: in fp16 it
+ * overflows in each, or in none. */
+static void test_rounding(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int i, n, tokens, turn = 0;
+        const moek_kernel *const k = moek_kernels(&n);
+        if (quant == MOEK_FP8C) continue;              /* (its scales are no powers of two) */
+        for (tokens = 1; tokens <= 8; tokens++) rounding_case(quant, NULL, tokens, turn++);
+        for (i = 0; i < n; i++) {
+            if (k[i].quant != quant || k[i].arch != layer_arch) continue;
+            if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
+            for (tokens = 1; tokens <= 8; tokens++, turn++) {
+                SKIP_IF_SMALL(k[i].m > 4 && (tokens + i) % (k[i].op == MOEK_OP_MLP ? 8 : 3));
+                rounding_case(quant, &k[i], tokens, turn);
+            }
+        }
+    }
+}
+
 /* ---- own parts --------------------------------------------------------------------------------------------------- */
 
 static char events[256];
@@ -1643,6 +1735,7 @@ static void test_backend(const char *name)
     RUN(test_chunks);
     RUN(test_no_tokens);
     RUN(test_nonfinite);
+    RUN(test_rounding);
     RUN(test_shared);
     RUN(test_failing_part);
     RUN(test_own_experts);

@@ -270,8 +270,8 @@ typedef struct moek_layer_state {
  *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
  *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, a_row_bytes, and
  *   what up and down say about the order of rows, is not read.  Strides: as combine has them.
- *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, write none of
- *   these arrays, and do not round rows of down to T before they are weighted and added.                             */
+ *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, and write none
+ *   of these arrays.  They add the rows of a token in the order in which ids first name their experts.               */
 typedef struct moek_layer_args {
     int tokens, topk;
     const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */
@@ -306,7 +306,8 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     const long long up = ((used * ((inter + 7) / 8) + blocks - 1) / blocks + 1) * (gated ? 2 : 1);      /* of halves */
     const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
     const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
-    const long long pages = 128 * ((up > 2 * down ? up : 2 * down) + 32);                      /* 32: twice the warps */
+    /* Of two halves; besides, a warp has a page in up, three in down. */
+    const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
     moek_few few = {0, 0, 0, 0};
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;
