@@ -1018,6 +1018,10 @@ static void test_quantize(void)
     QUANTIZE(a.scale = NULL, MOEK_FP8C, 0, E_ARGUMENT);
     QUANTIZE(a.scale = NULL, MOEK_FP8B128, 0, E_ARGUMENT);
     QUANTIZE(a.partial = NULL, MOEK_FP8T, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 16, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = -1, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 128, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 4, MOEK_FP8B128, 80, E_ARGUMENT);
     QUANTIZE(a.counts = fix.ids, MOEK_FP8B128, 0, E_ARGUMENT);
     QUANTIZE((void)0, 0, 0, E_NO_KERNEL);
     QUANTIZE((void)0, 99, 0, E_NO_KERNEL);
