@@ -60,17 +60,16 @@ MOEK_DEVICE void moek_layer_fp16_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp1
     const int down = at->part >> 1, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
     const moek_gemm_args *const a = down ? &p->down : &p->up;
     const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * 2;
-    const int step = gated ? a->w_step : 1;
-    const int row = (gated ? at->half ? a->up_first : a->gate_first : 0) + 8 * at->unit * step;
+    const int half = gated && at->half, j = 8 * at->unit;
     if (a->tiled) {
-        const int eight = gated ? 2 * at->unit + (at->half ^ (a->gate_first > a->up_first)) : at->unit;
+        const int eight = gated ? 2 * at->unit + (half ^ (a->gate_first > a->up_first)) : at->unit;
         at->apart = a->w_rows * 128;
         at->w = (const unsigned char *)a->w + lane / 4 * 128 + lane % 4 * 16 + eight * 1024 +
                 ((size_t)e * (bytes / 128) + 2 * g) * (size_t)at->apart;
     } else {
         at->apart = 128;
-        at->w = (const unsigned char *)a->w + g * 256 + lane % 4 * 16 +
-                ((size_t)e * a->w_rows + row + min(lane / 4, a->n - 1 - 8 * at->unit) * step) * (size_t)bytes;
+        at->w = (const unsigned char *)MOEK_HALF_(a->halves.w, half) + g * 256 + lane % 4 * 16 +
+                ((size_t)e * a->halves.rows + min(j + lane / 4, a->n - 1) * a->halves.step) * (size_t)bytes;
     }
     at->left = bytes - g * 256;
     at->run = p->steps[down] - g;
@@ -472,10 +471,10 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
             d += s.d0;
             row = slot_of[4 * d + i % 4];
             if (row >= 0 && column < p.up.n) {
-                const uint16_t *const of = (const uint16_t *)p.up.bias + (size_t)list[warp][d] * p.up.w_rows;
                 if (p.up.bias) {
-                    gate += moek_from_t_(of[gated ? p.up.gate_first + column * p.up.w_step : column], dtype);
-                    if (gated) other += moek_from_t_(of[p.up.up_first + column * p.up.w_step], dtype);
+                    const size_t at = (size_t)list[warp][d] * p.up.halves.rows + column * p.up.halves.step;
+                    gate += moek_from_t_(((const uint16_t *)p.up.halves.bias[0])[at], dtype);
+                    if (gated) other += moek_from_t_(((const uint16_t *)p.up.halves.bias[1])[at], dtype);
                 }
                 moek_store_relaxed_(h + (size_t)row * p.up.n + column, moek_not_t_(
                     moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype)));
@@ -606,15 +605,17 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
                         2, (int)blocks);
-    if (!p.fit.fits || !a->state || !a->y) return MOEK_E_ARGUMENT;
+    if (!p.fit.fits || !a->state || !a->y || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
+    moek_find_halves_(&p.up, MOEK_FP16, 0);
+    moek_find_halves_(&p.down, MOEK_FP16, 0);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
-        if (g->tiled && (g->k * 2 % 128 || g->n % 8)) return MOEK_E_ARGUMENT;
+        if (g->tiled && (g->k * 2 % 128 || g->n % 8 || g->w_gate)) return MOEK_E_ARGUMENT;
         p.units[i] = (g->n + 7) / 8;
         p.steps[i] = (g->k * 2 + 255) / 256;
         p.pitch[i] = p.steps[i] * 256 + 64;                    /* no bank twice */

@@ -393,7 +393,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
  * weights to those of a checkpoint.  `experts` of them at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
- * current), E_NO_KERNEL (a plan for the CPU), E_CUDA.                                                                */
+ * current; w_up of a plan with up_layout APART), E_NO_KERNEL (a plan for the CPU), E_CUDA.                           */
 moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
                            moek_stream stream);
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,

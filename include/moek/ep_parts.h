@@ -128,9 +128,10 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     const int shares = moek_ep_shares_(ep);
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
-    w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden);
+    w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden, 0);
     w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden);
+    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden,
+                                      0);
     w->unquantized = (uint16_t *)moek_take_(&carver, batched && c->quant == MOEK_FP8T ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
