@@ -317,7 +317,7 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
            FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
     MOEK_SHARED_(unsigned char, act);                  /* rows of x, by token; then of h, by slot: 16 bits */
     /* What the sums of an item are multiplied with: x [4 tokens]; then
-     * h [4 tokens]. */
+     * h [experts in use][4 tokens]. */
     float *const factors = (float *)(act + p.fit.act);
     float *const pages = (float *)(act + p.fit.act + p.fit.factors);
     unsigned char *const ring = act + p.fit.act + p.fit.factors + p.fit.pages +
@@ -560,7 +560,6 @@ moek_layer_fp16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp16_h
                         if (i > 1) moek_layer_fp16_h0_on_sm90_m4n8s3w16_clear_(pages + page * 32);
                     }
                     b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
-                    f_at = f_first;
                     live = moek_layer_fp16_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
                     bias = moek_layer_fp16_h0_on_sm90_m4n8s3w16_bias_(&p.down, list[warp][d], (s.unit0 + page - pages0 - 3 * warp - 1) * 8 + lane / 4);
                     run = p.steps[1];

@@ -210,34 +210,6 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(float *page, float su
     float *const at = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_at_(page);
     if (at) moek_store2_(at, of.x, of.y);
 }
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_clear_(float *page)
-{
-    float *const at = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_at_(page);
-    if (at) moek_store2_(at, 0, 0);
-}
-/* A row of down, as combine gets it. */
-MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_round_(float x, uint16_t bias, int dtype)
-{
-    return moek_from_t_(moek_to_t_(x + moek_from_t_(bias, dtype), dtype), dtype);
-}
-/* page += the sums of an expert, rounded, times the weights of its tokens. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_weigh_(float *page, float sum[4], const float *weights, int live, uint16_t bias, int dtype)
-{
-    const float2 of = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_take_(sum);
-    float *const at = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_at_(page);
-    if (at) {
-        const float2 weight = *(const float2 *)(weights + threadIdx.x % 2 * 2);
-        float2 y = *(const float2 *)at;
-        if (live & 1) y.x += weight.x * moek_layer_fp8t_h0_on_sm90_m4n8s3w16_round_(of.x, bias, dtype);
-        if (live & 2) y.y += weight.y * moek_layer_fp8t_h0_on_sm90_m4n8s3w16_round_(of.y, bias, dtype);
-        moek_store2_(at, y.x, y.y);
-    }
-}
-/* Of expert e, for this lane's row of a unit; 0 if there is none. */
-MOEK_DEVICE uint16_t moek_layer_fp8t_h0_on_sm90_m4n8s3w16_bias_(const moek_gemm_args *a, int e, int column)
-{
-    return a->bias && column < a->n ? ((const uint16_t *)a->bias)[(size_t)e * a->w_rows + column] : (uint16_t)0;
-}
 /* What the warps have put there for items [from, until) of the block's, in the order of k: warp w on page apart * w, if
  * it has such an item.  All lanes of a warp come here together, each for one of the 32 sums of a page. */
 MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(const float *pages, const int apart, int from, int until, int all)
@@ -251,30 +223,6 @@ MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(const float *pages, 
     #pragma unroll
     for (w = 0; w < 16; w++) sum = warps >> w & 1 ? sum + x[w] : sum;
     return sum;
-}
-
-/* In down a warp has page unit + 3 * warp for what it adds to an expert's k that another warp began with, of its first
- * unit; the next page for y, of each unit; the one behind for an expert's k that it begins and another goes on with, of
- * its last unit.  Here: the expert whose k ends with this warp, and began with another, is weighed.  A lane has one of
- * the 32 sums. */
-MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_meet_(float *pages, const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share s, const int *list,
-                                  const int *slot_of, const float *weight_of, int dtype)
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, v = (int)moek_over_(s.begin, p->over_steps[1]);
-    const int first = v * p->steps[1], nd = max(s.d1 - s.d0, 1), unit = moek_quotient_(v, nd);
-    const int d = s.d0 + v - unit * nd;
-    float *const of = pages + unit * 32 + lane;
-    float sum;
-    int w = warp;
-    if (first == s.begin || first + p->steps[1] > s.begin + s.n) return;
-    while (s.all * w / 16 > first) w--;                           /* the one that has its first item */
-    sum = of[(3 * w + 2) * 32];
-    for (w++; w <= warp; w++)                          /* (of few items, some warps have none) */
-        if (s.all * w / 16 < s.all * (w + 1) / 16) sum += of[3 * w * 32];
-    if (slot_of[4 * d + lane % 4] >= 0) {
-        const uint16_t bias = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_bias_(&p->down, list[d], (s.unit0 + unit) * 8 + lane / 4);
-        of[(3 * warp + 1) * 32] += weight_of[4 * d + lane % 4] * moek_layer_fp8t_h0_on_sm90_m4n8s3w16_round_(sum, bias, dtype);
-    }
 }
 
 /* The first 8 columns of number i of the lanes that bring x or h to shared memory: their row, and which 128 bytes of w
@@ -335,7 +283,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
            FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
     MOEK_SHARED_(unsigned char, act);                  /* rows of x, by token; then of h, by slot: 16 bits */
     /* What the sums of an item are multiplied with: x [4 tokens]; then
-     * h [4 tokens]. */
+     * h [experts in use][4 tokens]. */
     float *const factors = (float *)(act + p.fit.act);
     float *const pages = (float *)(act + p.fit.act + p.fit.factors);
     unsigned char *const ring = act + p.fit.act + p.fit.factors + p.fit.pages +
@@ -362,8 +310,6 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
     const uint16_t *from[FIRST_X][PARTS];
     float weight = 1, sum[4] = {0, 0, 0, 0};
     int id, used, mine, row, column, d, live, page, pages0 = 0, run, turn = 0, slot = 0, halves, second, i, j;
-    int whole;                                         /* down: does this warp have all of an expert's k? */
-    uint16_t bias;
 
     if (warp == WARPS - 1) for (i = lane; i < 4 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
     if (t == 0) {                                      /* on their way to L2 already */
@@ -503,7 +449,8 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         }
         pages0 = s.units * p.parts + WARPS;            /* of the second half */
     }
-    if (t < 4) factors[t] = *p.down.a_scale;
+    for (i = t; i < 4 * used; i += THREADS)
+        factors[i] = weight_of[i] * *p.down.a_scale;
     inverse = __fdiv_rn(1.0f, *p.down.a_scale);
 
     for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
@@ -552,18 +499,13 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             const unsigned char *const b_first = act + bytes;
             const float *const f_first = factors + lane % 2 * 2;
             const int unit = moek_quotient_(v, max(s.d1 - s.d0, 1));
+            const float *const f_part = f_first + 4 * s.d0;
             d = s.d0 + v - unit * (s.d1 - s.d0);
-            page = pages0 + unit + 3 * warp + 1;
-            whole = g == 0;
+            page = pages0 + unit + warp;
             run = p.steps[1] - g;
             b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1] + g * 512;
-            f_at = f_first;
+            f_at = f_first + 4 * d;
             live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
-            bias = 0;
-            if (s.n > 0) {
-                bias = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_bias_(&p.down, list[warp][d], (s.unit0 + unit) * 8 + lane / 4);
-                moek_layer_fp8t_h0_on_sm90_m4n8s3w16_clear_(pages + page * 32);
-            }
             #pragma unroll 1
             for (i = s.n; i > 0; i--) {
                 __syncwarp();                                      /* what all have read, may be written */
@@ -574,41 +516,42 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
                 if (++slot == STAGES) slot = 0;
                 b_at += 512;
                 if (--run == 0) {
-                    if (whole) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_weigh_(pages + page * 32, sum, weight_of + 4 * d, live, bias, dtype);
-                    else moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + (page - 1) * 32, sum);
-                    whole = 1;
                     if (++d == s.d1) {
                         d = s.d0;
+                        f_at = f_part;
+                        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
                         page++;
-                        if (i > 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_clear_(pages + page * 32);
+                    } else {
+                        f_at += 4;
+                        if (i == 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
                     }
                     b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
-                    f_at = f_first;
                     live = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
-                    bias = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_bias_(&p.down, list[warp][d], (s.unit0 + page - pages0 - 3 * warp - 1) * 8 + lane / 4);
                     run = p.steps[1];
-                } else if (i == 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + (page - 1 + 2 * whole) * 32, sum);
+                } else if (i == 1) moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
             }
         }
-        pages0 = s.units + 3 * WARPS;
+        pages0 = s.units + WARPS;
     }
-    __syncthreads();
-    #pragma unroll 1
-    for (second = 0; second < halves; second++)
-        moek_layer_fp8t_h0_on_sm90_m4n8s3w16_meet_(pages + second * pages0 * 32, &p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(&p, of, 2 + second), list[warp], slot_of,
-                         weight_of, dtype);
     __syncthreads();
     {
         const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share first = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_share_(&p, of, 2);
         #pragma unroll 1
         for (i = t; i < s.units * 32; i += THREADS) {  /* y of unit i / 32 */
-            const float *const page = pages + (i / 32 + 1) * 32;
-            float y = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page, 3, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
+            const float *const page = pages + i / 32 * 32;
+            float y = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page, 1, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
             if (halves > 1)
-                y += moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, 3, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
+                y += moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, 1, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
             column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
             if (i % 4 < tokens && column < p.down.n) {
                 const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
+                if (p.down.bias)
+                    for (d = 0; d < used; d++) {
+                        if (slot_of[4 * d + i % 4] < 0) continue;
+                        const uint16_t *const bias =
+                            (const uint16_t *)p.down.bias + (size_t)list[warp][d] * p.down.w_rows;
+                        y += weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
+                    }
                 if (a->addend) y += moek_from_t_(addend[column], dtype);
                 ((uint16_t *)a->y)[(size_t)(i % 4) * a->y_stride + column] = moek_to_t_(y, dtype);
             }

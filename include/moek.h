@@ -34,8 +34,10 @@
  *               down: o = h . Wdown                    w_down [experts][hidden][inter]
  *     finalize  y [tokens][hidden] = sum over k of topk_weights * o
  * Sums are f32.  h and o are rounded to T once each; with an fp8 format x and h are quantized (moek/ops.h: quant).
- * o is rounded before its weight, whichever row serves a run: an o beyond the largest of T is Inf in each.  What
- * differs from row to row is the order of f32 sums.  (Sums of several ranks: moek_ep.h, COMBINE.)
+ * o is rounded before its weight, so that an o beyond the largest fp16 is Inf in each kernel.  There is one exception:
+ * where T is bf16, which has the range of f32, the kernels for up to 4 tokens (moek_plan_layer) weight and add o in
+ * f32.  That saves 4 to 6 % of a layer of one token.  Apart from that, kernels differ in the order of f32 sums.
+ * (Sums of several ranks: moek_ep.h, COMBINE.)
  *
  * THREADS.  Any function, any thread, any time.  The library has no state: a function writes only what its arguments
  * point to.  A plan is read-only after init and bind, so threads and streams may share it; concurrent runs need a

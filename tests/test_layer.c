@@ -1148,7 +1148,7 @@ static void tiled_case(int quant, int turn)
     c.hidden = turn % 2 ? 640 : 1152; c.inter = turn % 4 < 2 ? 256 : 384; c.experts = turn % 3 ? 11 : 6; c.topk = 2;
     c.max_tokens = many;
     c.up_layout = turn % 4;
-    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL;
+    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL, c.up_layout = 0;
     if (turn == 7) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), many);
     snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", moek_quant_name(quant), turn);
@@ -1576,8 +1576,22 @@ static void rounding_case(int quant, const moek_kernel *k, int tokens, int turn)
     layer_state = NULL;
     layer_free(&l);
 }
+/* Rows for 4 tokens that do not round o are in no plan whose T is fp16. */
+static void rounding_refused(int quant, const moek_kernel *k)
+{
+    moek_config c = config_of(quant);
+    moek_plan plan;
+    int tokens;
+    c.dtype = MOEK_DTYPE_FP16;
+    CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why);
+    for (tokens = 1; tokens <= 4; tokens++)
+        CHECK(!moek_plan_layer(&plan, tokens) || moek_plan_layer(&plan, tokens)->m != 4, "%s, %d tokens", k->name,
+              tokens);
+    c.kernel = k->name;
+    CHECK(moek_plan_init(&plan, &c) != MOEK_OK && strstr(plan.why, "does not round"), "%s: %s", k->name, plan.why);
+}
 /* o is rounded to T before the router's weights, whatever row does it, and however many tokens there are: in fp16 it
- * overflows in each, or in none. */
+ * overflows in each, or in none.  (Where T is bf16, rows for 4 tokens do not round it.) */
 static void test_rounding(void)
 {
     FOR_EACH_QUANT(quant) {
@@ -1588,6 +1602,10 @@ static void test_rounding(void)
         for (i = 0; i < n; i++) {
             if (k[i].quant != quant || k[i].arch != layer_arch) continue;
             if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
+            if (k[i].op == MOEK_OP_LAYER && k[i].m == 4 && quant != MOEK_FP16) {
+                if (quant != MOEK_BF16) rounding_refused(quant, &k[i]);
+                continue;
+            }
             for (tokens = 1; tokens <= 8; tokens++, turn++) {
                 SKIP_IF_SMALL(k[i].m > 4 && (tokens + i) % (k[i].op == MOEK_OP_MLP ? 8 : 3));
                 rounding_case(quant, &k[i], tokens, turn);

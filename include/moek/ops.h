@@ -300,7 +300,8 @@ typedef struct moek_layer_state {
  *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, a_row_bytes, and
  *   what up and down say about the order of rows, is not read.  Strides: as combine has them.
  *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, and write none
- *   of these arrays.  They add the rows of a token in the order in which ids first name their experts.               */
+ *   of these arrays.  In fp16 they add the rows of a token in the order in which ids first name their experts; in other
+ *   formats they do not round rows of down to T before they are weighted and added.                                  */
 typedef struct moek_layer_args {
     int tokens, topk;
     const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */

@@ -237,6 +237,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
+    else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && k->quant != MOEK_FP16)
+        moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
         moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
     else if (k->granule > 1 && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
