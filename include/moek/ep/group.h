@@ -1,4 +1,4 @@
-/* moek/ep_group.h -- a group of ranks: fills in defaults, chooses the kind and says why, opens, joins, reports. */
+/* moek/ep/group.h -- a group of ranks: fills in defaults, chooses the kind and says why, opens, joins, reports. */
 #ifndef MOEK_EP_GROUP_H
 #define MOEK_EP_GROUP_H
 

@@ -1,11 +1,11 @@
-/* moek/ep_hello.h -- what ranks compare when a group opens.
+/* moek/ep/hello.h -- what ranks compare when a group opens.
  *
  * One list has all of it: what travels, what is compared and the name in the sentence come from there.  A field of the
  * layer must also be the same in every plan on the group, for plans are made later, by each rank alone
  * (moek_ep_supports_); with mixed_layers, only those that the exchange rests on.  Configs are compared with their
  * defaults filled in, and what means the same is made the same first (moek_ep_level_).
  *
- * A value is a word of 64 bits; words go by lines (ep_layout.h), each behind the mark of its rank.  The first line lies
+ * A value is a word of 64 bits; words go by lines (layout.h), each behind the mark of its rank.  The first line lies
  * where it has always lain, and begins with the version: so versions hear of each other.  The number of ranks is in it,
  * too, since the other lines lie behind one of each rank. */
 #ifndef MOEK_EP_HELLO_H

@@ -1,9 +1,13 @@
-/* moek/ep_gpu.h -- the three kinds on GPUs: what the host does to launch the kernels of ep_device.h, and to
+/* moek/ep/gpu.h -- the three kinds on GPUs: what the host does to launch the kernels of device.h, and to
  * open a group whose windows are in GPU memory. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
 #if MOEK_HAVE_CUDA_
-#include "ep_device.h"
+#include "device.h"
+#include "send.h"
+#include "receive.h"
+#include "giveback.h"
+#include "collect.h"
 
 /* ---- what the host asks of CUDA ---------------------------------------------------------------------------------- */
 
@@ -232,6 +236,21 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* The last: for any size. */
+typedef struct moek_ep_kernels_ {
+    int hidden;
+    void (*send_codes)(moek_ep_send_);
+    void (*giveback)(moek_ep_giveback_);
+    void (*collect)(moek_ep_collect_);
+} moek_ep_kernels_;
+#define MOEK_EP_KERNELS_(h) \
+    { h, moek_ep_send_codes_h##h##_k_, moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
+static const moek_ep_kernels_ moek_ep_few_kernels_[] = {
+    MOEK_EACH_HIDDEN(MOEK_EP_KERNELS_)
+    { 0, moek_ep_send_codes_k_, moek_ep_giveback_k_, moek_ep_collect_k_ }
+};
+#undef MOEK_EP_KERNELS_
 
 /* low_latency: the kernels of the group's hidden size, if there are any and they serve what is asked; else those for
  * any size. */

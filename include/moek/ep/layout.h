@@ -1,4 +1,4 @@
-/* moek/ep_layout.h -- a window: what lies where, who writes it, and where experts live.
+/* moek/ep/layout.h -- a window: what lies where, who writes it, and where experts live.
  *
  * Every rank has one window of the same layout; base[p] is rank p's.  S handles, R ranks, K slots, T tokens of a rank:
  *
@@ -32,7 +32,7 @@
  * ON GPUs kernels get base[R] by value, this layout, and nothing else of the group.  Epochs and totals (`local`) lie in
  * the window, so in device memory: a captured graph may be replayed any number of times.  A handle's flags, rows and
  * partials are its own, so two operations need no common order and an odd number of them is no special case.  Flags are
- * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do.
+ * only ever added to (wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do.
  *
  * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own, and one for what goes out, which is base[p]
  * of all others.  In that one everything of rank p is what goes to rank p: its flags and counts, its T rows.  So a move

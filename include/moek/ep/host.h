@@ -1,7 +1,7 @@
-/* moek/ep_parts.h -- prepare/finalize over ranks: low_latency, alltoall, allgather, on the CPU.
+/* moek/ep/host.h -- prepare/finalize over ranks: low_latency, alltoall, allgather, on the CPU.
  *
  * The three differ in where a row is written and in what becomes of it where it arrives; what comes back, and how it is
- * added up, is the same for all.  Four halves; on a GPU each of them is a kernel of the same contract (ep_gpu.h):
+ * added up, is the same for all.  Four halves; on a GPU each of them is a kernel of the same contract (gpu.h):
  *
  *     prepare_send      quantize; (alltoall: exchange counts;) store rows into the windows of their ranks; publish
  *     prepare_receive   arrive; low_latency: sort rows by expert; others: rows lie where the experts read them
@@ -11,8 +11,8 @@
  *
  * step->rows is a number that the host knows: in alltoall on a GPU it is max_rows, with ids of -1 behind the rows that
  * arrived; in allgather, and where rows are moved, behind those of each rank. */
-#ifndef MOEK_EP_PARTS_H
-#define MOEK_EP_PARTS_H
+#ifndef MOEK_EP_HOST_H
+#define MOEK_EP_HOST_H
 
 enum { MOEK_EP_IDLE_, MOEK_EP_SENT_, MOEK_EP_ARRIVED_, MOEK_EP_RETURNED_ };      /* ep.stage: the half done last */
 

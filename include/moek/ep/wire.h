@@ -1,4 +1,4 @@
-/* moek/ep_wire.h -- the protocol: flags, credits, bounded waits, and the first error.
+/* moek/ep/wire.h -- the protocol: flags, credits, bounded waits, and the first error.
  *
  * An operation on a handle goes through phases, on every rank the same: counts (alltoall only), dispatch, combine.  In
  * each phase every rank sends to every rank, itself included, perhaps nothing:
@@ -19,7 +19,7 @@
  * this one, which every rank sends after it has read its rows.  So send halves wait for nobody (but for the counts of
  * alltoall), and ranks that take turns on one GPU, or one thread, do not block each other.
  *
- * On GPUs rows may follow their count: whoever reads one waits for its mark (ep_device.h).  Nothing else changes: a
+ * On GPUs rows may follow their count: whoever reads one waits for its mark (device.h).  Nothing else changes: a
  * row is released when all of its rank's are.
  *
  * Every wait looks, once in a while, for an error of its own (latch), for one of another rank (abort_word), and at the

@@ -1,4 +1,4 @@
-/* moek/ep_nccl.h -- how a group over NCCL opens, waits and closes (moek_ep_nccl.h).
+/* moek/ep/nccl.h -- how a group over NCCL opens, waits and closes (moek_ep_nccl.h).
  *
  * All that ranks say to each other here goes through one all-gather of at most MOEK_EP_NCCL_SAY_ bytes a rank, which is
  * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back.
