@@ -288,8 +288,29 @@ const char *moek_ep_kind_name(int kind);                                        
 
 #ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
 #include "moek.h"
+
+/* moek/ep/, lowest first: a file calls what is in itself and in those before it, and nothing behind.  Where its name
+ * does not say what it has:
+ *     hello     the list of what ranks compare when a group opens
+ *     layout    a window: what lies where, and where experts live
+ *     words     flags, totals and errors, as words of a window
+ *     device    the protocol in kernels, and what kernels of the four stages share.  A file a stage; none calls another
+ *     error     the first error on the host: kept, told, said
+ *     wire      the protocol on the host: flags, credits, waits
+ *     host      prepare/finalize where windows are in host memory, and what GPUs share with it
+ *     gpu       prepare/finalize on GPUs: launches
+ *     group     defaults, the choice of a kind, opening, joining, reports (nccl is above it: moek_ep_nccl.h) */
 #include "moek/ep/hello.h"
 #include "moek/ep/layout.h"
+#include "moek/ep/words.h"
+#if MOEK_HAVE_CUDA_
+#include "moek/ep/device.h"
+#include "moek/ep/send.h"
+#include "moek/ep/receive.h"
+#include "moek/ep/giveback.h"
+#include "moek/ep/collect.h"
+#endif
+#include "moek/ep/error.h"
 #include "moek/ep/wire.h"
 #include "moek/ep/host.h"
 #include "moek/ep/gpu.h"

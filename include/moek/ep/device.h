@@ -205,6 +205,27 @@ MOEK_DEVICE int moek_ep_gpu_mine_(const moek_ep_gpu_ *g, int to) { return g->mov
 /* Thread i's peer: from the next rank on, so that not all begin with rank 0. */
 MOEK_DEVICE int moek_ep_gpu_turn_(const moek_ep_gpu_ *g, int i) { return (g->rank + 1 + i) % g->ranks; }
 
+/* By the host, for a launch.  A kernel that reads or writes fields of rows is then given the layout of the message. */
+static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
+{
+    const moek_ep_config *c = &ep->config;
+    moek_ep_gpu_ g;
+    memset(&g, 0, sizeof g);
+    g.layout = ep->layout;
+    g.gather = c->kind == MOEK_EP_ALLGATHER;
+    g.packed = c->kind == MOEK_EP_ALLTOALL && !c->move ? c->max_rows : 0;
+    g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
+    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = moek_ep_share_(ep);
+    g.tag = tag;
+    g.combine = c->combine;
+    g.moved = c->move != NULL;
+    g.every = g.moved && g.gather && c->move_gathers;
+    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: it has come, or never will */
+    g.report = (uint64_t *)c->report;
+    memcpy(g.base, ep->base, sizeof g.base);
+    return g;
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* The first error stays; the host is told. */

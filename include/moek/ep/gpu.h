@@ -3,11 +3,6 @@
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
 #if MOEK_HAVE_CUDA_
-#include "device.h"
-#include "send.h"
-#include "receive.h"
-#include "giveback.h"
-#include "collect.h"
 
 /* ---- what the host asks of CUDA ---------------------------------------------------------------------------------- */
 
@@ -15,25 +10,6 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* Makes a device current; returns which one was. */
-static int moek_ep_on_device_(int device)
-{
-    int before = device;
-    if (cudaGetDevice(&before) == cudaSuccess && before != device) (void)cudaSetDevice(device);
-    return before;
-}
-/* Where a group ends: a stream for one kernel, and the end of both. */
-static moek_stream moek_ep_new_stream_(void)
-{
-    cudaStream_t stream = NULL;
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) (void)cudaGetLastError();
-    return stream;
-}
-static void moek_ep_finish_(moek_status launched, moek_stream stream)
-{
-    if (launched != MOEK_OK || cudaStreamSynchronize(stream) != cudaSuccess) (void)cudaGetLastError();
-    if (stream) cudaStreamDestroy(stream);
-}
 static int moek_ep_is_busy_(moek_stream stream)
 {
     const cudaError_t error = cudaStreamQuery((cudaStream_t)stream);
@@ -184,9 +160,6 @@ void moek_ep_ipc_close(int ranks, void *window, void **base)
 }
 
 #else
-static int moek_ep_on_device_(int device) { return device; }
-static moek_stream moek_ep_new_stream_(void) { return (moek_stream)0; }
-static void moek_ep_finish_(moek_status launched, moek_stream stream) { (void)launched; (void)stream; }
 static int moek_ep_is_busy_(moek_stream stream) { (void)stream; return 0; }
 static int moek_ep_is_pinned_(const void *report) { return report != NULL; }
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
@@ -197,43 +170,6 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
     return MOEK_OK;
 }
 #endif
-
-/* ---- the group, as kernels are told of it ------------------------------------------------------------------------ */
-
-/* m: what travels; NULL where that is not looked at. */
-static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, const moek_ep_message_ *m)
-{
-    const moek_ep_config *c = &ep->config;
-    moek_ep_gpu_ g;
-    memset(&g, 0, sizeof g);
-    g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
-    g.gather = c->kind == MOEK_EP_ALLGATHER;
-    g.packed = c->kind == MOEK_EP_ALLTOALL && !c->move ? c->max_rows : 0;
-    g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
-    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = moek_ep_share_(ep);
-    g.tag = tag;
-    g.combine = c->combine;
-    g.moved = c->move != NULL;
-    g.every = g.moved && g.gather && c->move_gathers;
-    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: it has come, or never will */
-    g.report = (uint64_t *)c->report;
-    memcpy(g.base, ep->base, sizeof g.base);
-    return g;
-}
-
-/* Ends the group by a kernel, from whatever thread; the host knows on return.  On a stream that waits for no other:
- * runs may be on the NULL stream, and wait for a peer there. */
-static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
-{
-    const int current = moek_ep_on_device_(ep->device);
-    const moek_stream stream = moek_ep_new_stream_();
-    moek_ep_end_ a;
-    a.g = moek_ep_on_gpu_(ep, 0, 0, NULL);
-    a.error = moek_ep_pack_(e);
-    moek_ep_finish_(MOEK_LAUNCH_(moek_ep_end_k_, 1, 1, 0, stream, a), stream);
-    moek_ep_on_device_(current);
-    return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
-}
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -437,7 +373,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.g.layout = moek_ep_fields_(ep, &m);
     a.tokens = tokens;
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
     if (fused) m.x_row = 2 * moek_x_stride_(&step->args, &plan->config);
@@ -482,7 +419,8 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.g.layout = moek_ep_fields_(ep, &m);
     a.go = moek_ep_alone_(ep);
     a.stays = moek_ep_stays_(ep, plan, step->tokens);
     a.shares = moek_ep_shares_(ep);
@@ -515,7 +453,8 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), &m);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
+    a.g.layout = moek_ep_fields_(ep, &m);
     a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.reduced = weight_and_reduce == MOEK_NOOP;
     a.counts = w.counts;
@@ -548,7 +487,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), NULL);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
     a.tokens = step->tokens; a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.ids = step->ids;
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;

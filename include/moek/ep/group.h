@@ -432,20 +432,6 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
 
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
 
-moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error)
-{
-    moek_status status;
-    moek_ep_error e;
-    memset(&e, 0, sizeof e);
-    if (error) *error = e;
-    if (!ep || !ep->base[0]) return MOEK_E_ARGUMENT;
-    status = moek_ep_ended_(ep);
-    if (status != MOEK_OK) e = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
-    else if (moek_ep_full_(ep, &e)) status = MOEK_E_CAPACITY;
-    if (error) *error = e;
-    return status;
-}
-
 void moek_ep_abort(moek_ep *ep)
 {
     if (ep && ep->open) moek_ep_fail_(ep, MOEK_E_ABORTED, MOEK_EP_OPENING, 0, ep->config.rank, 0);
