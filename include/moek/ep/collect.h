@@ -1,8 +1,6 @@
-/* moek/ep/collect.h -- finalize_receive: kernels that add up what came back. */
+/* moek/ep/collect.h -- finalize_receive: kernels that wait for the results of the experts and add them up to y. */
 #ifndef MOEK_EP_COLLECT_H
 #define MOEK_EP_COLLECT_H
-
-/* ---- finalize_receive -------------------------------------------------------------------------------------------- */
 
 typedef struct moek_ep_collect_ {
     moek_ep_gpu_ g;
@@ -12,14 +10,14 @@ typedef struct moek_ep_collect_ {
     const uint16_t *addend;           /* or NULL                                                                      */
     uint16_t *y;
     int addend_stride, y_stride;      /* elements from a row to the next                                              */
-    int straight;                     /* the kernel ahead is giveback.  Else it may be yours: of x, if y is x, or of
-                                         shared_y; then y waits for it                                                */
-    const int32_t *back;              /* as send left it, or NULL                                                     */
-    int stays;                        /* low_latency: zeros are the last to leave L2                                  */
+    int straight;                     /* 1: the kernel before is giveback.  0: it may be the caller's, and read x (if y
+                                         is x) or write shared_y; then y must wait for that kernel                    */
+    const int32_t *back;              /* written by send (rows in the outgoing window), or NULL                       */
+    int stays;                        /* low_latency: zeros are stored with L2 evict_last                             */
 } moek_ep_collect_;
 
-/* Rows of partial that come back for a token, in the order of their sum: lane n of a warp gets row n, and whose it is.
- * How many. */
+/* The rows of partial that come back for a token, in the order of the sum.  Lane n of a warp gets addend n: its row
+ * (mine), its rank (from), its weight.  rows: the number of addends. */
 typedef struct moek_ep_sum_ { int mine, from, rows; float weight; } moek_ep_sum_;
 MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int token, const int32_t *back)
 {
@@ -46,7 +44,7 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
     return s;
 }
 
-/* By a warp: until those rows are there.  Not 0: the group has ended. */
+/* A warp waits for the marks of these rows.  Returns nonzero if the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_sum_ s, uint64_t operation)
 {
     const moek_ep_gpu_ *const g = &a->g;
@@ -56,7 +54,7 @@ MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_
     if ((int)threadIdx.x % 32 < s.rows && !g->moved) {
         const uint64_t *const mark = moek_ep_gpu_mark_(g, g->rank, row);
         while (!ended && (moek_load_relaxed_sys_(mark) - operation) >> 63) {
-            moek_pause_(200);                          /* others have use for the way to memory */
+            moek_pause_(200);                          /* leaves memory bandwidth to others */
             ended = moek_ep_gpu_enough_(g, &wait);
         }
         if (ended) moek_ep_gpu_give_up_(g, MOEK_EP_COMBINE, s.from);
@@ -78,8 +76,9 @@ MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int co
     moek_store_words_(a->y + (size_t)token * a->y_stride + column, moek_to_t8_(sum, dtype));
 }
 
-/* Eight columns of a token.  few: of rows that say themselves when they are there; f32: of floats.  Both are constants.
- * lost: words of a row that is passed over, or 0.  Not 0: the group has ended. */
+/* Adds up eight columns of a token.  few: polls the words of rows until they are not 0, then leaves 0 behind; f32: rows
+ * are floats.  Both are compile-time constants.  lost: the word that marks a lost row, which is skipped, or 0.  Returns
+ * nonzero if the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int token, int column, moek_ep_sum_ s,
                                      int few, int f32, int dtype, uint32_t lost)
 {
@@ -135,14 +134,16 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
     return ended;
 }
 
-/* Waits for what came back, if anything did; not 0: there is nothing to add up. */
+/* Waits for the flags of all ranks.  Returns nonzero if there is nothing to add up: the group has ended, or the
+ * operation went on without rows. */
 MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     return moek_ep_gpu_arrive_(&a->g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
 }
 
-/* Items: (token, stretch of columns).  Where the first one's rows will be is asked before they are there. */
+/* Items are pairs (token, slice of columns), one a block.  The rows of the first item are looked up before the wait, to
+ * hide the latency. */
 MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype, uint32_t lost)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
@@ -159,7 +160,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden,
     }
     moek_grid_wait_();
 }
-/* A warp a token. */
+/* Each warp adds up one token at a time. */
 MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, int dtype)
 {
     const moek_ep_gpu_ *const g = &a->g;

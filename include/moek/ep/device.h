@@ -1,45 +1,51 @@
-/* moek/ep/device.h -- the protocol of wire.h as kernels speak it, and the kernels of the three kinds.
+/* moek/ep/device.h -- the protocol of wire.h in kernels, and the device code that the four stages share.
  *
- *     counts    alltoall only: how many rows go to whom, into all windows; publish.  (Where rows are moved, shares:
- *               the same beside the rows to come; nothing to publish yet)
- *     send      (alltoall: arrive with the counts;) quantize (fp8b128) or copy rows into the windows of their ranks;
- *               publish
- *     receive   arrive; low_latency: rows to [local experts][rows_per_expert], by rank and token within an expert;
- *               others (receive_rows): rows lie where the experts read them.  What giveback will ask is copied: it
- *               leaves the received rows alone
- *     giveback  publish, release; what the experts gave, reduced by token, into the windows of the tokens' ranks
- *     collect   arrive; add up, ranks ascending
+ *     counts    (send.h) alltoall only: stores how many rows go to each rank into all windows; publishes.  Where rows
+ *               are moved, `shares` stores the same counts beside the outgoing rows, and publishes nothing yet
+ *     send      (send.h) quantizes (fp8b128) or copies rows into the windows of their ranks; publishes.  alltoall first
+ *               waits for the counts of all ranks
+ *     receive   (receive.h) waits for rows.  low_latency: copies them to [local experts][rows_per_expert], ordered by
+ *               rank and token within an expert.  Others (receive_rows): rows stay where the experts read them.
+ *               Whatever giveback needs later is copied out of the window, so that giveback does not read received rows
+ *     giveback  (giveback.h) publishes and releases; stores the results of the experts, reduced by token, into the
+ *               windows of the tokens' ranks
+ *     collect   (collect.h) waits for results; adds them up, ranks ascending
  *
- * Few tokens (low_latency) are waited for by latency: a block a row, or a stretch of one.  Many go by wires: a warp a
- * row, on the way out on 24 multiprocessors at most, the others are free for what the caller has to compute.
+ * low_latency is bound by latency: a block handles one row, or a slice of one.  The other kinds are bound by the links:
+ * a warp handles one row.  Their send uses at most 24 SMs, because more would not be faster; the other SMs are free for
+ * the caller's kernels.
  *
- * WORDS that come back by low_latency say themselves that they are there: 4 bytes travel as their complement, 0 is what
- * has not come, and who has read them leaves 0 behind.  So there is no fence, no barrier and no second look between who
- * writes and who reads.
- * MARKS.  Rows that low_latency sends, and those that come back by the other kinds, are not counted until they are
- * there: each is marked with the operation's number by who wrote it, and taken while others are on their way.
- * giveback, and send of low_latency, publish at once how many tokens there are (one block does).  The other kinds' rows
- * that go out are published when all are there, by the last block (a counter in the window, left as it was).
+ * WORDS.  Results that low_latency sends back carry their own arrival flag.  Each 4 bytes travel as their complement,
+ * and 0 means "not arrived"; collect writes 0 back after reading.  So sender and receiver need no fence, no barrier and
+ * no second load.
+ * MARKS.  Rows that low_latency sends out, and results of the other kinds, may be announced before they arrive.  Each
+ * has a mark: the number of the operation, stored by the writer of the row.  A receiver takes rows whose marks have
+ * arrived while other rows are still in flight.  giveback, and send of low_latency, publish the number of tokens at
+ * once, by one block.  Rows that the other kinds send out have no marks: they are published when all are stored, by the
+ * last block to finish (it is found by a counter in the window, which returns to 0).
  *
- * Each block waits for itself, and no block for another one of its kernel: so kernels need not be resident as a whole.
- * (That is why counts is a kernel of its own: blocks of send wait for those of their own rank, too.)
- * Who publishes also does what the receiving kernel before left: counts as seen what has arrived, and releases.  (So
- * combine is released by the next operation's send, or counts: in time, since nobody asks for that credit before.)
- * Where the group has ended, blocks leave and no more is published.  Where rows would not fit (alltoall), which all
- * ranks find alike, an operation goes on without rows: send and giveback publish counts of -1, and collect leaves y
- * alone.  (Where rows are moved, all find it when they receive: a rank whose rows did not fit sends such counts.)
+ * Each block waits by itself, and no block waits for another block of the same kernel.  So a kernel's blocks need not
+ * all be resident.  (This is why counts is a separate kernel: blocks of send wait for the counts of their own rank,
+ * too.)  The block that publishes also completes the receiving kernel before: it records the arrived totals as seen,
+ * and releases those rows.  (So combine is released by the next operation's send or counts.  That is in time: no rank
+ * needs this credit earlier.)
+ * When the group has ended, blocks return and nothing more is published.  When rows would not fit (alltoall), all ranks
+ * find the same from the counts, and the operation goes on without rows: send and giveback publish counts of -1, and
+ * collect leaves y alone.  (Where rows are moved, ranks find this when they receive: the rank whose rows did not fit
+ * sends such counts.)
  *
- * receive and collect may start while the kernel ahead still runs (programmatic dependent launch): they wait for flags,
- * words and marks, and write what only kernels before that one have read; all their blocks wait for it before they end,
- * since the kernels behind rely on that.  send and giveback let them start.
+ * receive and collect may start while the kernel before still runs (programmatic dependent launch): they wait for
+ * flags, words and marks, and the memory that they write is read only by kernels before that one.  All their blocks
+ * still wait for that kernel before they exit, because later kernels rely on it.  send and giveback let receive and
+ * collect start early.
  *
- * What a kernel wrote to a peer comes before its flag or mark: the writes of a block or warp, a barrier, a fence at
- * system scope, a relaxed store.  Polls acquire: one load less on the way than to look again. */
+ * ORDER.  What a kernel stores to a peer comes before its flag or mark: stores of the block or warp, a barrier, a fence
+ * at system scope, a relaxed store.  Polls are acquire loads: that saves the second load that a relaxed poll needs. */
 #ifndef MOEK_EP_DEVICE_H
 #define MOEK_EP_DEVICE_H
 #include "../device.h"
 
-/* ---- one function an instruction --------------------------------------------------------------------------------- */
+/* ---- one function for each instruction --------------------------------------------------------------------------- */
 
 #ifndef MOEK_EMU
 MOEK_DEVICE uint64_t moek_load_relaxed_sys_(const uint64_t *p)
@@ -59,7 +65,7 @@ MOEK_DEVICE void moek_store_relaxed_sys_(uint64_t *p, uint64_t v)
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;\n" :: "l"(p), "l"(v) : "memory");
 }
 MOEK_DEVICE void moek_fence_sys_(void) { asm volatile("fence.acq_rel.sys;\n" ::: "memory"); }
-/* The value before; it goes back to 0 behind `last`. */
+/* Increments a counter that wraps to 0 after `last`.  Returns the value before. */
 MOEK_DEVICE uint32_t moek_count_to_(uint32_t *counter, uint32_t last)
 {
     uint32_t before;
@@ -72,7 +78,7 @@ MOEK_DEVICE uint64_t moek_clock_ns_(void)
     asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
     return t;
 }
-/* 16 bytes that a peer may be writing, or wait for: each 4 of them come whole, in no order. */
+/* 16 bytes that a peer may be writing or polling.  Each 4 of them are read and written whole, in no order. */
 MOEK_DEVICE moek_words_ moek_load_words_sys_(const void *p)
 {
     moek_words_ v;
@@ -85,7 +91,8 @@ MOEK_DEVICE void moek_store_words_sys_(void *p, moek_words_ v)
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
                  :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
-/* Stored; stays: and the last to leave L2.  (A policy made once takes collect more registers.) */
+/* A store; if `stays`, with L2 evict_last.  (The policy is created anew each time: kept in a register it costs collect
+ * more registers.) */
 MOEK_DEVICE void moek_store_words_last_(void *p, moek_words_ v, int stays)
 {
     uint64_t policy;
@@ -98,7 +105,7 @@ MOEK_DEVICE void moek_store_words_last_(void *p, moek_words_ v, int stays)
                  "}\n" :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(policy), "r"(stays)
                  : "memory");
 }
-/* 4 bytes past L1. */
+/* Loads 4 bytes from L2, not from L1. */
 MOEK_DEVICE int32_t moek_load4_l2_(const void *p)
 {
     int32_t v;
@@ -116,7 +123,7 @@ MOEK_FN uint32_t moek_count_to_(uint32_t *counter, uint32_t last)
     *counter = before >= last ? 0 : before + 1;
     return before;
 }
-MOEK_FN uint64_t moek_clock_ns_(void)                 /* asked by those who wait: for other processes */
+MOEK_FN uint64_t moek_clock_ns_(void)                 /* (waiting code calls it: yields the CPU) */
 {
     MOEK_EP_PAUSE();
     return 1000000 * MOEK_EP_MS();
@@ -139,14 +146,18 @@ MOEK_FN int32_t moek_load4_l2_(const void *p) { return *(const int32_t *)p; }
 
 /* ---- the group, as kernels know it ------------------------------------------------------------------------------- */
 
-/* Few tokens: threads of a block, and the most blocks on a multiprocessor. */
+/* Kernels for few tokens (low_latency): threads of a block, and the most blocks on an SM.
+ * Each exists for any hidden size and all formats.  Those that send fp8b128, and those for REDUCED, also exist for each
+ * supported hidden size, with bf16, as a constant ("baked").  The other kernels have no format to choose, and a
+ * constant size alone gains them less than 1 %. */
 enum { MOEK_EP_THREADS_ = 256, MOEK_EP_EACH_ = 3 };
 #define MOEK_EP_FEW_K_ static __global__ void __launch_bounds__(MOEK_EP_THREADS_, MOEK_EP_EACH_)
-enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; no room for it            */
-enum { MOEK_EP_FULL_ = -1 };                           /* in the place of counts: rows did not fit                    */
+enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of this rank; its expert was full       */
+enum { MOEK_EP_FULL_ = -1 };                           /* published instead of a count: rows did not fit              */
 
-/* Of a row: elements of two bytes, whatever x is, from one that is sent to the next; 16 bytes of x on the wire; scales.
- * Kernels of one hidden size have the latter two, of e4m3 with a scale for 128 columns, as constants. */
+/* Sizes of a row.  x_stride: from one row at the sender to the next, in units of two bytes, whatever the type of x.
+ * words: 16-byte words of x on the wire.  groups: scales.  Baked kernels have words and groups as constants: those of
+ * e4m3 with a scale for each 128 columns. */
 typedef struct moek_ep_sizes_ { int x_stride, words, groups; } moek_ep_sizes_;
 MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
 {
@@ -155,7 +166,8 @@ MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
     return s;
 }
 
-/* Words of scales on the wire: a float a group, or with ue8m0 a byte, its exponent, of four groups side by side. */
+/* 4-byte words of a row's scales on the wire: a float a group; with ue8m0 a byte a group, the exponent, four in a
+ * word. */
 MOEK_DEVICE int moek_ep_scale_words_(int groups, int ue8m0) { return ue8m0 ? (groups + 3) / 4 : groups; }
 
 typedef struct moek_ep_gpu_ {
@@ -163,8 +175,8 @@ typedef struct moek_ep_gpu_ {
     int rank, ranks, handle, handles, slots, physical_experts, max_tokens, tag, combine;
     int gather;                       /* allgather: each token goes to all ranks                                      */
     int packed;                       /* alltoall: the most rows that a rank receives; others: 0                      */
-    int moved;                        /* rows are moved: base[p] is what goes out, and its parts are p's              */
-    int every;                        /* moved, allgather: rows and scales from my own window to every rank           */
+    int moved;                        /* rows are moved: base[p] is the outgoing window; its parts p go to rank p     */
+    int every;                        /* moved, allgather: rows and scales go from my own window to every rank        */
     uint64_t timeout_ns, *report;
     char *base[MOEK_EP_MAX_RANKS];
 } moek_ep_gpu_;
@@ -185,12 +197,13 @@ MOEK_DEVICE char *moek_ep_gpu_field_(const moek_ep_gpu_ *g, int rank, moek_ep_fi
 {
     return g->base[rank] + moek_ep_field_at_(&g->layout, g->handle, field, row);
 }
-/* In the window of `rank`: how many rows rank `from` sends to each rank (alltoall), to each expert (low_latency). */
+/* Counts of rank `from` in the window of `rank`: rows for each rank (alltoall), or for each local expert
+ * (low_latency). */
 MOEK_DEVICE uint32_t *moek_ep_gpu_counts_(const moek_ep_gpu_ *g, int rank, int from)
 {
     return (uint32_t *)(g->base[rank] + moek_ep_counts_at_(&g->layout, g->ranks, g->handle, from));
 }
-/* Of a row of dispatch (low_latency) or of partial (the others): the operation that wrote it last. */
+/* The mark of a received row (low_latency) or of a row of partial (others): the last operation that wrote the row. */
 MOEK_DEVICE uint64_t *moek_ep_gpu_mark_(const moek_ep_gpu_ *g, int rank, size_t row)
 {
     return moek_ep_gpu_word_(g, rank, moek_ep_mark_at_(&g->layout, g->handle, row));
@@ -200,12 +213,13 @@ MOEK_DEVICE int moek_ep_gpu_place_(const moek_ep_gpu_ *g, int32_t id)     /* ran
     const int32_t *place = (const int32_t *)(g->base[g->rank] + g->layout.place);
     return (uint32_t)id < (uint32_t)g->physical_experts ? place[id] : -1;
 }
-/* In the window of rank `to`: whose part is mine? */
+/* The index of my parts in the window at base[to]: my rank; in an outgoing window the rank they are moved to. */
 MOEK_DEVICE int moek_ep_gpu_mine_(const moek_ep_gpu_ *g, int to) { return g->moved ? to : g->rank; }
-/* Thread i's peer: from the next rank on, so that not all begin with rank 0. */
+/* The peer with number i: numbers start at the next rank, so that not all ranks begin with rank 0. */
 MOEK_DEVICE int moek_ep_gpu_turn_(const moek_ep_gpu_ *g, int i) { return (g->rank + 1 + i) % g->ranks; }
 
-/* By the host, for a launch.  A kernel that reads or writes fields of rows is then given the layout of the message. */
+/* Made by the host for a launch.  The caller replaces `layout` if the kernel accesses rows: their strides depend on
+ * what a plan sends (moek_ep_fields_). */
 static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
 {
     const moek_ep_config *c = &ep->config;
@@ -220,7 +234,7 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
     g.combine = c->combine;
     g.moved = c->move != NULL;
     g.every = g.moved && g.gather && c->move_gathers;
-    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: it has come, or never will */
+    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: all has come, or never will */
     g.report = (uint64_t *)c->report;
     memcpy(g.base, ep->base, sizeof g.base);
     return g;
@@ -228,7 +242,8 @@ static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag)
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* The first error stays; the host is told. */
+/* Stores an error in the latch unless there is one already, and in the host's report.  Returns the error that is
+ * kept. */
 MOEK_DEVICE uint64_t moek_ep_gpu_keep_(const moek_ep_gpu_ *g, uint64_t error)
 {
     unsigned long long *latch = (unsigned long long *)moek_ep_gpu_word_(g, g->rank, g->layout.latch);
@@ -241,12 +256,13 @@ MOEK_DEVICE int moek_ep_gpu_ended_(const moek_ep_gpu_ *g)
     const uint64_t here = moek_load_relaxed_sys_(moek_ep_gpu_word_(g, g->rank, g->layout.latch));
     const uint64_t there = moek_load_relaxed_sys_(moek_ep_gpu_word_(g, g->rank, g->layout.abort_word));
     if (here) {
-        moek_store_relaxed_sys_(g->report, here);      /* who kept it may not have come to that yet */
+        moek_store_relaxed_sys_(g->report, here);      /* its writer may not have got to that yet */
         return (int)(here & 0xff);
     }
     return there ? (int)(moek_ep_gpu_keep_(g, (there & ~(uint64_t)0xff) | MOEK_E_ABORTED) & 0xff) : 0;
 }
-/* Ends the group: keeps the error and, if it is the first, tells it to all. */
+/* Ends the group: keeps the error and, if it is the first one, sends it to all ranks.  Returns the status that is
+ * kept. */
 MOEK_DEVICE int moek_ep_gpu_end_(const moek_ep_gpu_ *g, uint64_t error)
 {
     const int before = moek_ep_gpu_ended_(g);
@@ -274,15 +290,17 @@ static __global__ void moek_ep_end_k_(const moek_ep_end_ a) { moek_ep_gpu_end_(&
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
-/* The operation under way, from 1.  Each phase asks the other's count, which does not move while its kernels run. */
+/* The number of the current operation, from 1.  Derived from the count of the other phase, because that one does not
+ * change while kernels of this phase run. */
 MOEK_DEVICE uint64_t moek_ep_gpu_operation_(const moek_ep_gpu_ *g, int phase)
 {
     const int other = phase == MOEK_EP_COMBINE ? MOEK_EP_DISPATCH : MOEK_EP_COMBINE;
     return moek_load_relaxed_sys_(moek_ep_gpu_local_(g, other).operations) + (phase != MOEK_EP_COMBINE);
 }
 
-/* By a thread between two looks, whose number it counts: is it time to give up?  Then give_up says why, which is not
- * 0: the group has ended, or does so now. */
+/* enough_: called by a thread after each poll without success; counts the polls.  Returns 1 if the thread must give up.
+ * give_up_: returns the reason, never 0: the status of a group that has ended, or else it ends the group by a
+ * timeout. */
 typedef struct moek_ep_patience_ { uint64_t start; unsigned polls; } moek_ep_patience_;
 MOEK_DEVICE int moek_ep_gpu_enough_(const moek_ep_gpu_ *g, moek_ep_patience_ *wait)
 {
@@ -300,7 +318,8 @@ MOEK_DEVICE int moek_ep_gpu_give_up_(const moek_ep_gpu_ *g, int phase, int peer)
     return ended ? ended : moek_ep_gpu_fail_(g, MOEK_E_TIMEOUT, phase, peer, moek_ep_gpu_operation_(g, phase));
 }
 
-/* By one thread: until *word is at least `least` beyond `from`; *value (or NULL): what it is then. */
+/* One thread waits until *word - from is at least `least`, modulo 2^64.  *value (or NULL): the word at that time.
+ * Returns nonzero if the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, uint64_t from, uint64_t least, int phase,
                                   int peer, uint64_t *value)
 {
@@ -312,8 +331,8 @@ MOEK_DEVICE int moek_ep_gpu_wait_(const moek_ep_gpu_ *g, const uint64_t *word, u
     return 0;
 }
 
-/* What comes back by low_latency says itself that it is there: 4 bytes are sent as their complement, 0 is what has not
- * come, and who has read them leaves 0 behind.  (Of 4 bytes that are all ones the first bit is lost, a NaN's sign.) */
+/* The encoding of results that low_latency sends back (WORDS above): the complement of each 4 bytes, never 0.  Bytes
+ * that are all ones would become 0; they lose their first bit, which is the sign of a NaN. */
 MOEK_DEVICE moek_words_ moek_ep_sent_(moek_words_ v)
 {
     int i;
@@ -323,8 +342,9 @@ MOEK_DEVICE moek_words_ moek_ep_sent_(moek_words_ v)
 }
 MOEK_DEVICE int moek_ep_is_there_(moek_words_ v) { return v.w[0] && v.w[1] && v.w[2] && v.w[3]; }
 
-/* By all threads of a block: a thread of the last warps for each peer, since the first ones have something else to do.
- * ask looks, and waits for nothing; grant waits where that was too early.  Not 0 in one thread: the group has ended. */
+/* grant of wire.h in two steps, for all threads of a block.  ask_ loads the credits without waiting; grant_ waits for
+ * those that were late.  A thread for each peer, from the last one down: the first warps have other work.
+ * grant_ returns nonzero in some thread if the group has ended. */
 typedef struct moek_ep_ask_ { uint64_t operations; int late, ended; } moek_ep_ask_;
 MOEK_DEVICE moek_ep_ask_ moek_ep_gpu_ask_(const moek_ep_gpu_ *g, int phase)
 {
@@ -345,7 +365,8 @@ MOEK_DEVICE int moek_ep_gpu_grant_(const moek_ep_gpu_ *g, int phase, moek_ep_ask
     return moek_ep_gpu_wait_(g, moek_ep_gpu_flag_(g, g->rank, 1, phase, p), 0, a.operations, phase, p, NULL);
 }
 
-/* The same for all threads.  counts: [ranks], shared, written. */
+/* arrive of wire.h, for all threads of a block.  counts: [ranks], shared, written.  Returns the same value in all
+ * threads; nonzero: the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_arrive_(const moek_ep_gpu_ *g, int phase, int *counts)
 {
     const uint64_t one = (uint64_t)1 << 40;
@@ -363,13 +384,13 @@ MOEK_DEVICE int moek_ep_gpu_arrive_(const moek_ep_gpu_ *g, int phase, int *count
                 ended = moek_ep_gpu_fail_(g, MOEK_E_MISMATCH, phase, p, moek_ep_gpu_operation_(g, phase));
         }
     }
-    if (threadIdx.x == blockDim.x - 1) ended = moek_ep_gpu_ended_(g);      /* (ranks are fewer than threads) */
+    if (threadIdx.x == blockDim.x - 1) ended = moek_ep_gpu_ended_(g);      /* (a block has more threads than ranks) */
     return __syncthreads_or(ended);
 }
 
-/* What a block publishes with, a thread a peer; read early, since it takes a while. */
+/* What a block needs to publish, one thread a peer.  Loaded early, to hide the latency of the loads. */
 typedef struct moek_ep_news_ { uint64_t sent, arrived, operations; } moek_ep_news_;
-/* `other`: the phase of the kernels before, all of whose rows have arrived and been read. */
+/* other: the phase of the kernels before.  All rows of that phase have arrived and have been read. */
 MOEK_DEVICE moek_ep_news_ moek_ep_gpu_news_(const moek_ep_gpu_ *g, int phase, int other)
 {
     const int p = moek_ep_gpu_turn_(g, threadIdx.x);
@@ -381,8 +402,9 @@ MOEK_DEVICE moek_ep_news_ moek_ep_gpu_news_(const moek_ep_gpu_ *g, int phase, in
     return n;
 }
 
-/* By all threads of `blocks` blocks; the last of them to come tells the others of rows, counts: shared.  A block for
- * which the group has ended does not come, so that nothing is told. */
+/* publish of wire.h, called by all threads of `blocks` blocks; the last block to arrive publishes.  Also records the
+ * arrived totals of phase `other` as seen, and releases its rows.  counts: shared.  A block for which the group has
+ * ended must not call this: then nothing is published. */
 MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int other, moek_ep_news_ news, int blocks,
                                       const int *counts)
 {
@@ -396,7 +418,7 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     if ((int)threadIdx.x >= g->ranks) return;
     operations = *moek_ep_gpu_local_(g, other).operations;
     news.sent += (uint64_t)1 << 40 | (uint64_t)g->tag << 32 | (uint32_t)counts[p];
-    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations = news.operations;  /* giveback asks behind my flag */
+    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations = news.operations;  /* giveback reads it after my flag */
     moek_fence_sys_();
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 1, other, moek_ep_gpu_mine_(g, p)), operations);
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 0, phase, moek_ep_gpu_mine_(g, p)), news.sent);
@@ -404,15 +426,15 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     moek_ep_gpu_local_(g, other).seen[p] = news.arrived;
 }
 
-/* A row's mark: by one thread, behind a barrier of those who wrote the row. */
+/* Marks a row.  Called by one thread, after a barrier of the threads that wrote the row. */
 MOEK_DEVICE void moek_ep_gpu_mark_row_(const moek_ep_gpu_ *g, int rank, size_t row, uint64_t operation)
 {
-    if (g->moved) return;                              /* flags come with the rows */
+    if (g->moved) return;                              /* flags are moved with the rows */
     moek_fence_sys_();
     moek_store_relaxed_sys_(moek_ep_gpu_mark_(g, rank, row), operation);
 }
 
-/* alltoall: too many rows for some rank.  By one thread: the host is told how many, and which. */
+/* alltoall: too many rows for some rank.  One thread reports the fullest rank and its number of rows to the host. */
 MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
 {
     uint32_t rows, most = 0;
@@ -420,7 +442,7 @@ MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
     for (p = 0; p < g->ranks; p++) {
         for (rows = 0, s = 0; s < g->ranks; s++) {
             const uint32_t here = moek_ep_gpu_counts_(g, g->rank, s)[p];
-            rows = g->packed ? rows + here : max(rows, here * g->ranks);       /* moved: as if all had so many */
+            rows = g->packed ? rows + here : max(rows, here * g->ranks);       /* moved: as if all ranks sent so many */
         }
         if (rows > most) { most = rows; fullest = p; }
     }
@@ -430,15 +452,15 @@ MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
 
 /* ---- rows that are added up, by giveback and collect ------------------------------------------------------------- */
 
-/* Threads of giveback and collect for many tokens: a block of each on a multiprocessor, so that rows are added up while
- * others are on their way.  Words of 16 bytes on their way to each thread, in shared memory. */
+/* Threads of a block of giveback and collect for many tokens: an SM has room for one block of each, so that rows are
+ * added up while other rows are in flight.  RING: 16-byte words in flight to each thread, in shared memory. */
 enum { MOEK_EP_BACK_ = 512, MOEK_EP_RING_ = 12, MOEK_EP_RING_BYTES_ = MOEK_EP_BACK_ * MOEK_EP_RING_ * 16 };
 
-/* To be added up: `rows` rows, `stride` bytes apart; lane n of a warp knows row n, as a number behind `base`, and its
- * weight. */
+/* Rows to be added up.  Row number i lies at base + i * stride.  Lane n of a warp holds the number (`at`) and the
+ * weight of the n-th of `rows` addends. */
 typedef struct moek_ep_adds_ { const char *base; size_t stride; int at, rows; float weight; } moek_ep_adds_;
 
-/* By a warp: sum += eight columns of those rows, in their order: word w of each, if it is one of `words`. */
+/* A warp adds word w of each row to sum, in the order of the rows: eight columns.  w >= words: adds nothing. */
 MOEK_DEVICE void moek_ep_gpu_add_words_(moek_ep_adds_ r, int w, int words, float sum[8], int dtype)
 {
     enum { ROWS = 4 };
@@ -462,7 +484,8 @@ MOEK_DEVICE void moek_ep_gpu_add_words_(moek_ep_adds_ r, int w, int words, float
     }
 }
 
-/* By a warp, in a ring of shared memory: words w = lane, lane + 32, ... of each row in turn.  The next is asked for. */
+/* A warp's ring of asynchronous copies to shared memory.  A lane gets words w = lane, lane + 32, ...; for each w it
+ * gets that word of each row in turn.  ask_next_ starts the next copy. */
 typedef struct moek_ep_ring_ { moek_words_ *slot; int i, w, next_row, next_w; } moek_ep_ring_;
 MOEK_DEVICE void moek_ep_gpu_ask_next_(moek_ep_ring_ *q, moek_ep_adds_ r, int words)
 {
@@ -485,7 +508,7 @@ MOEK_DEVICE moek_ep_ring_ moek_ep_gpu_ring_(moek_ep_adds_ r, int words)
     for (i = 0; i < MOEK_EP_RING_ && r.rows; i++) moek_ep_gpu_ask_next_(&q, r, words);
     return q;
 }
-/* The sum of the next word; its number: q->w before. */
+/* The sum of the rows at the next word, whose number was q->w before the call. */
 MOEK_DEVICE void moek_ep_gpu_add_next_(moek_ep_ring_ *q, moek_ep_adds_ r, int words, float sum[8], int dtype)
 {
     float x[8];

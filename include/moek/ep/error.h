@@ -1,8 +1,12 @@
-/* moek/ep/error.h -- the first error on the host: kept, told to all ranks, polled, and said in a sentence. */
+/* moek/ep/error.h -- errors on the host: the first one is kept, sent to all ranks, polled, and put in a sentence.
+ *
+ * `latch` holds the first error that this rank knows of; abort_word receives the error of another rank.  On GPUs both
+ * are in GPU memory, where kernels write them, and config.report in pinned memory has a copy of the latch. */
 #ifndef MOEK_EP_ERROR_H
 #define MOEK_EP_ERROR_H
 
-/* Takes it; 0: there was none. */
+/* Consumes the report of rows that did not fit (moek_ep_pack_full_) of the lowest handle that has one.  Returns 0 if
+ * there is none. */
 static int moek_ep_full_(const moek_ep *ep, moek_ep_error *e)
 {
     uint64_t *const report = (uint64_t *)ep->config.report, w = 0;
@@ -19,14 +23,14 @@ static int moek_ep_full_(const moek_ep *ep, moek_ep_error *e)
     return 1;
 }
 
-/* Where the host finds the latch: kernels copy theirs to config.report. */
+/* The latch as the host sees it.  On GPUs that is config.report, to which kernels copy theirs. */
 static uint64_t *moek_ep_latch_(const moek_ep *ep)
 {
     return ep->config.transport == MOEK_EP_GPU ? (uint64_t *)ep->config.report
                                                : moek_ep_word_(ep, ep->config.rank, ep->layout.latch);
 }
 
-/* The first error stays. */
+/* Stores an error unless there is one already.  Returns the status of the error that is kept. */
 static moek_status moek_ep_keep_(const moek_ep *ep, const moek_ep_error *e)
 {
     uint64_t none = 0, *latch = moek_ep_latch_(ep);
@@ -34,7 +38,8 @@ static moek_status moek_ep_keep_(const moek_ep *ep, const moek_ep_error *e)
     return (moek_status)(moek_ep_load_(latch) & 0xff);
 }
 
-/* Has the group ended?  Then the status that runs return.  (On a GPU, once open, kernels look at the abort_word.) */
+/* MOEK_OK, or the status that runs return because the group has ended.  On an open group on GPUs the host does not read
+ * abort_word: kernels do, and report. */
 static moek_status moek_ep_ended_(const moek_ep *ep)
 {
     const uint64_t here = moek_ep_load_(moek_ep_latch_(ep));
@@ -53,14 +58,14 @@ static moek_status moek_ep_ended_(const moek_ep *ep)
 /* ---- where windows are in GPU memory ----------------------------------------------------------------------------- */
 
 #if MOEK_HAVE_CUDART_
-/* Makes a device current; returns which one was. */
+/* Makes a device current.  Returns the device that was current before. */
 static int moek_ep_on_device_(int device)
 {
     int before = device;
     if (cudaGetDevice(&before) == cudaSuccess && before != device) (void)cudaSetDevice(device);
     return before;
 }
-/* Where a group ends: a stream for one kernel, and the end of both. */
+/* A stream of its own for a short piece of work, and the end of both: finish_ waits and destroys the stream. */
 static moek_stream moek_ep_new_stream_(void)
 {
     cudaStream_t stream = NULL;
@@ -78,8 +83,8 @@ static moek_stream moek_ep_new_stream_(void) { return (moek_stream)0; }
 static void moek_ep_finish_(moek_status launched, moek_stream stream) { (void)launched; (void)stream; }
 #endif
 
-/* Ends the group by a kernel, from whatever thread; the host knows on return.  On a stream that waits for no other:
- * runs may be on the NULL stream, and wait for a peer there. */
+/* Ends the group by a kernel, because windows are in GPU memory.  Any thread may call it; on return the host has the
+ * error, too.  The kernel gets a non-blocking stream: runs may be on the NULL stream, and wait for a peer there. */
 static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
 {
     const int current = moek_ep_on_device_(ep->device);
@@ -89,13 +94,14 @@ static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *
     a.error = moek_ep_pack_(e);
     moek_ep_finish_(MOEK_LAUNCH_(moek_ep_end_k_, 1, 1, 0, stream, a), stream);
     moek_ep_on_device_(current);
-    return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
+    return moek_ep_keep_(ep, e);                       /* also where the launch failed */
 }
 #endif
 
 /* ---- the end of a group ------------------------------------------------------------------------------------------ */
 
-/* Ends the group: keeps the error here and tells it to all; of two handles that fail at once, the first one's. */
+/* Ends the group: keeps the error here and sends it to all ranks.  If two handles fail at once, the first error is kept
+ * and sent. */
 static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phase, int handle, int peer,
                                  uint64_t operation)
 {
@@ -114,7 +120,7 @@ static moek_status moek_ep_fail_(const moek_ep *ep, moek_status status, int phas
 #endif
     kept = moek_ep_keep_(ep, &e);
     first = moek_ep_load_(moek_ep_latch_(ep));
-    if (moek_ep_unpack_(first).reporter != ep->config.rank) return kept;         /* who did has told all */
+    if (moek_ep_unpack_(first).reporter != ep->config.rank) return kept;         /* that rank has told all */
     for (p = 0; p < ep->config.ranks; p++) {
         uint64_t none = 0, *word = moek_ep_word_(ep, p, ep->layout.abort_word);
         if (p != ep->config.rank)
@@ -145,7 +151,7 @@ static const char *moek_ep_phase_name_(int phase)
          : phase == MOEK_EP_DISPATCH ? "dispatch" : "combine";
 }
 
-/* What ended the group. */
+/* Appends a sentence on what ended the group. */
 static void moek_ep_say_(const moek_ep *ep, moek_text_ *t)
 {
     moek_ep_error e;

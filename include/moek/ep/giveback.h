@@ -1,21 +1,20 @@
-/* moek/ep/giveback.h -- finalize_send: kernels that send what the experts gave back to the ranks of the tokens. */
+/* moek/ep/giveback.h -- finalize_send: kernels that send the results of the experts back to the ranks of the tokens. */
 #ifndef MOEK_EP_GIVEBACK_H
 #define MOEK_EP_GIVEBACK_H
-
-/* ---- finalize_send ----------------------------------------------------------------------------------------------- */
 
 typedef struct moek_ep_giveback_ {
     moek_ep_gpu_ g;
     int hidden, dtype;
-    int reduced;                      /* the experts weighted and added up themselves: a row of out for each received */
-    const int32_t *counts, *offsets;  /* of the rows of each rank; offsets NULL: rank * max_tokens                    */
-    const int32_t *slot_row;          /* low_latency; others NULL: row k of received row r is r * slots + k           */
-    const int32_t *ids, *token;       /* others; low_latency NULL: token t is row t of its rank                       */
+    int reduced;                      /* the experts weighted and added up: one row of out for each received row      */
+    const int32_t *counts, *offsets;  /* rows of each rank, and where they begin; offsets NULL: rank * max_tokens     */
+    const int32_t *slot_row;          /* low_latency; others NULL: slot k of received row r has row r * slots + k     */
+    const int32_t *ids, *token;       /* alltoall, allgather.  token NULL: token t is row t of its rank               */
     const float *weights;
     const uint16_t *out;
 } moek_ep_giveback_;
 
-/* A received row: lane k of a warp knows its slot k. */
+/* A received row, as a warp knows it.  Lane k has the row of `out` (at; < 0: none) and the weight of slot k.  mine: bit
+ * mask of the slots that have an expert here. */
 typedef struct moek_ep_given_row_ { int at, token; float weight; uint32_t mine; } moek_ep_given_row_;
 MOEK_DEVICE moek_ep_given_row_ moek_ep_gpu_given_(const moek_ep_giveback_ *a, size_t row)
 {
@@ -37,7 +36,7 @@ MOEK_DEVICE void moek_ep_gpu_put_words_(char *to, moek_words_ v, int few)
     if (few) moek_store_words_sys_(to, moek_ep_sent_(v));
     else moek_store_words_(to, v);
 }
-/* Eight columns of a row of partial, T or f32. */
+/* Stores eight columns of a row of partial, as T or f32. */
 MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], int f32, int dtype, int few)
 {
     moek_words_ v;
@@ -55,7 +54,7 @@ MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], in
     }
 }
 
-/* Where a row goes at rank `to`: the row of partial; EXACT: that of slot 0. */
+/* The row of partial at rank `to` for a result; EXACT: the row of slot 0. */
 MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek_ep_given_row_ r)
 {
     const moek_ep_gpu_ *const g = &a->g;
@@ -63,7 +62,7 @@ MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek
     const int first = g->combine == MOEK_EP_EXACT || g->moved;
     return token * g->layout.slots + (first ? 0 : g->ranks <= g->slots ? g->rank : __ffs(r.mine) - 1);
 }
-/* A row that is lost: 16 bytes of it. */
+/* 16 bytes of a lost row (moek_ep_lost_). */
 MOEK_DEVICE moek_words_ moek_ep_lost_words_(int dtype)
 {
     const uint32_t w = moek_ep_lost_(dtype);
@@ -71,7 +70,7 @@ MOEK_DEVICE moek_words_ moek_ep_lost_words_(int dtype)
     v.w[0] = v.w[1] = v.w[2] = v.w[3] = w;
     return v;
 }
-/* By a warp: this lane's words w0, w0 + step, ... before `words`, of 16 bytes of T.  EXACT: the rows as they are. */
+/* EXACT: a warp sends the rows of all slots unchanged.  A lane sends 16-byte words w0, w0 + step, ... of each row. */
 MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r,
                                          int w0, int step, int few)
 {
@@ -88,7 +87,7 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden,
         }
     }
 }
-/* Their sum. */
+/* REDUCED, REDUCED_F32: the same for the weighted sum of these rows. */
 MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r, int w0,
                                        int step, int few, int f32, int dtype)
 {
@@ -121,16 +120,17 @@ MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, int hidden, c
     }
 }
 
-/* Whose is row n / ranks, of those of all ranks in turn?  Each team goes to another rank than the time before, `stride`
- * rows ago: so all wires are in use at all times. */
+/* The rank of item n, which is row n / ranks of that rank: round-robin over peers, rotated every `stride` items, so
+ * that all links stay busy.  (A team takes every stride-th item.  Without the rotation its rank would never change
+ * where stride is a multiple of the number of ranks.) */
 MOEK_DEVICE int moek_ep_gpu_next_(const moek_ep_gpu_ *g, int n, int stride)
 {
     const int i = n / g->ranks, rows = max(stride / g->ranks, 1);
     return moek_ep_gpu_turn_(g, (n + i / rows) % g->ranks);
 }
 
-/* Rows of all ranks in turn, and one block that tells of them all.  few: a block has a stretch of a row; else a warp a
- * row, which it marks.  All three are constants. */
+/* Items are the received rows, ranks in turn.  few: an item is a slice of a row, handled by a block.  Otherwise it is a
+ * row, handled and marked by a warp.  Block 0 only publishes.  few, combine and dtype are compile-time constants. */
 MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int hidden, int few, int combine, int dtype)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS], offsets[MOEK_EP_MAX_RANKS];
@@ -150,7 +150,7 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int hidden, i
     operation = moek_ep_gpu_operation_(g, MOEK_EP_COMBINE);
     if (me < g->ranks) counts[me] = a->counts[me];
     if (me < g->ranks) offsets[me] = a->offsets ? a->offsets[me] : me * g->max_tokens;
-    if (few && first >= 0 && first / stretches / g->ranks < g->max_tokens)     /* that row may not have come */
+    if (few && first >= 0 && first / stretches / g->ranks < g->max_tokens)     /* early: there may be no such row */
         r = moek_ep_gpu_given_(a, (size_t)moek_ep_gpu_turn_(g, first / stretches % g->ranks) * g->max_tokens +
                                   first / stretches / g->ranks);
     if (__syncthreads_or(moek_ep_gpu_grant_(g, MOEK_EP_COMBINE, ask))) return;
@@ -172,7 +172,8 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int hidden, i
         __syncwarp();
         if (exact ? r.mine >> lane & 1 : lane == 0) moek_ep_gpu_mark_row_(g, to, exact ? row + lane : row, operation);
     }
-    /* Words and marks say what has come; what is moved comes as a whole, so there the last block tells of it. */
+    /* Block 0 may publish before rows are stored, because words and marks show what has arrived.  What is moved has
+     * neither and arrives as a whole, so there the last block to finish publishes. */
     if (g->moved || !blockIdx.x)
         moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
                              moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH), g->moved ? gridDim.x : 1, counts);

@@ -1,23 +1,22 @@
-/* moek/ep/receive.h -- prepare_receive: kernels that take rows which have arrived to the experts. */
+/* moek/ep/receive.h -- prepare_receive: kernels that wait for rows and make of them what the experts read. */
 #ifndef MOEK_EP_RECEIVE_H
 #define MOEK_EP_RECEIVE_H
-
-/* ---- prepare_receive --------------------------------------------------------------------------------------------- */
 
 typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;
     int experts, rows_per_expert, ue8m0;
     moek_ep_sizes_ size;
-    int go;                           /* the kernel behind may start: nothing that others wait for needs its place    */
-    int stays;                        /* low_latency: copies are the last to leave L2                                 */
+    int go;                           /* 1: the next kernel may start early, because no kernel that another rank or
+                                         operation waits for needs the SMs that it takes                              */
+    int stays;                        /* low_latency: copies are stored with L2 evict_last                            */
     int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids, *token;  /* written, as moek_ep_work_ says            */
     float *weights;
     char *x;
-    uint32_t *scale;                  /* others than low_latency: if ue8m0                                            */
-    int shares;                       /* alltoall where rows are moved: a rank's may not have fit                     */
+    uint32_t *scale;                  /* alltoall, allgather: only with ue8m0                                         */
+    int shares;                       /* alltoall where rows are moved: the rows of a rank may not have fit           */
 } moek_ep_receive_;
 
-/* Word j of a row's scales, as it travels: those of its groups, to `scale`. */
+/* Unpacks word j of a row's scales (w, as it travels) to `scale`: a float for each group in the word. */
 MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, moek_ep_sizes_ size, uint32_t *scale, int j,
                                      uint32_t w)
 {
@@ -30,7 +29,7 @@ MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, moek_ep_sizes_ s
     for (i = 0; i < 4; i++) if (4 * j + i < size.groups) scale[4 * j + i] = (w >> 8 * i & 0xff) << 23;
 }
 
-/* Words me, me + THREADS, ... of a stretch of a received row. */
+/* Loads words w0 + me, w0 + me + THREADS, ... of a slice of a received row. */
 enum { MOEK_EP_TAKEN_ = 4 };
 MOEK_DEVICE void moek_ep_gpu_look_(moek_ep_sizes_ size, const char *x, int w0, moek_words_ *v)
 {
@@ -41,9 +40,10 @@ MOEK_DEVICE void moek_ep_gpu_look_(moek_ep_sizes_ size, const char *x, int w0, m
         v[d] = w < size.words ? moek_load_words_(x + 16 * (size_t)w) : moek_zero_words_();
     }
 }
-/* low_latency: a block a row.  A row that arrived goes to each of its experts, behind those of ranks before.  These
- * copies are the last to leave L2, where they fit: experts read as many weights as fit there many times, and for
- * each line that has to go back to memory meanwhile a read waits; the next operation writes over them. */
+/* low_latency: a block copies a received row to each of its experts, after the rows of lower ranks.
+ * The copies are stored with L2 evict_last, where they fit.  Reason: the experts read many times more weights than L2
+ * holds, and each dirty line that is evicted meanwhile delays a read.  The next operation overwrites the copies in
+ * L2. */
 MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_ size, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
@@ -58,7 +58,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
     uint32_t slots, left;
     moek_words_ v[MOEK_EP_TAKEN_];
     int w0, d, j, s;
-    moek_ep_gpu_look_(size, x, 0, v);                     /* also where it has no expert here: no time to ask first */
+    moek_ep_gpu_look_(size, x, 0, v);                     /* before its ids are known: saves a round trip */
     for (s = 0; s < from && id >= 0; s++) at += (int)moek_ep_gpu_counts_(g, g->rank, s)[id];
     at = id < 0 ? MOEK_EP_ABSENT_ : at < a->rows_per_expert ? id * a->rows_per_expert + at : MOEK_EP_DROPPED_;
     if (is && me < 32) a->weights[row * g->slots + lane] = weight;
@@ -75,7 +75,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
             }
         }
     }
-    for (w0 = 0; w0 < words && slots; w0 += MOEK_EP_THREADS_) {     /* by the last threads */
+    for (w0 = 0; w0 < words && slots; w0 += MOEK_EP_THREADS_) {     /* from the last thread down */
         uint32_t value = 0;
         j = w0 + MOEK_EP_THREADS_ - 1 - me;
         if (j < words) value = scale[j];
@@ -86,7 +86,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
     }
 }
 
-/* Blocks without a row also wait for the kernel ahead: the one behind relies on it. */
+/* All blocks wait for the kernel before, even those without a row: later kernels rely on it. */
 MOEK_DEVICE void moek_ep_gpu_receive_few_(const moek_ep_receive_ *a, moek_ep_sizes_ size)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
@@ -114,7 +114,7 @@ MOEK_DEVICE void moek_ep_gpu_receive_few_(const moek_ep_receive_ *a, moek_ep_siz
     moek_grid_wait_();
 }
 
-/* alltoall where rows are moved: those of one rank did not fit, so nobody's count.  counts: shared, written. */
+/* alltoall where rows are moved: if the rows of any rank did not fit, no rows count.  counts: shared, written. */
 MOEK_DEVICE void moek_ep_gpu_refuse_(const moek_ep_gpu_ *g, int *counts)
 {
     const int p = threadIdx.x;
@@ -124,15 +124,16 @@ MOEK_DEVICE void moek_ep_gpu_refuse_(const moek_ep_gpu_ *g, int *counts)
     __syncthreads();
 }
 
-/* alltoall, allgather: has this row arrived?  total: of all ranks together. */
+/* alltoall, allgather: 1 if there is a received row at this index.  total: received rows of all ranks. */
 MOEK_DEVICE int moek_ep_gpu_live_(const moek_ep_gpu_ *g, int row, int total, const int *counts, int ended)
 {
     return g->packed ? row < total : !ended && row % g->max_tokens < counts[row / g->max_tokens];
 }
 
-/* Ids, of -1 where there are no rows: behind those of each rank; alltoall, unless rows are moved: behind all.  A copy:
- * where the group has ended a peer may still store rows, and who sorts must read the same twice.  And what giveback
- * asks, so that it leaves received rows alone. */
+/* alltoall, allgather: copies ids, with -1 where there is no row: after the rows of each rank; for alltoall, unless
+ * rows are moved, after all rows.  A copy is needed because a peer may still store rows after the group has ended,
+ * while the sort reads ids twice and must see the same.  Also copies what giveback needs, so that giveback does not
+ * read received rows, and unpacks scales with ue8m0. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];

@@ -1,25 +1,25 @@
-/* moek/ep/send.h -- prepare_send: kernels that send rows to the ranks of their experts, and what counts them. */
+/* moek/ep/send.h -- prepare_send: kernels that send rows to the ranks of their experts, and kernels that count them. */
 #ifndef MOEK_EP_SEND_H
 #define MOEK_EP_SEND_H
 
-/* ---- prepare_send ------------------------------------------------------------------------------------------------ */
-
 typedef struct moek_ep_send_ {
     moek_ep_gpu_ g;
-    int tokens, each;                 /* each: alltoall, allgather: a warp has so many tokens in a row                */
+    int tokens, each;                 /* each: alltoall, allgather: consecutive tokens of a warp                      */
     moek_ep_sizes_ size;
     int dtype, ue8m0;
     const int32_t *ids;
     const float *weights;             /* NULL: ones                                                                   */
-    const char *x;                    /* rows of the wire, or those to be quantized                                   */
+    const char *x;                    /* rows as they travel, or rows to be quantized                                 */
     const uint32_t *scale;
-    uint64_t *to;                     /* alltoall: [tokens]: bits of the ranks that a token goes to                   */
-    int32_t *before;                  /* alltoall, others NULL: [warps][ranks]: rows of the tokens before a warp's    */
-    int32_t *rows, *back;             /* alltoall where rows are moved, others NULL: [ranks]: rows that go there, or
-                                         MOEK_EP_FULL_; [tokens][slots]: row of the window that goes out              */
+    uint64_t *to;                     /* alltoall: [tokens]: bit mask of the ranks that a token goes to               */
+    int32_t *before;                  /* alltoall, others NULL: [warps][ranks]: rows for a rank from all tokens before
+                                         those of the warp                                                            */
+    int32_t *rows, *back;             /* alltoall where rows are moved, others NULL.  rows: [ranks], rows for each rank
+                                         or MOEK_EP_FULL_.  back: [tokens][slots], row in the outgoing window         */
 } moek_ep_send_;
 
-/* A token's slots, a lane each: rank << 16 | local expert, or -1; its weight; all: bits of the ranks. */
+/* The slots of a token, one a lane.  place: rank << 16 | local expert, or -1.  to: bit mask of the token's ranks, the
+ * same in all lanes. */
 typedef struct moek_ep_slots_ { int32_t id, place; float weight; uint64_t to; } moek_ep_slots_;
 MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
 {
@@ -36,7 +36,7 @@ MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
     if (g->ranks > 32) s.to |= (uint64_t)__reduce_or_sync(0xffffffff, (uint32_t)(bit >> 32)) << 32;
     return s;
 }
-/* By a warp: ids and weights of a row of rank p. */
+/* A warp stores the ids and weights of a row at rank p. */
 MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s)
 {
     const moek_ep_layout *const l = &a->g.layout;
@@ -46,6 +46,7 @@ MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t ro
         s.place >= 0 && s.place >> 16 == p ? s.place & 0xffff : -1;
     ((float *)moek_ep_gpu_field_(&a->g, p, l->weights, row))[lane] = s.weight;
 }
+/* The exponents of up to 4 of the n scales, packed into a word. */
 MOEK_DEVICE uint32_t moek_ep_pack_scales_(const uint32_t *scale, int n)
 {
     uint32_t packed = 0;
@@ -55,8 +56,8 @@ MOEK_DEVICE uint32_t moek_ep_pack_scales_(const uint32_t *scale, int n)
     return packed;
 }
 
-/* A stretch of a row, by `team` threads, this one number me of them: MOEK_EP_DEPTH_ times 16 bytes a thread.  As it is:
- * words w0 + me, w0 + me + team, ... */
+/* Loads a slice of a row, unchanged.  `team` threads, of which this is number `me`, load MOEK_EP_DEPTH_ words of 16
+ * bytes each: words w0 + me, w0 + me + team, ... */
 enum { MOEK_EP_DEPTH_ = 4 };
 MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                           moek_words_ *v, int me, int team)
@@ -69,7 +70,7 @@ MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_
         v[d] = w < size.words ? moek_load_words_(from + 16 * (size_t)w) : moek_zero_words_();
     }
 }
-/* To row[p] + plus of rank p. */
+/* Sends the row to row row[p] + plus of each rank p in the mask `to`, with its scales. */
 MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
                                          const int *row, int plus, moek_words_ *v, int me, int team)
 {
@@ -98,7 +99,8 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ 
     }
 }
 
-/* Quantized on the way: a thread has 16 columns, 8 threads the 128 of a scale. */
+/* The same for a row that is quantized on the way: a thread has 16 columns; 8 threads have the 128 columns of a
+ * scale. */
 MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                             moek_words_ *v, int me, int team)
 {
@@ -110,12 +112,13 @@ MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_size
         v[d] = w < size.words ? moek_load_words_(from + 16 * (size_t)w + 8 * (d % 2)) : moek_zero_words_();
     }
 }
-/* By a warp: s: a lane's scale of the 16 columns of its word; those of the warp are number `turn` of the row's.  They
- * stay with *keep, a word a lane, until each lane has one: then one store takes up to 128 bytes (few: at once). */
+/* A warp sends its scales.  s: the scale of the lane's 16 columns.  turn: which 32 words of the row the warp has.
+ * Scales are collected in *keep, one word a lane, until all lanes have one, so that one store takes up to 128 bytes.
+ * few: scales are stored at once. */
 MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, moek_ep_sizes_ size, uint64_t to, const int *row,
                                           int plus, float s, int turn, uint32_t *keep, int few)
 {
-    const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;   /* a turn's: 1 << by */
+    const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;   /* words: 1 << by */
     const int words = moek_ep_scale_words_(size.groups, a->ue8m0), at = ((turn & ~mask) << by) + lane;
     uint32_t w = __shfl_sync(0xffffffff, moek_bits_(s), lane % 4 * 8);
     int i;
@@ -162,7 +165,7 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, moek_ep_sizes_ 
     }
 }
 
-/* quantize: 0, or MOEK_DTYPE_* of x; a constant, like team. */
+/* quantize: 0, or MOEK_DTYPE_* of x.  quantize and team are compile-time constants. */
 MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int quantize,
                                     moek_words_ *v, int me, int team)
 {
@@ -178,7 +181,8 @@ MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_send_ *a, moek_ep_sizes_ si
 
 /* ---- low_latency */
 
-/* One block: to each rank, how many rows its experts have of my tokens.  Not 0: the group has ended. */
+/* One block stores into each window how many rows each expert there gets from my tokens.  Returns nonzero if the group
+ * has ended. */
 MOEK_DEVICE int moek_ep_gpu_tell_experts_(const moek_ep_send_ *a)
 {
     enum { SOME = 1024 };
@@ -204,7 +208,7 @@ MOEK_DEVICE int moek_ep_gpu_tell_experts_(const moek_ep_send_ *a)
     return 0;
 }
 
-/* By a warp: which of its expert's rows, of those from this rank, is slot k of a token? */
+/* By a warp: the index of slot k's row among the rows that expert `id` gets from this rank. */
 MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int id)
 {
     const int end = token * a->g.slots + k;
@@ -214,7 +218,7 @@ MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int
     return (int)__reduce_add_sync(0xffffffff, (uint32_t)before);
 }
 
-/* A block a token, which marks its row; and one that tells of them all. */
+/* Block 0 stores the counts and publishes.  Each other block sends one token at a time, and marks the token's rows. */
 MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, moek_ep_sizes_ size, int quantize)
 {
     enum { WARPS = MOEK_EP_THREADS_ / 32 };
@@ -265,9 +269,10 @@ MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, moek_ep_sizes_ si
 
 /* ---- alltoall, allgather */
 
-enum { MOEK_EP_MANY_ = 1024 };                         /* threads of kernels whose warps go their own ways            */
+enum { MOEK_EP_MANY_ = 1024 };                         /* threads of a block, whose warps work independently          */
 
-/* Sum over the threads before this one; *all: over all.  part: [warps], shared; free again behind the next barrier. */
+/* Exclusive prefix sum of `mine` over the threads of a block; *all: the total.  part: [warps], shared; may be reused
+ * after return. */
 MOEK_DEVICE int moek_ep_gpu_before_(int mine, int *part, int *all)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -288,7 +293,8 @@ MOEK_DEVICE int moek_ep_gpu_before_(int mine, int *part, int *all)
     return before + sum - mine;
 }
 
-/* alltoall, one block: how many rows go to each rank, and where those of each warp of the kernel behind begin. */
+/* alltoall, one block: counts the rows for each rank (all, shared), and where the rows of each warp of the send kernel
+ * begin (a->before). */
 MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_send_ *a, int *all)
 {
     __shared__ int part[MOEK_EP_MANY_ / 32];
@@ -305,7 +311,7 @@ MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_send_ *a, int *all)
         a->to[t] = to;
     }
     __syncthreads();
-    for (p = 0; p < g->ranks; p++) {                   /* (a warp of the kernel behind: a thread here) */
+    for (p = 0; p < g->ranks; p++) {                   /* a thread here counts for a warp of the send kernel */
         int rows = 0, before, sum;
         for (t = first; t < end; t++) rows += (int)(a->to[t] >> p & 1);
         before = moek_ep_gpu_before_(rows, part, &sum);
@@ -314,7 +320,7 @@ MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_send_ *a, int *all)
     }
 }
 
-/* To all. */
+/* alltoall: stores the counts into all windows, and publishes. */
 static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
 {
     __shared__ int all[MOEK_EP_MAX_RANKS];
@@ -334,7 +340,8 @@ static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(con
     moek_ep_gpu_publish_(g, MOEK_EP_COUNTS, MOEK_EP_COMBINE, news, 1, all);
 }
 
-/* Where rows are moved: into what goes out.  A rank has room for max_tokens here. */
+/* alltoall where rows are moved: stores the counts into the outgoing window.  g->max_tokens is the share of a rank, the
+ * most rows that it can be sent. */
 static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_shares_k_(const moek_ep_send_ a)
 {
     __shared__ int all[MOEK_EP_MAX_RANKS];
@@ -353,8 +360,8 @@ static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_shares_k_(con
     if (me < g->ranks) a.rows[me] = full ? MOEK_EP_FULL_ : all[me];
 }
 
-/* alltoall: waits for everybody's counts.  row: [ranks], shared, written: where my rows begin at each rank; all: as
- * long, shared: how many they are.  MOEK_EP_FULL_: they do not fit; else not 0: the group has ended. */
+/* alltoall: waits for the counts of all ranks.  Written, both [ranks] and shared: row, where my rows begin at each
+ * rank; all, how many they are.  Returns 0; MOEK_EP_FULL_ if rows do not fit; or 1 if the group has ended. */
 MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *all)
 {
     const int p = threadIdx.x;
@@ -372,7 +379,7 @@ MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *all)
     return MOEK_EP_FULL_;
 }
 
-/* A warp a token. */
+/* Each warp sends a->each consecutive tokens, one at a time.  The last block to finish publishes. */
 MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
 {
     enum { WARPS = MOEK_EP_MANY_ / 32 };
@@ -380,7 +387,7 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
     const moek_ep_gpu_ *const g = &a->g;
     const int me = threadIdx.x, lane = me % 32, warp = me / 32, number = warp * gridDim.x + blockIdx.x;
     const int before = g->packed ? MOEK_EP_COUNTS : MOEK_EP_COMBINE;
-    /* Rows that go to every rank are moved from my own window. */
+    /* x and scales that go to every rank are stored once, in my own window: the move sends them from there. */
     const uint64_t same = g->every ? (uint64_t)1 << g->rank : ~(uint64_t)0;
     int t = number * a->each, end = min(t + a->each, a->tokens), p, room = 0;
     moek_words_ v[MOEK_EP_DEPTH_];
@@ -434,8 +441,7 @@ MOEK_EP_FEW_K_ moek_ep_send_codes_k_(const moek_ep_send_ a)
     else moek_ep_gpu_send_few_(&a, a.size, MOEK_DTYPE_BF16);
 }
 
-/* For one of the hidden sizes that are supported, and bf16: what sends fp8b128, and REDUCED.  (The others have no
- * format to choose, and a size alone gains them less than 1 %.) */
+/* Baked: for each supported hidden size, with bf16 (device.h). */
 #define MOEK_EP_SEND_BAKED_(h) \
     MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
     { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h, a.size.x_stride), MOEK_DTYPE_BF16); }

@@ -1,44 +1,45 @@
-/* moek/ep/wire.h -- the protocol: flags, credits, bounded waits, and the first error.
+/* moek/ep/wire.h -- the protocol between ranks, as the host speaks it: flags, credits and bounded waits.
  *
- * An operation on a handle goes through phases, on every rank the same: counts (alltoall only), dispatch, combine.  In
- * each phase every rank sends to every rank, itself included, perhaps nothing:
+ * An operation on a handle goes through phases, the same on every rank: counts (alltoall only), dispatch, combine.  In
+ * each phase every rank sends to every rank, itself included, even if there are no rows:
  *
- *     grant     wait until each rank is done with what I sent it in this phase's operation before
- *     (store)   rows into the windows of others
+ *     grant     wait until each rank has finished with what I sent it in the same phase of the operation before
+ *     (store)   write rows into the windows of the other ranks
  *     publish   add to my flag in each window:  1 << 40 | tag << 32 | count
- *     arrive    wait until each rank's flag in my window has moved on, by just one such addend; take tag and count
- *     (load)    rows from my own window
- *     release   add 1 to my credit in each window: I am done with yours
+ *     arrive    wait until the flag of each rank in my window has grown by exactly one such addend; take tag and count
+ *     (load)    read rows from my own window
+ *     release   add 1 to my credit in each window: I have finished with the rows of that rank
  *
- * Flags and credits are running totals of 64 bits in a line of their own with one writer, never cleared, compared by
- * difference, so they may wrap.  Payload comes before its flag by release and acquire; on a GPU the same is a fence at
- * system scope and a relaxed store.  Without credits a rank that starts its next operation early would overwrite rows
- * that are still being read (tests/test_ep_protocol.c shows it).
+ * Flags and credits are running totals of 64 bits.  Each has a line of its own and one writer, and is never cleared.
+ * Totals are compared by difference, so they may wrap.  Rows are ordered before their flag by release and acquire; on a
+ * GPU by a fence at system scope and a relaxed store.  Credits are necessary: without them a rank that starts its next
+ * operation early would overwrite rows that are still being read (tests/test_ep_protocol.c shows this).
  *
- * grant, in a correct program, is satisfied before it is asked: dispatch of the next operation comes after combine of
- * this one, which every rank sends after it has read its rows.  So send halves wait for nobody (but for the counts of
- * alltoall), and ranks that take turns on one GPU, or one thread, do not block each other.
+ * In a correct program grant never has to wait: dispatch of the next operation follows combine of this one, and every
+ * rank sends its combine rows after it has read its dispatch rows.  So send halves wait for no other rank (except for
+ * the counts of alltoall), and ranks that take turns on one GPU, or in one thread, do not block each other.
  *
- * On GPUs rows may follow their count: whoever reads one waits for its mark (device.h).  Nothing else changes: a
- * row is released when all of its rank's are.
+ * On GPUs rows may arrive after their count; a kernel that reads a row waits for the row's mark (device.h).  Nothing
+ * else changes: the rows of a rank are released together.
  *
- * Every wait looks, once in a while, for an error of its own (latch), for one of another rank (abort_word), and at the
- * clock.  Whoever fails first writes the reason to its latch and to the abort_word of all.  Nothing is published
- * after that: half-written rows are never announced.                                                                 */
+ * Every wait checks from time to time for an error of its own rank (latch), for an error of another rank (abort_word),
+ * and the clock.  The first rank that fails writes the reason to its latch and to the abort_word of every other rank.
+ * Nothing is published after that, so half-written rows are never announced.                                         */
 #ifndef MOEK_EP_WIRE_H
 #define MOEK_EP_WIRE_H
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
-/* Another rank has found that configurations differ?  Then this one finds it, too, and can say more than that: what it
- * waits for when it opens is there already, or about to come. */
+/* 1 if the group ended because configurations differ, and this rank will find the same difference by itself.  Its own
+ * sentence names the field and both values, so opening goes on: the hello that it waits for is there or will come. */
 static int moek_ep_will_see_(const moek_ep *ep, int phase)
 {
     const moek_ep_error e = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
     return phase == MOEK_EP_OPENING && e.phase == MOEK_EP_OPENING && e.cause == MOEK_E_MISMATCH;
 }
 
-/* Once more, though the look number `polls` (from 1) was in vain?  *start: 0 at the first. */
+/* Called after poll number `polls` (from 1) found nothing new.  Every 64 polls: looks for errors and at the clock.
+ * *start: set to 0 by the caller before the first poll.  MOEK_OK: poll again. */
 static moek_status moek_ep_again_(const moek_ep *ep, unsigned polls, uint64_t *start, int phase, int handle, int peer,
                                   uint64_t operation)
 {
@@ -54,7 +55,7 @@ static moek_status moek_ep_again_(const moek_ep *ep, unsigned polls, uint64_t *s
     return MOEK_OK;
 }
 
-/* Until *word is at least `least` beyond `from`, in differences that may wrap. */
+/* Waits until *word - from is at least `least`, modulo 2^64. */
 static moek_status moek_ep_wait_(const moek_ep *ep, const uint64_t *word, uint64_t from, uint64_t least, int phase,
                                  int handle, int peer, uint64_t operation)
 {
@@ -66,7 +67,7 @@ static moek_status moek_ep_wait_(const moek_ep *ep, const uint64_t *word, uint64
     return status;
 }
 
-/* The ranks are asked from my own on, so that not all look at rank 0 first. */
+/* Each rank goes through its peers from itself on, so that not all ranks begin with rank 0. */
 static int moek_ep_turn_(const moek_ep *ep, int i) { return (ep->config.rank + i) % ep->config.ranks; }
 
 static moek_status moek_ep_grant_(const moek_ep *ep, int phase, int handle)
@@ -82,7 +83,7 @@ static moek_status moek_ep_grant_(const moek_ep *ep, int phase, int handle)
     return status;
 }
 
-/* counts: [ranks] rows that went to each rank. */
+/* counts: [ranks], rows that were sent to each rank. */
 static moek_status moek_ep_publish_(const moek_ep *ep, int phase, int handle, int tag, const int32_t *counts)
 {
     const moek_ep_totals_ t = moek_ep_local_(ep, phase, handle);
@@ -98,7 +99,7 @@ static moek_status moek_ep_publish_(const moek_ep *ep, int phase, int handle, in
     return MOEK_OK;
 }
 
-/* tag: what all ranks must have sent along.  counts: [ranks], written. */
+/* tag: the tag that every rank must have published.  counts: [ranks], written. */
 static moek_status moek_ep_arrive_(const moek_ep *ep, int phase, int handle, int tag, int32_t *counts)
 {
     const moek_ep_totals_ t = moek_ep_local_(ep, phase, handle);

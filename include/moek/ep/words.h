@@ -1,12 +1,12 @@
-/* moek/ep/words.h -- words that ranks leave in each other's windows: where the host finds them, how it reads and writes
- * them, and how an error is packed into one. */
+/* moek/ep/words.h -- words of 64 bits in windows: flags, totals and packed errors.  Their addresses, their formats, and
+ * how the host loads and stores them. */
 #ifndef MOEK_EP_WORDS_H
 #define MOEK_EP_WORDS_H
 #if !defined(__GNUC__)
 #error "moek_ep.h needs the __atomic builtins of gcc or clang"
 #endif
 
-/* A clock in milliseconds that is never set back, and a way to let others run.  Define both to bring your own. */
+/* A monotonic clock in milliseconds, and a call that yields the CPU.  Define both to bring your own. */
 #ifndef MOEK_EP_MS
 #if !defined(__unix__) && !defined(__APPLE__)
 #error "moek_ep.h: define MOEK_EP_MS() and MOEK_EP_PAUSE() for this system"
@@ -28,13 +28,13 @@ static void moek_ep_store_(uint64_t *p, uint64_t value) { __atomic_store_n(p, va
 
 static uint64_t *moek_ep_word_(const moek_ep *ep, int rank, size_t at) { return (uint64_t *)(ep->base[rank] + at); }
 
-/* In the window of `rank`. */
+/* A flag of rank `from` in the window of `rank`. */
 static uint64_t *moek_ep_flag_(const moek_ep *ep, int rank, int kind, int phase, int handle, int from)
 {
     return moek_ep_word_(ep, rank, moek_ep_flag_at_(&ep->layout, ep->config.ranks, kind, phase, handle, from));
 }
 
-/* My own totals of a phase and handle. */
+/* Totals of a phase and handle, in the rank's own window: sent and seen are [ranks]. */
 typedef struct moek_ep_totals_ { uint64_t *sent, *seen, *operations; } moek_ep_totals_;
 MOEK_FN moek_ep_totals_ moek_ep_totals_of_(char *own, const moek_ep_layout *l, int handles, int ranks, int phase,
                                            int handle)
@@ -53,7 +53,8 @@ static moek_ep_totals_ moek_ep_local_(const moek_ep *ep, int phase, int handle)
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* An error in a word: status 8, cause 8, phase 4, handle 4, peer 8, reporter 8, operation 24 bits.  0: none. */
+/* An error packed into a word, so that one store or compare-and-swap publishes it: status 8, cause 8, phase 4,
+ * handle 4, peer 8, reporter 8, operation 24 bits.  0: no error. */
 MOEK_FN uint64_t moek_ep_pack_(const moek_ep_error *e)
 {
     return (uint64_t)e->status | (uint64_t)e->cause << 8 | (uint64_t)e->phase << 16 | (uint64_t)e->handle << 20 |
@@ -73,16 +74,16 @@ static moek_ep_error moek_ep_unpack_(uint64_t w)
     return e;
 }
 
-/* alltoall on GPUs, in config.report behind the latch, a word a handle: rows that did not fit (32 bits), the rank that
- * would have received them (8), operation (24). */
+/* alltoall on GPUs reports rows that did not fit in config.report, after the latch, one word a handle: number of rows
+ * (32 bits), the rank that would have received them (8), operation (24). */
 MOEK_FN uint64_t moek_ep_pack_full_(uint32_t rows, int rank, uint64_t operation)
 {
     return rows | (uint64_t)rank << 32 | (operation & 0xffffff) << 40;
 }
 
-/* ---- wherever the window is -------------------------------------------------------------------------------------- */
+/* ---- words of a window in host or GPU memory --------------------------------------------------------------------- */
 
-/* A word of a window, wherever that is; 0 if it can not be read. */
+/* Load and store a word of a window in host or GPU memory.  peek_ returns 0 if the word can not be read. */
 static uint64_t moek_ep_peek_(const moek_ep *ep, const uint64_t *word)
 {
     uint64_t value = 0;
