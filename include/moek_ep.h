@@ -289,17 +289,18 @@ const char *moek_ep_kind_name(int kind);                                        
 #ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
 #include "moek.h"
 
-/* moek/ep/, lowest first: a file calls what is in itself and in those before it, and nothing behind.  Where its name
- * does not say what it has:
+/* The files of moek/ep/, lowest first: a file calls itself and those before it (tests/format.sh checks).
  *     hello     the list of what ranks compare when a group opens
  *     layout    a window: what lies where, and where experts live
- *     words     flags, totals and errors, as words of a window
- *     device    the protocol in kernels, and what kernels of the four stages share.  A file a stage; none calls another
- *     error     the first error on the host: kept, told, said
+ *     words     flags, totals and packed errors: 64-bit words of a window
+ *     device    the protocol in kernels, and device code that the stages share
+ *     send, receive, giveback, collect      kernels, a file for each stage; none calls another
+ *     error     the first error on the host: kept, sent to all ranks, polled, put in a sentence
  *     wire      the protocol on the host: flags, credits, waits
- *     host      prepare/finalize where windows are in host memory, and what GPUs share with it
+ *     host      prepare/finalize with windows in host memory, and what GPUs share with it
  *     gpu       prepare/finalize on GPUs: launches
- *     group     defaults, the choice of a kind, opening, joining, reports (nccl is above it: moek_ep_nccl.h) */
+ *     group     defaults, the choice of a kind, opening, joining, reports
+ *     nccl      a group over NCCL: moek_ep_nccl.h includes it */
 #include "moek/ep/hello.h"
 #include "moek/ep/layout.h"
 #include "moek/ep/words.h"
