@@ -361,8 +361,13 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
                             int version);
 int         moek_version(void);                                  /* of the implementation */
 
+#if defined(__GNUC__)
+#define MOEK_INLINE_ static inline __attribute__((unused))
+#else
+#define MOEK_INLINE_ static inline
+#endif
 /* Another moek.h may have `why` elsewhere in a plan: this sentence goes where the caller's moek.h has it. */
-static inline void moek_say_version_(char *why)
+MOEK_INLINE_ void moek_say_version_(char *why)
 {
     const char *text = "this file was compiled with moek.h version #, the implementation with version #, or with "
                        "structs of other sizes: compile both with the same moek.h";
@@ -375,7 +380,7 @@ static inline void moek_say_version_(char *why)
     }
     *why = 0;
 }
-static inline moek_status moek_plan_init(moek_plan *plan, const moek_config *config)
+MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *config)
 {
     const moek_status status = moek_plan_init_(plan, config, sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION);
     if (plan && status == MOEK_E_VERSION) moek_say_version_(plan->why);
