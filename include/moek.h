@@ -361,7 +361,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
                             int version);
 int         moek_version(void);                                  /* of the implementation */
 
-#if defined(__GNUC__)
+#if defined(__CUDACC__) && defined(__GNUC__)           /* nvcc tells of each that is not called */
 #define MOEK_INLINE_ static inline __attribute__((unused))
 #else
 #define MOEK_INLINE_ static inline
