@@ -60,14 +60,45 @@ const char *moek_status_text(moek_status status)
     }
 }
 
+#define MOEK_BITS_(name, bits) bits,
+static const int moek_element_bits_[] = { 0, MOEK_EACH_ELEMENT(MOEK_BITS_) };
+static const int moek_scale_bits_[] = { 0, MOEK_EACH_SCALE_TYPE(MOEK_BITS_) };
+#undef MOEK_BITS_
+
+const moek_format *moek_format_of(int quant)
+{
+    static const moek_format all[] = {
+#define MOEK_ROW_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
+                  x_type, x_rows, x_columns, fixed, ue8m0) \
+        { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
+          { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, fixed, \
+          ue8m0 },
+        MOEK_EACH_FORMAT(MOEK_ROW_)
+#undef MOEK_ROW_
+    };
+    size_t i;
+    for (i = 0; i < sizeof all / sizeof all[0]; i++) if (all[i].number == quant) return &all[i];
+    return NULL;
+}
 const char *moek_quant_name(int quant)
 {
-    switch (quant) {
-#define MOEK_CASE_(NAME, name, number) case number: return #name;
-    MOEK_EACH_QUANT(MOEK_CASE_)
-#undef MOEK_CASE_
-    default: return NULL;
-    }
+    const moek_format *const f = moek_format_of(quant);
+    return f ? f->name : NULL;
+}
+
+size_t moek_element_bytes(int element, size_t columns)
+{
+    return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
+}
+size_t moek_scale_count(const moek_scale_shape *of, size_t rows, size_t columns)
+{
+    const size_t by_rows = of->rows ? (rows + (size_t)of->rows - 1) / (size_t)of->rows : 1;
+    const size_t by_columns = of->columns ? (columns + (size_t)of->columns - 1) / (size_t)of->columns : 1;
+    return of->type ? by_rows * by_columns : 0;
+}
+size_t moek_scale_bytes(const moek_scale_shape *of, size_t rows, size_t columns)
+{
+    return moek_scale_count(of, rows, columns) * (size_t)moek_scale_bits_[of->type] / 8;
 }
 
 const char *moek_act_name(int act)
