@@ -75,9 +75,8 @@ MOEK_DEVICE void moek_down_bf16_h0_on_sm90_m32n128s10w12_finish_(const moek_gemm
     #pragma unroll
     for (i = 0; i < 2; i++) {                                          /* a row behind the last is not stored */
         const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-        const int w_row = column;
-        const size_t w_at = (size_t)at->e * a->w_rows + w_row;
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[w_at], dtype);
+        const size_t w_at = (size_t)at->e * a->halves.rows + column;
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[w_at], dtype);
     }
     #pragma unroll
     for (i = 0; i < 8; i++) {
@@ -286,13 +285,15 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m32n128s10w12(const void *args, moek_str
     if (!a) return MOEK_READY_SM90_(moek_down_bf16_h0_on_sm90_m32n128s10w12_k, 384, 221728);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 2;
+    moek_find_halves_(&p.a, MOEK_BF16, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + 63) / 64);                               /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
-    if (tiles * ((a->k * 2ll + 127) / 128) > 0x3fffffff) p.a.split = NULL;
-    status = moek_weight_map_(&p.w, a, 2, 128, 1, 0);
+    if (tiles * ((a->k * 2ll + 255) / 128) > 0x3fffffff) p.a.split = NULL;
+    status = moek_weight_map_(&p.w, &p.a, 2, 128, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_down_bf16_h0_on_sm90_m32n128s10w12_k, moek_multiprocessors_(), 384, 221728, stream, a->early, p);
 }

@@ -176,7 +176,8 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_weights_(const moek_dow
 {
     enum { HALF = 16384, PER = 64 };
     unsigned char *const to = stage + 19456;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+    const int k = tiled ? 0 : step * PER;
     const int next = of->group + (gated ? 8 : 16);
     moek_mbar_arrive_expect_(full, of->bytes);
     if (of->both) {                                         /* narrow: the two blocks take turns */
@@ -197,8 +198,7 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_rows_(const moek_down_f
     #pragma unroll
     for (i = 0; i < 2; i++)
         if (i < of->boxes)
-            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 64,
-                           of->row0 + 64 * i);
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 64, of->row0 + 64 * i);
     if (of->tail) moek_tma_rows_(stage + 16384, &p->tail, full, step * 64, of->row0 + 128);
 }
 
@@ -240,12 +240,13 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
     const int c = moek_here_(threadIdx.x % 4 * 2);
     int i;
     if (a->bias) {
-        const size_t w_at = (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
             const int row = min(j0 + column, n - 1);
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
+            const uint16_t *const from = (const uint16_t *)a->bias + w_at;
+            const float bias = a->bias ? moek_from_t_(from[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
             if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
@@ -265,13 +266,15 @@ MOEK_DEVICE void moek_down_fp16_h0_on_sm90_m128n256s4w12_finish_tail_(const moek
     const int lane = moek_here_(threadIdx.x % 32), last = moek_here_(n) - 1;
     int u, h, i;
     if (a->bias) {
-        const uint16_t *const bias = (const uint16_t *)a->bias + (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (u = 0; u < 2; u++)
             #pragma unroll
             for (h = 0; h < 2; h++) {
                 /* A column behind the last is not stored: any bias will do. */
-                const float more = moek_from_t_(bias[min(j + 64 * u + 8 * h + lane / 4, last)], dtype);
+                const int column = min(j + 64 * u + 8 * h + lane / 4, last);
+                const uint16_t *const bias = (const uint16_t *)a->bias + w_at + column;
+                const float more = moek_from_t_(*bias, dtype);
                 #pragma unroll
                 for (i = 0; i < HALF / 2; i++) sum[u * HALF + i / 2 * 4 + 2 * h + i % 2] += more;
             }
@@ -623,12 +626,14 @@ MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 2 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 2;
+    moek_find_halves_(&p.a, MOEK_FP16, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
-    status = moek_weight_map_(&p.w, a, 2, 128, 0, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 2, 128, 0, 0);
+    status = moek_weight_map_(&p.w, &p.a, 2, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 2, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.tail, a, 2, 24);
     if (status != MOEK_OK) return status;

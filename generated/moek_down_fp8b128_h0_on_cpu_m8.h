@@ -8,15 +8,23 @@
 #define MOEK_DOWN_FP8B128_H0_ON_CPU_M8_H
 #include "../include/moek/cpu.h"
 
+/* Those of 128 of k from k on that are there, and zeros behind them. */
+static MOEK_UNUSED const void *moek_down_fp8b128_h0_on_cpu_m8_group_(uint8_t *tail, const uint8_t *row, int k, int last)
+{
+    const int begin = k < 0 ? 0 : k, end = last - k < MOEK_PIECE ? last : k + MOEK_PIECE;
+    return moek_padded_(tail, MOEK_PIECE, row + begin, (size_t)(end - begin));
+}
+
 /* Row p of the work reads this row of a. */
 static MOEK_UNUSED size_t moek_down_fp8b128_h0_on_cpu_m8_from_(const moek_gemm_args *a, int p)
 {
     return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
 }
 
-/* Sum s of the columns from j0 on takes this row of w. */
-static MOEK_UNUSED size_t moek_down_fp8b128_h0_on_cpu_m8_w_row_(const moek_gemm_args *a, int j0, int s)
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t moek_down_fp8b128_h0_on_cpu_m8_w_row_(const moek_gemm_args *a, int j0, int s, int *of)
 {
+    *of = 0;
     (void)a;
     return (size_t)(j0 + s);
 }
@@ -29,31 +37,33 @@ static MOEK_UNUSED void moek_down_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_arg
     enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
-    const size_t blocks = ((size_t)a->w_rows + 127) / 128, k_blocks = ((size_t)a->k + 127) / 128;
+    const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
+    const size_t k_blocks = ((size_t)all + 127) / 128;
+    const moek_halves *const h = &a->halves;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
     int k0, s, r, i0, i;
     for (r = 0; r < rows; r++) from[r] = moek_down_fp8b128_h0_on_cpu_m8_from_(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
-    for (k0 = 0; k0 < a->k; k0 += stretch) {
-        const int n = a->k - k0 < stretch ? a->k - k0 : stretch;
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
-            const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row) + k0;
-            for (i = 0; i < n; i += PIECE)
-                moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
+            const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) moek_piece_e4m3_(x + r * stretch + i, moek_down_fp8b128_h0_on_cpu_m8_group_(tail, in, k0 + i - offset, a->k));
             /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
             for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= MOEK_E4M3_UNIT;
         }
         for (s = 0; s < sums; s++) {
-            const size_t w_row = moek_down_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s);
-            const uint8_t *w = (const uint8_t *)a->w + ((size_t)e * a->w_rows + w_row) * a->k + k0;
-            const float *w_scale = a->w_scale + ((size_t)e * blocks + w_row / 128) * k_blocks;
+            int of;
+            const size_t w_row = moek_down_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * a->k;
+            const float *w_scale = h->scale[of] + ((size_t)e * h->scale_rows + (h->shift[of] + w_row) / 128) * k_blocks;
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + i) + AHEAD + r);
-                    moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + i, (n - i) * sizeof *w));
+                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                    moek_piece_e4m3_(piece, moek_down_fp8b128_h0_on_cpu_m8_group_(tail, w, k0 + i - offset, a->k));
                     for (r = 0; r < rows; r++) {
                         const int g = (k0 + i) / 128;
                         const float scale = a->a_scale[from[r] * k_blocks + g] * w_scale[g];
@@ -72,8 +82,9 @@ static MOEK_UNUSED void moek_down_fp8b128_h0_on_cpu_m8_store_(const moek_gemm_ar
 {
     int s, r;
     for (s = 0; s < sums; s++) {
-        const size_t w_row = (size_t)e * a->w_rows + moek_down_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias)[w_row], a->dtype) : 0.0f;
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + moek_down_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -86,11 +97,15 @@ static MOEK_UNUSED void moek_down_fp8b128_h0_on_cpu_m8_store_(const moek_gemm_ar
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_cpu_m8(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
     enum { M = 8, COLUMNS = 32 };
     int groups;
     long long tasks, task;
     (void)stream;
     if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_(&found, MOEK_FP8B128, 0);
+    a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
     MOEK_PARALLEL_FOR

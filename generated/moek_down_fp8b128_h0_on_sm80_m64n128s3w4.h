@@ -9,19 +9,20 @@
 #include "../include/moek/device.h"
 
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
- * left as they are; behind the end of k there are zeros. */
+ * left as they are; behind the end of k, and before it, there are zeros. */
 MOEK_DEVICE void moek_down_fp8b128_h0_on_sm80_m64n128s3w4_copy_(unsigned char *to, const int32_t *row,
     const unsigned char *a, const unsigned char *w, int a_row_bytes, int row_bytes, int at, int first, int last)
 {
     enum { PASS = 16, ROWS_OF_A = 64 / PASS, STEP = 128 };
-    const int bytes = at < row_bytes ? 16 : 0;
+    const int bytes = (unsigned)at < (unsigned)row_bytes ? 16 : 0;
     int i;
     a += bytes ? at : 0;
     w += bytes ? at : 0;
     #pragma unroll
     for (i = first; i < last; i++) {
         const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
-        if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, (i < ROWS_OF_A ? a : w) + offset, bytes);
+        const unsigned char *const from = i < ROWS_OF_A ? a : w;
+        if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, from + offset, bytes);
     }
 }
 
@@ -33,12 +34,13 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm80_m64n128s3w4_finish_(const moek_gem
     const int dtype = a->dtype;
     const int pairs = R / 2, c = (int)threadIdx.x % pairs * 2;
     float scale[2] = {1, 1}, bias[2] = {0, 0};
+    const moek_halves *const h = &a->halves;
     int r, i;
     if (j0 + c >= n) return;
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        const size_t at = (size_t)e * a->w_rows + row[M + c + i];
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[at], dtype);
+        const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
     }
     #pragma unroll 4
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
@@ -91,15 +93,18 @@ moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
     }
     __syncthreads();
 
-    const int row_bytes = k * ELEMENT, steps = (row_bytes + STEP - 1) / STEP;
+    const int row_bytes = k * ELEMENT, steps = (a.k_offset + row_bytes + STEP - 1) / STEP;
     const unsigned char *const x = (const unsigned char *)a.a;
     const unsigned char *const w = (const unsigned char *)a.w + (size_t)e * a.w_rows * row_bytes;
     const int chunk = t % 8, from = t / 8;                             /* what this thread copies */
     unsigned char *const to = shared + from * STEP + (chunk ^ from % 8) * 16;
     /* And each step one scale: of a row of a, or of 8 columns (8 that start at a multiple of 8 share theirs). */
-    const int groups = (k + 127) / 128, scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
+    const int groups = steps;
+    const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
+    enum { half = 0 };
     const float *const scale = scaled < 0 ? NULL : t < M ? a.a_scale + (size_t)scaled * groups
-                             : a.w_scale + ((size_t)e * ((a.w_rows + 127) / 128) + scaled / 128) * groups;
+                             : MOEK_HALF_(a.halves.scale, half) + ((size_t)e * a.halves.scale_rows +
+                               (MOEK_HALF_(a.halves.shift, half) + scaled) / 128) * groups;
 
     /* The warp's part of the tile, and what a lane points ldmatrix to: {8 rows, the next 8} x {16 bytes, the next 16}
        of a, and the transpose of that of w. */
@@ -112,7 +117,8 @@ moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
     for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
     for (kt = 0; kt < STAGES - 1; kt++) {
         moek_down_fp8b128_h0_on_sm80_m64n128s3w4_copy_(to + kt * STAGE, my_row,
-            x, w, a.a_row_bytes, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
+            x, w, a.a_row_bytes, row_bytes,
+            kt * STEP + chunk * 16 - a.k_offset, 0, COPIES);
         if (scale && kt < steps) moek_cp_async4_(scales + kt * SCALES + t, scale + kt);
         moek_cp_async_commit_();
     }
@@ -137,7 +143,8 @@ moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
             #pragma unroll
             for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
             moek_down_fp8b128_h0_on_sm80_m64n128s3w4_copy_(to + in * STAGE, my_row,
-                x, w, a.a_row_bytes, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
+                x, w, a.a_row_bytes, row_bytes,
+                next * STEP + chunk * 16 - a.k_offset, COPIES * j / 4, COPIES * (j + 1) / 4);
             #pragma unroll
             for (half = 0; half < 2; half++) {
                 uint32_t fx[MI][4], fw[2];
@@ -191,7 +198,7 @@ moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    moek_gemm_args given;
+    moek_gemm_args found;
     size_t blocks;
     int columns;
     if (!a) return MOEK_READY_(moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k, 75456);
@@ -200,8 +207,9 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m64n128s3w4(const void *args, moek_st
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
-    given = *a;
-    if (!a->a_row_bytes) given.a_row_bytes = a->k * 1;
-    return MOEK_LAUNCH_(moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k, (unsigned)blocks, 128, 75456, stream, given);
+    found = *a;
+    if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
+    moek_find_halves_(&found, MOEK_FP8B128, 0);
+    return MOEK_LAUNCH_(moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k, (unsigned)blocks, 128, 75456, stream, found);
 }
 #endif

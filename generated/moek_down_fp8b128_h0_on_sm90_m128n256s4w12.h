@@ -41,8 +41,9 @@ typedef struct moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
 } moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile;
 
-/* The row of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what lies first in
- * memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will do. */
+/* The row of its half of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what
+ * lies first in memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will
+ * do. */
 MOEK_DEVICE int moek_down_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
 {
     return min(j0 + i, n - 1);
@@ -136,7 +137,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_
 {
     enum { HALF = 16384, PER = 128 };
     unsigned char *const to = stage + 16384;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+    const int k = tiled ? 0 : step * PER - p->a.k_offset;
     const int next = of->group + (gated ? 8 : 16);
     moek_mbar_arrive_expect_(full, of->bytes);
     if (of->both) {                                         /* narrow: the two blocks take turns */
@@ -157,8 +159,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_rows_(const moek_dow
     #pragma unroll
     for (i = 0; i < 2; i++)
         if (i < of->boxes)
-            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128,
-                           of->row0 + 64 * i);
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128 - p->a.k_offset, of->row0 + 64 * i);
 }
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
@@ -195,7 +196,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_g
     const int c = moek_here_(threadIdx.x % 4 * 2);
     int i;
     if (a->bias) {
-        const size_t w_at = (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (i = 0; i < HALF; i += AT_ONCE) {      /* not all loads at once: registers */
             uint16_t bias[AT_ONCE];
@@ -276,7 +277,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
     const int n = a->n, k = a->k;
     enum { gated = 0, columns = N, cut = 1 };
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) >> 8;
-    const int steps = (row_bytes + 127) / 128;
+    const int steps = (a->k_offset + row_bytes + 127) / 128;
     moek_schedule_ s;
     int i, pairs;
     int q = 0, turn = 0;                           /* of the ring of tiles */
@@ -333,7 +334,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring of;
                 int mine, asks;                    /* asks: with which step for the next tile */
                 int row[M / 32];
-                unsigned w_scale = 0;              /* where the first scale of w is */
+                unsigned w_scale = 0;              /* where the first scale of w is, in its half */
                 /* Copies need not wait until it is known where rows go. */
                 moek_mbar_wait_((copies && !a->a_order ? known : told) + q, turn);
                 if (list[q].e < 0) break;
@@ -343,8 +344,10 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 for (i = 0; i < M / 32; i++) row[i] = fetches ? list[q].from[lane + 32 * i] : -1;
                 if (lane < 4) {                       /* of each 64 rows of w of the tile */
                     const int e = list[q].e, j0 = list[q].j0;
-                    const int w_row = min(j0 + 64 * lane, a->w_rows - 1);
-                    w_scale = ((unsigned)e * (((unsigned)a->w_rows + 127) / 128) + (unsigned)w_row / 128) * steps;
+                    const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
+                    const int shift = MOEK_HALF_(a->halves.shift, 0);
+                    const int row = shift + j * a->halves.step;
+                    w_scale = ((unsigned)e * a->halves.scale_rows + (unsigned)row / 128) * steps;
                 }
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
@@ -375,7 +378,8 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                                 moek_cp_async4_(scales + slot * SCALES + lane + 32 * i,
                                                 a->a_scale + (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
                         if (lane < 4)
-                            moek_cp_async4_(scales + slot * SCALES + M + lane, a->w_scale + w_scale + step);
+                            moek_cp_async4_(scales + slot * SCALES + M + lane, w_scale + step +
+                                            MOEK_HALF_(a->halves.scale, 0));
                         moek_mbar_arrive_copied_(full + slot);
                     }
                     MOEK_NEXT_STAGE_
@@ -402,8 +406,9 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 MOEK_NEXT_TILE_
                 for (step = 0; step < steps; step++) {
                     unsigned char *const stage = ring + slot * STAGE;
-                    const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                    const unsigned char *const from = x + (bytes ? step * 128 : 0);
+                    const int at_k = step * 128 - a->k_offset;
+                    const int bytes = (unsigned)(at_k + u % 8 * 16) < (unsigned)row_bytes ? 16 : 0;
+                    const unsigned char *const from = x + (bytes ? at_k : 0);
                     moek_mbar_wait_(empty + slot, phase);
                     if (step == ask && asks) moek_mbar_arrive_(asks);
                     #pragma unroll
@@ -572,12 +577,14 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    moek_find_halves_(&p.a, MOEK_FP8B128, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
-    status = moek_weight_map_(&p.w, a, 1, 128, 0, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 1, 128, 0, 0);
+    status = moek_weight_map_(&p.w, &p.a, 1, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return MOEK_LAUNCH_PAIRS_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 230112, stream,

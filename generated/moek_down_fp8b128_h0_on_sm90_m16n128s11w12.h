@@ -74,9 +74,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m16n128s11w12_finish_(const moek_g
     #pragma unroll
     for (i = 0; i < 2; i++) {                                          /* a row behind the last is not stored */
         const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-        const int w_row = column;
-        const size_t w_at = (size_t)at->e * a->w_rows + w_row;
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[w_at], dtype);
+        const size_t w_at = (size_t)at->e * a->halves.rows + column;
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[w_at], dtype);
     }
     #pragma unroll
     for (i = 0; i < 4; i++) {
@@ -115,7 +114,7 @@ moek_down_fp8b128_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_f
     const int n = a->n, k = a->k;
     enum { gated = 0, columns = N };
     const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
-    const int steps = (row_bytes + 127) / 128;
+    const int steps = (a->k_offset + row_bytes + 127) / 128;
     moek_schedule_ s;
     int tile, last, i, first_step, last_step;
     unsigned begin, end;
@@ -193,13 +192,14 @@ moek_down_fp8b128_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_f
                     rows = min(at.end - at.row0, M);
                 }
                 if (u < 2) {                       /* of each 64 rows of w of the tile */
-                    const int w_row = min(at.j0 + 64 * u, a->w_rows - 1);
-                    w_scale = a->w_scale + ((size_t)at.e * ((a->w_rows + 127) / 128) + w_row / 128) * steps;
+                    const int j = min(gated ? at.j0 : at.j0 + 64 * u, n - 1);
+                    w_scale = moek_scales_of_(&a->halves, 0, at.e, j, steps);
                 }
                 for (; step < until; step++) {
                     unsigned char *const stage = ring + slot * STAGE;
-                    const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                    const unsigned char *const from = x + (bytes ? step * 128 : 0);
+                    const int at_k = step * 128 - a->k_offset;
+                    const int bytes = (unsigned)(at_k + u % 8 * 16) < (unsigned)row_bytes ? 16 : 0;
+                    const unsigned char *const from = x + (bytes ? at_k : 0);
                     moek_mbar_wait_(empty + slot, phase);
                     #pragma unroll 2
                     for (i = u / 8; i < rows; i += 12)
@@ -304,13 +304,15 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m16n128s11w12(const void *args, moek_
     if (!a) return MOEK_READY_SM90_(moek_down_fp8b128_h0_on_sm90_m16n128s11w12_k, 384, 219912);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    moek_find_halves_(&p.a, MOEK_FP8B128, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + 63) / 64);                               /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
-    if (tiles * ((a->k * 1ll + 127) / 128) > 0x3fffffff) p.a.split = NULL;
-    status = moek_weight_map_(&p.w, a, 1, 128, 1, 0);
+    if (tiles * ((a->k * 1ll + 255) / 128) > 0x3fffffff) p.a.split = NULL;
+    status = moek_weight_map_(&p.w, &p.a, 1, 128, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_down_fp8b128_h0_on_sm90_m16n128s11w12_k, moek_multiprocessors_(), 384, 219912, stream, a->early, p);
 }

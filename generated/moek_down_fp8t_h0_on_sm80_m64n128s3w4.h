@@ -21,7 +21,8 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m64n128s3w4_copy_(unsigned char *to, 
     #pragma unroll
     for (i = first; i < last; i++) {
         const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
-        if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, (i < ROWS_OF_A ? a : w) + offset, bytes);
+        const unsigned char *const from = i < ROWS_OF_A ? a : w;
+        if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, from + offset, bytes);
     }
 }
 
@@ -33,13 +34,14 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m64n128s3w4_finish_(const moek_gemm_a
     const int dtype = a->dtype;
     const int pairs = R / 2, c = (int)threadIdx.x % pairs * 2;
     float scale[2] = {1, 1}, bias[2] = {0, 0};
+    const moek_halves *const h = &a->halves;
     int r, i;
     if (j0 + c >= n) return;
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        const size_t at = (size_t)e * a->w_rows + row[M + c + i];
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[at], dtype);
-        scale[i] = a->a_scale[0] * a->w_scale[e];
+        const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
+        scale[i] = a->a_scale[0] * h->scale[0][e];
     }
     #pragma unroll 4
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
@@ -107,7 +109,8 @@ moek_down_fp8t_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
     for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
     for (kt = 0; kt < STAGES - 1; kt++) {
         moek_down_fp8t_h0_on_sm80_m64n128s3w4_copy_(to + kt * STAGE, my_row,
-            x, w, a.a_row_bytes, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
+            x, w, a.a_row_bytes, row_bytes,
+            kt * STEP + chunk * 16, 0, COPIES);
         moek_cp_async_commit_();
     }
     #pragma unroll 1
@@ -127,7 +130,8 @@ moek_down_fp8t_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
             #pragma unroll
             for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
             moek_down_fp8t_h0_on_sm80_m64n128s3w4_copy_(to + in * STAGE, my_row,
-                x, w, a.a_row_bytes, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
+                x, w, a.a_row_bytes, row_bytes,
+                next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
             #pragma unroll
             for (half = 0; half < 2; half++) {
                 uint32_t fx[MI][4], fw[2];
@@ -171,7 +175,7 @@ moek_down_fp8t_h0_on_sm80_m64n128s3w4_k(const moek_gemm_args a)
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    moek_gemm_args given;
+    moek_gemm_args found;
     size_t blocks;
     int columns;
     if (!a) return MOEK_READY_(moek_down_fp8t_h0_on_sm80_m64n128s3w4_k, 74496);
@@ -180,8 +184,9 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m64n128s3w4(const void *args, moek_strea
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
-    given = *a;
-    if (!a->a_row_bytes) given.a_row_bytes = a->k * 1;
-    return MOEK_LAUNCH_(moek_down_fp8t_h0_on_sm80_m64n128s3w4_k, (unsigned)blocks, 128, 74496, stream, given);
+    found = *a;
+    if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
+    moek_find_halves_(&found, MOEK_FP8T, 0);
+    return MOEK_LAUNCH_(moek_down_fp8t_h0_on_sm80_m64n128s3w4_k, (unsigned)blocks, 128, 74496, stream, found);
 }
 #endif

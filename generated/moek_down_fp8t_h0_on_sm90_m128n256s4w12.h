@@ -41,8 +41,9 @@ typedef struct moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
 } moek_down_fp8t_h0_on_sm90_m128n256s4w12_tile;
 
-/* The row of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what lies first in
- * memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will do. */
+/* The row of its half of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what
+ * lies first in memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will
+ * do. */
 MOEK_DEVICE int moek_down_fp8t_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
 {
     return min(j0 + i, n - 1);
@@ -136,7 +137,8 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_dow
 {
     enum { HALF = 16384, PER = 128 };
     unsigned char *const to = stage + 16384;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+    const int k = tiled ? 0 : step * PER;
     const int next = of->group + (gated ? 8 : 16);
     moek_mbar_arrive_expect_(full, of->bytes);
     if (of->both) {                                         /* narrow: the two blocks take turns */
@@ -157,8 +159,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_rows_(const moek_down_f
     #pragma unroll
     for (i = 0; i < 2; i++)
         if (i < of->boxes)
-            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128,
-                           of->row0 + 64 * i);
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128, of->row0 + 64 * i);
 }
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
@@ -200,7 +201,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
         for (i = 0; i < 2 * HALF; i++) sum[i] *= scale;
     }
     if (a->bias) {
-        const size_t w_at = (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (i = 0; i < HALF; i += AT_ONCE) {      /* not all loads at once: registers */
             uint16_t bias[AT_ONCE];
@@ -545,12 +546,14 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_str
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    moek_find_halves_(&p.a, MOEK_FP8T, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
-    status = moek_weight_map_(&p.w, a, 1, 128, 0, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 1, 128, 0, 0);
+    status = moek_weight_map_(&p.w, &p.a, 1, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return MOEK_LAUNCH_PAIRS_(moek_down_fp8t_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 228000, stream,

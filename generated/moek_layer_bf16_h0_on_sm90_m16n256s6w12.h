@@ -158,7 +158,8 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_(const moek_la
     }
 }
 
-/* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], columns 2q and 2q + 1 of each 8 rows of a. */
+/* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of the
+ * other, columns 2q and 2q + 1 of each 8 rows of a. */
 MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
 {
     float bias[2] = {0, 0};
@@ -166,7 +167,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(const moek_gemm
     if (a->bias)
         #pragma unroll
         for (i = 0; i < 2; i++)
-            bias[i] = moek_from_t_(((const uint16_t *)a->bias)[(size_t)e * a->w_rows + w_row[i]], dtype);
+            bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     #pragma unroll
     for (i = 0; i < 8; i++) sum[i] += bias[i / 2 % 2];
 }
@@ -261,7 +262,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_up_finish_(const moek_l
 {
     const moek_gemm_args *const a = &p->up;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
-    const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
+    const int gated = a->w_rows > n, swapped = a->halves.swapped;
     uint32_t word[2][2][2];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
     int b, i, h;
     #pragma unroll
@@ -271,7 +272,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_up_finish_(const moek_l
         #pragma unroll
         for (i = 0; i < 2; i++) {                  /* a column behind the last is not stored: any bias will do */
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-            w_row[i] = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
+            w_row[i] = column * a->halves.step;
         }
         moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(a, sum[b], at->e, w_row, dtype);
         moek_layer_bf16_h0_on_sm90_m16n256s6w12_act_(a, sum[b], swapped);
@@ -931,12 +932,14 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     if (!a) return MOEK_READY_SM90_(moek_layer_bf16_h0_on_sm90_m16n256s6w12_k, 384, 230008);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
-        (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
+        (long long)a->tokens * a->topk > MOEK_SELF_SORT || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.a.discard = a->discard && moek_whole_lines_(a->down->out, (size_t)a->down->n * 2);
+    moek_find_halves_(&p.up, MOEK_BF16, 1);
+    moek_find_halves_(&p.down, MOEK_BF16, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_layer_bf16_h0_on_sm90_m16n256s6w12_size *const z = &p.size[i];
@@ -947,8 +950,8 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     }
     blocks = moek_multiprocessors_();
     p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
-    status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1, 0);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1, 0);
+    status = moek_weight_map_(&p.w_up, &p.up, 2, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_layer_bf16_h0_on_sm90_m16n256s6w12_k, blocks, 384, 230008, stream, 1, p);
 }

@@ -191,7 +191,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_schedule_(const moek
     }
 }
 
-/* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], columns 2q and 2q + 1 of each 8 rows of a. */
+/* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of the
+ * other, columns 2q and 2q + 1 of each 8 rows of a. */
 MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_scaled_(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
 {
     float bias[2] = {0, 0};
@@ -199,7 +200,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_scaled_(const moek_g
     if (a->bias)
         #pragma unroll
         for (i = 0; i < 2; i++)
-            bias[i] = moek_from_t_(((const uint16_t *)a->bias)[(size_t)e * a->w_rows + w_row[i]], dtype);
+            bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     #pragma unroll
     for (i = 0; i < 8; i++) sum[i] += bias[i / 2 % 2];
 }
@@ -294,7 +295,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_up_finish_(const moe
 {
     const moek_gemm_args *const a = &p->up;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
-    const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
+    const int gated = a->w_rows > n, swapped = a->halves.swapped;
     uint32_t word[2][2][2];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
     int b, i, h;
     const int groups = (n + 127) / 128;
@@ -305,7 +306,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_up_finish_(const moe
         #pragma unroll
         for (i = 0; i < 2; i++) {                  /* a column behind the last is not stored: any bias will do */
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-            w_row[i] = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
+            w_row[i] = column * a->halves.step;
         }
         moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_scaled_(a, sum[b], at->e, w_row, dtype);
         moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_act_(a, sum[b], swapped);
@@ -584,10 +585,9 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                     }
                     moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
                     {                              /* of each 64 rows of w of the tile */
-                        const int of = t % 2 == (p.up.gate_first < p.up.up_first) ? p.up.up_first : p.up.gate_first;
-                        const int j = gated ? of + (at.j0 + t / 2 * 64) * p.up.w_step : at.j0 + 64 * t;
-                        w_scale = p.up.w_scale + ((size_t)at.e * ((p.up.w_rows + 127) / 128) +
-                                                  min(j, p.up.w_rows - 1) / 128) * p.size[0].steps;
+                        const int j = at.j0 + 64 * (gated ? t / 2 : t);
+                        w_scale = moek_scales_of_(&p.up.halves, t % 2, at.e,
+                                                  min(j, p.up.n - 1), p.size[0].steps);
                     }
                     if (issued == 0 && plan.demand[0]) asked = min(MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_AHEAD, until - w.first);
                     for (step = w.first; step < until; step++) {
@@ -645,8 +645,8 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                     moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 1, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int j = at.j0 + 64 * t;
-                        w_scale = p.down.w_scale + ((size_t)at.e * ((p.down.w_rows + 127) / 128) +
-                                                  min(j, p.down.w_rows - 1) / 128) * p.size[1].steps;
+                        w_scale = moek_scales_of_(&p.down.halves, 0, at.e,
+                                                  min(j, p.down.n - 1), p.size[1].steps);
                     }
                     for (step = w.first; step < until; step++) {
                         if (two) {
@@ -1075,12 +1075,14 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_
     if (!a) return MOEK_READY_SM90_(moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k, 384, 230488);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
-        (long long)a->tokens * a->topk > MOEK_SELF_SORT) return MOEK_E_ARGUMENT;
+        (long long)a->tokens * a->topk > MOEK_SELF_SORT || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.a.discard = a->discard && moek_whole_lines_(a->down->out, (size_t)a->down->n * 2);
+    moek_find_halves_(&p.up, MOEK_FP8B128, 1);
+    moek_find_halves_(&p.down, MOEK_FP8B128, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_size *const z = &p.size[i];
@@ -1091,8 +1093,8 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_
     }
     blocks = moek_multiprocessors_();
     p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
-    status = moek_weight_map_(&p.w_up, a->up, 1, 256, 1, 0);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 1, 256, 1, 0);
+    status = moek_weight_map_(&p.w_up, &p.up, 1, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k, blocks, 384, 230488, stream, 1, p);
 }

@@ -60,21 +60,20 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp8
     const int down = at->part >> 1, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
     const moek_gemm_args *const a = down ? &p->down : &p->up;
     const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * 1;
-    const int step = gated ? a->w_step : 1;
-    const int row = (gated ? at->half ? a->up_first : a->gate_first : 0) + 8 * at->unit * step;
+    const int half = gated && at->half, j = 8 * at->unit;
     if (a->tiled) {
-        const int eight = gated ? 2 * at->unit + (at->half ^ (a->gate_first > a->up_first)) : at->unit;
+        const int eight = gated ? 2 * at->unit + (half ^ (a->gate_first > a->up_first)) : at->unit;
         at->apart = a->w_rows * 128;
         at->w = (const unsigned char *)a->w + lane / 4 * 128 + lane % 4 * 16 + eight * 1024 +
                 ((size_t)e * (bytes / 128) + 2 * g) * (size_t)at->apart;
     } else {
         at->apart = 128;
-        at->w = (const unsigned char *)a->w + g * 256 + lane % 4 * 16 +
-                ((size_t)e * a->w_rows + row + min(lane / 4, a->n - 1 - 8 * at->unit) * step) * (size_t)bytes;
+        at->w = (const unsigned char *)MOEK_HALF_(a->halves.w, half) + g * 256 + lane % 4 * 16 +
+                ((size_t)e * a->halves.rows + min(j + lane / 4, a->n - 1) * a->halves.step) * (size_t)bytes;
     }
     at->left = bytes - g * 256;
     at->run = p->steps[down] - g;
-    at->scale = a->w_scale + e;
+    at->scale = MOEK_HALF_(a->halves.scale, half) + e;
 }
 /* To the next rows, or to this warp's first item of the next part that has one. */
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, int mine)
@@ -189,26 +188,38 @@ MOEK_DEVICE int moek_layer_fp8t_h0_on_sm90_m4n8s3w16_live_(const int *slot_of)
     const int i = threadIdx.x % 2 * 2;
     return (slot_of[i] >= 0) | (slot_of[i + 1] >= 0) << 1;
 }
-/* A warp's sums of 8 rows -> page[row][4 tokens]; begin anew. */
+/* A warp's sums of 8 rows, begun anew: of lane / 4, of its two tokens. */
+MOEK_DEVICE float2 moek_layer_fp8t_h0_on_sm90_m4n8s3w16_take_(float sum[4])
+{
+    const int upper = threadIdx.x & 2;
+    float2 of = upper ? make_float2(sum[2], sum[3]) : make_float2(sum[0], sum[1]);
+    of.x += __shfl_xor_sync(0xffffffff, of.x, 2);
+    of.y += __shfl_xor_sync(0xffffffff, of.y, 2);
+    sum[0] = sum[1] = sum[2] = sum[3] = 0;
+    return of;
+}
+/* Where they lie in page[row][4 tokens]; the lanes with `upper` have them, too, and leave them to the others. */
+MOEK_DEVICE float *moek_layer_fp8t_h0_on_sm90_m4n8s3w16_at_(float *page)
+{
+    const int lane = threadIdx.x % 32;
+    return lane & 2 ? NULL : page + lane / 4 * 4 + lane % 2 * 2;
+}
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_put_(float *page, float sum[4])
 {
-    const int lane = threadIdx.x % 32, upper = lane & 2;
-    float x = upper ? sum[2] : sum[0], y = upper ? sum[3] : sum[1];
-    x += __shfl_xor_sync(0xffffffff, x, 2);
-    y += __shfl_xor_sync(0xffffffff, y, 2);
-    if (!upper) moek_store2_(page + lane / 4 * 4 + lane % 2 * 2, x, y);
-    sum[0] = sum[1] = sum[2] = sum[3] = 0;
+    const float2 of = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_take_(sum);
+    float *const at = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_at_(page);
+    if (at) moek_store2_(at, of.x, of.y);
 }
-/* What the warps have put there for items [from, until) of the block's, in the order of k: warp w on page w, if it has
- * such an item.  All lanes of a warp come here together, each for one of the 32 sums of a page. */
-MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(const float *pages, int from, int until, int all)
+/* What the warps have put there for items [from, until) of the block's, in the order of k: warp w on page apart * w, if
+ * it has such an item.  All lanes of a warp come here together, each for one of the 32 sums of a page. */
+MOEK_DEVICE float moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(const float *pages, const int apart, int from, int until, int all)
 {
     const int lane = threadIdx.x % 32, begin = all * lane / 16, end = all * (lane + 1) / 16;
     const unsigned warps = __ballot_sync(0xffffffff, lane < 16 && max(begin, from) < min(end, until));
     float sum = 0, x[16];
     int w;
     #pragma unroll
-    for (w = 0; w < 16; w++) x[w] = pages[w * 32 + lane];         /* all at once, whoever's they are */
+    for (w = 0; w < 16; w++) x[w] = pages[w * 32 * apart + lane]; /* all at once, whoever's they are */
     #pragma unroll
     for (w = 0; w < 16; w++) sum = warps >> w & 1 ? sum + x[w] : sum;
     return sum;
@@ -280,7 +291,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
     /* The experts in use, by each warp for itself.  A pair is one of them and a token, 4 * expert + token: the slot
      * that has it (-1: none), and its weight; the pair of a slot (-1: none, or a slot before it has the same). */
     __shared__ int list[WARPS][SLOTS], slot_of[4 * SLOTS], pair_of[SLOTS];
-    __shared__ float weight_of[4 * SLOTS];
+    __shared__ __align__(8) float weight_of[4 * SLOTS];
     __shared__ int turn_of;
     uint16_t *h;
     float inverse;
@@ -420,17 +431,17 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             const int from = i / 32 * s.each, until = from + s.each, half = from + p.steps[0], gated = p.parts == 2;
             const int unit = s.unit0 + i / 32;
             const float *const first = pages + (pages0 + i / 32 * p.parts) * 32;
-            float gate = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(first, from, half, s.all), other = 0;
-            if (gated) other = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(first + 32, half, until, s.all);
+            float gate = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(first, 1, from, half, s.all), other = 0;
+            if (gated) other = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(first + 32, 1, half, until, s.all);
             d = (int)moek_over_(unit, p.over_units);
             column = (unit - d * p.units[0]) * 8 + i % 32 / 4;
             d += s.d0;
             row = slot_of[4 * d + i % 4];
             if (row >= 0 && column < p.up.n) {
-                const uint16_t *const bias = (const uint16_t *)p.up.bias + (size_t)list[warp][d] * p.up.w_rows;
                 if (p.up.bias) {
-                    gate += moek_from_t_(bias[gated ? p.up.gate_first + column * p.up.w_step : column], dtype);
-                    if (gated) other += moek_from_t_(bias[p.up.up_first + column * p.up.w_step], dtype);
+                    const size_t at = (size_t)list[warp][d] * p.up.halves.rows + column * p.up.halves.step;
+                    gate += moek_from_t_(((const uint16_t *)p.up.halves.bias[0])[at], dtype);
+                    if (gated) other += moek_from_t_(((const uint16_t *)p.up.halves.bias[1])[at], dtype);
                 }
                 moek_store_relaxed_(h + (size_t)row * p.up.n + column, moek_not_t_(
                     moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype)));
@@ -528,8 +539,9 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         #pragma unroll 1
         for (i = t; i < s.units * 32; i += THREADS) {  /* y of unit i / 32 */
             const float *const page = pages + i / 32 * 32;
-            float y = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
-            if (halves > 1) y += moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
+            float y = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page, 1, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
+            if (halves > 1)
+                y += moek_layer_fp8t_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, 1, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
             column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
             if (i % 4 < tokens && column < p.down.n) {
                 const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
@@ -559,15 +571,17 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
                         1, (int)blocks);
-    if (!p.fit.fits || !a->state || !a->y) return MOEK_E_ARGUMENT;
+    if (!p.fit.fits || !a->state || !a->y || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
+    moek_find_halves_(&p.up, MOEK_FP8T, 0);
+    moek_find_halves_(&p.down, MOEK_FP8T, 0);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
-        if (g->tiled && (g->k * 1 % 128 || g->n % 8)) return MOEK_E_ARGUMENT;
+        if (g->tiled && (g->k * 1 % 128 || g->n % 8 || g->w_gate)) return MOEK_E_ARGUMENT;
         p.units[i] = (g->n + 7) / 8;
         p.steps[i] = (g->k * 1 + 255) / 256;
         p.pitch[i] = p.steps[i] * 512 + 16;                    /* no bank twice */

@@ -51,7 +51,8 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m80n256s4w12_tile_(const moek_mlp_bf16
     at->end = row[at->e + 1];
 }
 
-/* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], columns 2q and 2q + 1 of each 8 rows of a. */
+/* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of the
+ * other, columns 2q and 2q + 1 of each 8 rows of a. */
 MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m80n256s4w12_scaled_(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
 {
     float bias[2] = {0, 0};
@@ -59,7 +60,7 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m80n256s4w12_scaled_(const moek_gemm_a
     if (a->bias)
         #pragma unroll
         for (i = 0; i < 2; i++)
-            bias[i] = moek_from_t_(((const uint16_t *)a->bias)[(size_t)e * a->w_rows + w_row[i]], dtype);
+            bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     #pragma unroll
     for (i = 0; i < 40; i++) sum[i] += bias[i / 2 % 2];
 }
@@ -181,7 +182,7 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m80n256s4w12_up_finish_(const moek_mlp
     const moek_gemm_args *const a = &p->up;
     const int t = moek_here_(threadIdx.x), mine = t / 128 - 1;         /* nothing of it is kept through a loop */
     const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_here_(a->n);
-    const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
+    const int gated = a->w_rows > n, swapped = a->halves.swapped;
     const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
     int part, b, i;
     if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
@@ -196,7 +197,7 @@ MOEK_DEVICE void moek_mlp_bf16_h0_on_sm90_m80n256s4w12_up_finish_(const moek_mlp
             #pragma unroll
             for (i = 0; i < 2; i++) {                  /* a column behind the last is not stored: any bias will do */
                 const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-                w_row[i] = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
+                w_row[i] = column * a->halves.step;
             }
             moek_mlp_bf16_h0_on_sm90_m80n256s4w12_scaled_(a, sum[b], at->e, w_row, dtype);
             moek_mlp_bf16_h0_on_sm90_m80n256s4w12_act_(a, sum[b], swapped);
@@ -588,11 +589,13 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m80n256s4w12(const void *args, moek_strea
     if (!a) return MOEK_READY_SM90_(moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k, 384, 202896);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
-        !a->flags) return MOEK_E_ARGUMENT;
+        !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     if ((long long)a->up->max_blocks * 80 * a->down->k * 2 >= MOEK_GATHERED)
         return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 2;
+    moek_find_halves_(&p.up, MOEK_BF16, 1);
+    moek_find_halves_(&p.down, MOEK_BF16, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_mlp_bf16_h0_on_sm90_m80n256s4w12_size *const z = &p.size[i];
@@ -602,8 +605,8 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m80n256s4w12(const void *args, moek_strea
         z->over_tiles = moek_over_of_(z->tiles);
     }
     p.div = moek_over_of_(a->up->a_div);
-    status = moek_weight_map_(&p.w_up, a->up, 2, 256, 1, 0);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, a->down, 2, 256, 1, 0);
+    status = moek_weight_map_(&p.w_up, &p.up, 2, 256, 1, 0);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_mlp_bf16_h0_on_sm90_m80n256s4w12_k, moek_multiprocessors_(), 384, 202896, stream, a->up->early, p);
 }

@@ -30,10 +30,11 @@ static MOEK_UNUSED void moek_quant_fp16_h0_on_cpu_load_(const moek_quant_args *a
 static MOEK_UNUSED void moek_quant_fp16_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row)
 {
     float x[128];
-    int j, i;
-    for (j = 0; j < a->cols; j += 128) {
-        const int n = a->cols - j < 128 ? a->cols - j : 128;
+    int j, n, i;
+    for (j = 0; j < a->cols; j += n) {
+        enum { most = 128 };
         uint16_t *q = (uint16_t *)a->q + row * a->cols + j;
+        n = a->cols - j < most ? a->cols - j : most;
         moek_quant_fp16_h0_on_cpu_load_(a, x, source, j, n);
         for (i = 0; i < n; i++) q[i] = moek_to_t_(x[i], a->dtype);
     }

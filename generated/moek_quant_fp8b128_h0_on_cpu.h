@@ -29,7 +29,7 @@ static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_load_(const moek_quant_args
 
 static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_put_scale_(const moek_quant_args *a, size_t row, int g, float s)
 {
-    const size_t groups = ((size_t)a->cols + 127) / 128, stride = (size_t)a->scale_stride;
+    const size_t groups = ((size_t)a->cols + a->group_offset + 127) / 128, stride = (size_t)a->scale_stride;
     if (a->scale_layout == MOEK_SCALE_PACKED) {
         /* The byte of the exponent; the first group of four clears the missing ones. */
         uint32_t *packed = (uint32_t *)a->scale + (size_t)(g / 4) * stride + row;
@@ -44,16 +44,17 @@ static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_put_scale_(const moek_quant
 static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row)
 {
     float x[128];
-    int j, i;
-    for (j = 0; j < a->cols; j += 128) {
-        const int n = a->cols - j < 128 ? a->cols - j : 128;
+    int j, n, i;
+    for (j = 0; j < a->cols; j += n) {
+        const int most = j ? 128 : 128 - a->group_offset;
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
         float s = 1e-10f;
+        n = a->cols - j < most ? a->cols - j : most;
         moek_quant_fp8b128_h0_on_cpu_load_(a, x, source, j, n);
         for (i = 0; i < n; i++) s = fabsf(x[i]) > s ? fabsf(x[i]) : s;
         s /= 448.0f;
         if (a->ue8m0) s = moek_float_(moek_ue8m0_(s > 1e-10f ? s : 1e-10f) << 23);
-        moek_quant_fp8b128_h0_on_cpu_put_scale_(a, row, j / 128, s);
+        moek_quant_fp8b128_h0_on_cpu_put_scale_(a, row, (j + a->group_offset) / 128, s);
         for (i = 0; i < n; i++) x[i] /= s;
         moek_encode_e4m3_(q, x, n);
     }

@@ -34,7 +34,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, 
 
 MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_args *a, size_t row, int g, float s)
 {
-    const int groups = (a->cols + 127) / 128;
+    const int groups = (a->cols + a->group_offset + 127) / 128;
     uint8_t *bytes;
     int i;
     if (a->scale_layout == MOEK_SCALE_ROW) {
@@ -49,16 +49,17 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_a
 }
 
 /* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both.  copies: rows of an
- * item, which all have one source; `row` is then a source row, its rows row * copies and so on. */
+ * item, which all have one source; `row` is then a source row, its rows row * copies and so on.  end: the column where
+ * the last group ends; the first may begin before there are columns. */
 typedef struct moek_quant_fp8b128_h0_on_sm80_t256_params {
     moek_quant_args a;
     moek_over over_groups, over_source;
     int experts, expert_rows;                          /* not batched: one expert, all rows */
-    int groups, rows_more, groups_more, copies;
+    int groups, rows_more, groups_more, copies, end;
 } moek_quant_fp8b128_h0_on_sm80_t256_params;
 
 /* A lane's part of an item, on its way: to `row` (-1: nowhere) and, if it has copies, more; zeros behind the last
- * column.  live: 0 if it goes nowhere at all. */
+ * column, and before the first.  live: 0 if it goes nowhere at all. */
 typedef struct moek_quant_fp8b128_h0_on_sm80_t256_item { moek_words_ x[4]; int row, live; } moek_quant_fp8b128_h0_on_sm80_t256_item;
 MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_fetch(moek_quant_fp8b128_h0_on_sm80_t256_item *it, const moek_quant_fp8b128_h0_on_sm80_t256_params *p,
     int r, int column, int end, int copies, int whole)
@@ -72,7 +73,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_fetch(moek_quant_fp8b128_h0_
     #pragma unroll
     for (h = 0; h < 4; h++) {
         const int n = (int)cols - column - h * 32;
-        it->x[h] = !it->live || n <= 0 ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
+        it->x[h] = !it->live || (unsigned)(column + h * 32) >= cols ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
                                                          : moek_load8_(from + h * 32, n, 0);
     }
 }
@@ -96,11 +97,11 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128
         const int row = !i ? it->row : r * copies + i < limit ? a->target[r * copies + i] : -1;
         const size_t at = (size_t)(unsigned)row * cols + column;
         if (row < 0) continue;
-        if (threadIdx.x % 4 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(a, row, column >> 7, s);
+        if (threadIdx.x % 4 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(a, row, (column + a->group_offset) >> 7, s);
         #pragma unroll
         for (h = 0; h < 4; h++) {
             const int n = (int)cols - column - h * 32;
-            if (n <= 0) continue;
+            if ((unsigned)(column + h * 32) >= cols) continue;
             moek_quant_fp8b128_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32, q[h], n, whole);
         }
     }
@@ -113,7 +114,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_walk(const moek_quant_fp8b12
     const moek_quant_args *const a = &p->a;
     const int first = blockIdx.x * (blockDim.x / 4) + threadIdx.x / 4;
     const int r0 = moek_over_(first, p->over_groups);
-    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8;
+    const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % 4 * 8 - a->group_offset;
     int e;
     const int rows = copies > 1 ? p->expert_rows : a->rows;
     for (e = blockIdx.y; e < p->experts; e += gridDim.y) {
@@ -131,7 +132,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_walk(const moek_quant_fp8b12
             if (__any_sync(0xffffffff, it.live))
                 moek_quant_fp8b128_h0_on_sm80_t256_put(p, &it, r, limit, column, copies, whole, dtype);
             r += p->rows_more, column += p->groups_more * 128;
-            if (column >= p->groups * 128) r++, column -= p->groups * 128;
+            if (column >= p->end) r++, column -= p->groups * 128;
         }
     }
 }
@@ -184,7 +185,8 @@ MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream s
     p.copies = a->target && !a->counts ? p.a.source_div : 1;
     p.expert_rows = a->counts ? a->rows_per_expert : (a->rows - 1) / p.copies + 1;
     p.experts = a->counts ? (a->rows - 1) / p.expert_rows + 1 : 1;
-    p.groups = (a->cols + 127) / 128;
+    p.groups = (a->cols + a->group_offset + 127) / 128;
+    p.end = p.groups * 128 - a->group_offset;
     p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(p.a.source_div / p.copies);
     blocks = ((long long)p.expert_rows * p.groups + ITEMS - 1) / ITEMS;
     most = a->counts ? BATCHED / p.experts + 1 : a->rows > MANY ? FEWER : BLOCKS;

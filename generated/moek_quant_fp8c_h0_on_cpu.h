@@ -43,13 +43,14 @@ static MOEK_UNUSED float moek_quant_fp8c_h0_on_cpu_max_(const moek_quant_args *a
 static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row)
 {
     float x[128];
-    int j, i;
+    int j, n, i;
     const float top = moek_quant_fp8c_h0_on_cpu_max_(a, source) / 448.0f, least = 1.0f / (448.0f * 512.0f);
     const float s = top > least ? top : least;
     ((float *)a->scale)[row] = s;
-    for (j = 0; j < a->cols; j += 128) {
-        const int n = a->cols - j < 128 ? a->cols - j : 128;
+    for (j = 0; j < a->cols; j += n) {
+        enum { most = 128 };
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
+        n = a->cols - j < most ? a->cols - j : most;
         moek_quant_fp8c_h0_on_cpu_load_(a, x, source, j, n);
         for (i = 0; i < n; i++) x[i] /= s;
         moek_encode_e4m3_(q, x, n);

@@ -68,11 +68,12 @@ static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_scale_(const moek_quant_args 
 static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row, float s)
 {
     float x[128];
-    int j, i;
+    int j, n, i;
     const float inverse = 1.0f / s;
-    for (j = 0; j < a->cols; j += 128) {
-        const int n = a->cols - j < 128 ? a->cols - j : 128;
+    for (j = 0; j < a->cols; j += n) {
+        enum { most = 128 };
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
+        n = a->cols - j < most ? a->cols - j : most;
         moek_quant_fp8t_h0_on_cpu_load_(a, x, source, j, n);
         for (i = 0; i < n; i++) {
             if (!moek_finite_(x[i])) x[i] = moek_float_(moek_bits_(x[i]) | 0x7fc00000);          /* NaN of its sign */

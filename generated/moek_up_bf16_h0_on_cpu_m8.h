@@ -14,11 +14,15 @@ static MOEK_UNUSED size_t moek_up_bf16_h0_on_cpu_m8_from_(const moek_gemm_args *
     return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
 }
 
-/* Sum s of the columns from j0 on takes this row of w; gate and up of a column are neighbours. */
-static MOEK_UNUSED size_t moek_up_bf16_h0_on_cpu_m8_w_row_(const moek_gemm_args *a, int j0, int s)
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t moek_up_bf16_h0_on_cpu_m8_w_row_(const moek_gemm_args *a, int j0, int s, int *of)
 {
+    *of = 0;
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
-    if (halves == 2) return (size_t)((s % 2 ? a->up_first : a->gate_first) + (j0 + s / 2) * a->w_step);
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
     return (size_t)(j0 + s);
 }
 
@@ -30,27 +34,29 @@ static MOEK_UNUSED void moek_up_bf16_h0_on_cpu_m8_dots_(const moek_gemm_args *a,
     enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint16_t tail[PIECE];
     size_t from[M];
     int k0, s, r, i0, i;
     for (r = 0; r < rows; r++) from[r] = moek_up_bf16_h0_on_cpu_m8_from_(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
-    for (k0 = 0; k0 < a->k; k0 += stretch) {
-        const int n = a->k - k0 < stretch ? a->k - k0 : stretch;
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
-            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row) + k0;
-            for (i = 0; i < n; i += PIECE)
-                moek_piece_bf16_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + i, (n - i) * sizeof *in));
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) moek_piece_bf16_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
         }
         for (s = 0; s < sums; s++) {
-            const size_t w_row = moek_up_bf16_h0_on_cpu_m8_w_row_(a, j0, s);
-            const uint16_t *w = (const uint16_t *)a->w + ((size_t)e * a->w_rows + w_row) * a->k + k0;
+            int of;
+            const size_t w_row = moek_up_bf16_h0_on_cpu_m8_w_row_(a, j0, s, &of);
+            const uint16_t *w = (const uint16_t *)h->w[of] + ((size_t)e * h->rows + w_row) * a->k;
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + i) + AHEAD + r);
-                    moek_piece_bf16_(piece, moek_padded_(tail, sizeof tail, w + i, (n - i) * sizeof *w));
+                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                    moek_piece_bf16_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
                 for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
@@ -65,8 +71,9 @@ static MOEK_UNUSED void moek_up_bf16_h0_on_cpu_m8_store_(const moek_gemm_args *a
 {
     int s, r;
     for (s = 0; s < sums; s++) {
-        const size_t w_row = (size_t)e * a->w_rows + moek_up_bf16_h0_on_cpu_m8_w_row_(a, j0, s);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias)[w_row], a->dtype) : 0.0f;
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + moek_up_bf16_h0_on_cpu_m8_w_row_(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -84,11 +91,15 @@ static MOEK_UNUSED void moek_up_bf16_h0_on_cpu_m8_store_(const moek_gemm_args *a
 MOEK_LAUNCHER moek_up_bf16_h0_on_cpu_m8(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
     enum { M = 8, COLUMNS = 32 };
     int groups;
     long long tasks, task;
     (void)stream;
     if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_(&found, MOEK_BF16, 0);
+    a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
     MOEK_PARALLEL_FOR

@@ -178,7 +178,8 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp
 {
     enum { HALF = 16384, PER = 64 };
     unsigned char *const to = stage + 19456;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+    const int k = tiled ? 0 : step * PER;
     const int next = of->group + (gated ? 8 : 16);
     moek_mbar_arrive_expect_(full, of->bytes);
     if (of->both) {                                         /* narrow: the two blocks take turns */
@@ -199,8 +200,7 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_rows_(const moek_up_fp16_
     #pragma unroll
     for (i = 0; i < 2; i++)
         if (i < of->boxes)
-            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 64,
-                           of->row0 + 64 * i);
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 64, of->row0 + 64 * i);
     if (of->tail) moek_tma_rows_(stage + 16384, &p->tail, full, step * 64, of->row0 + 128);
 }
 
@@ -245,22 +245,22 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
     const int gated = a->w_rows > n;
     int i;
     if (a->bias) {
-        const size_t w_at = (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
             const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
                               moek_here_(n) - 1);
-            const int row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
-                                                       : max(a->gate_first, a->up_first)) + j * a->w_step : j;
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
+            const int row = j * a->halves.step;
+            const uint16_t *const from = (const uint16_t *)a->halves.bias[i / (HALF / 4) % 2] + w_at;
+            const float bias = a->bias ? moek_from_t_(from[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
             if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
         }
     }
     if (a->act == MOEK_SILU && !(a->limit > 0)) {
-        const int swapped = a->gate_first > a->up_first;
+        const int swapped = a->halves.swapped;
         #pragma unroll
         for (i = 0; i < 2 * HALF; i += HALF)
             if (i && single) break;
@@ -271,7 +271,7 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
         const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
         const float alpha = a->alpha, beta = a->beta, limit = a->limit;
         int round;
-        if (gated && a->gate_first > a->up_first)
+        if (a->halves.swapped)
             #pragma unroll
             for (i = 0; i < HALF; i++) {
                 const int gate = i / (HALF / 2) * HALF + i % (HALF / 2);
@@ -471,15 +471,15 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_tail_(const moek_g
     const int gated = a->w_rows > n;
     int u, h, i;
     if (a->bias) {
-        const uint16_t *const bias = (const uint16_t *)a->bias + (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (u = 0; u < 2; u++)
             #pragma unroll
             for (h = 0; h < 2; h++) {
                 /* A column behind the last is not stored: any bias will do. */
                 const int column = min(j + (gated ? 0 : 64 * u) + 8 * h + lane / 4, last);
-                const int first = u ? max(a->gate_first, a->up_first) : min(a->gate_first, a->up_first);
-                const float more = moek_from_t_(bias[gated ? first + column * a->w_step : column], dtype);
+                const uint16_t *const bias = (const uint16_t *)a->halves.bias[u] + w_at + column * a->halves.step;
+                const float more = moek_from_t_(*bias, dtype);
                 #pragma unroll
                 for (i = 0; i < HALF / 2; i++) sum[u * HALF + i / 2 * 4 + 2 * h + i % 2] += more;
             }
@@ -491,7 +491,7 @@ MOEK_DEVICE void moek_up_fp16_h0_on_sm90_m128n256s4w12_finish_tail_(const moek_g
             y[i / 2 * 4 + i % 2] = sum[i];
             y[i / 2 * 4 + i % 2 + 2] = sum[i + HALF];
         }
-        moek_up_fp16_h0_on_sm90_m128n256s4w12_act_(a, y, a->gate_first > a->up_first);
+        moek_up_fp16_h0_on_sm90_m128n256s4w12_act_(a, y, a->halves.swapped);
         #pragma unroll
         for (i = 0; i < HALF; i++) sum[i] = y[i / 2 * 4 + i % 2];
     } else {
@@ -849,12 +849,15 @@ MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 2 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
+    if (a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 2;
+    moek_find_halves_(&p.a, MOEK_FP16, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
-    status = moek_weight_map_(&p.w, a, 2, 128, 0, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 2, 128, 0, 0);
+    status = moek_weight_map_(&p.w, &p.a, 2, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 2, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 2, 64);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.tail, a, 2, 24);
     if (status != MOEK_OK) return status;

@@ -134,7 +134,8 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_up
 {
     enum { HALF = 16384, PER = 128 };
     unsigned char *const to = stage + 16384;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+    const int k = tiled ? 0 : step * PER;
     const int next = of->group + (gated ? 8 : 16);
     moek_mbar_arrive_expect_(full, of->bytes);
     if (of->both) {                                         /* narrow: the two blocks take turns */
@@ -158,8 +159,7 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_rows_(const moek_up_fp
     #pragma unroll
     for (i = 0; i < 2; i++)
         if (i < of->boxes)
-            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128,
-                           of->row0 + 64 * i);
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128, of->row0 + 64 * i);
 }
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
@@ -239,22 +239,22 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
     const int gated = a->w_rows > n;
     int i;
     if (a->bias) {
-        const size_t w_at = (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
             const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
                               n - 1);
-            const int row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
-                                                       : max(a->gate_first, a->up_first)) + j * a->w_step : j;
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
+            const int row = j * a->halves.step;
+            const uint16_t *const from = (const uint16_t *)a->halves.bias[i / (HALF / 4) % 2] + w_at;
+            const float bias = a->bias ? moek_from_t_(from[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
             if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
         }
     }
     if (a->act == MOEK_SILU && !(a->limit > 0)) {
-        const int swapped = a->gate_first > a->up_first;
+        const int swapped = a->halves.swapped;
         #pragma unroll
         for (i = 0; i < 2 * HALF; i += HALF)
             if (i && single) break;
@@ -265,7 +265,7 @@ MOEK_DEVICE void moek_up_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gem
         const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
         const float alpha = a->alpha, beta = a->beta, limit = a->limit;
         int round;
-        if (gated && a->gate_first > a->up_first)
+        if (a->halves.swapped)
             #pragma unroll
             for (i = 0; i < HALF; i++) {
                 const int gate = i / (HALF / 2) * HALF + i % (HALF / 2);
@@ -497,7 +497,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring of;
                 int mine, asks;                    /* asks: with which step for the next tile */
                 int row[M / 32];
-                unsigned w_scale = 0;              /* where the first scale of w is */
+                unsigned w_scale = 0;              /* where the first scale of w is, in its half */
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
                 of = moek_up_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, once);
@@ -506,10 +506,10 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                 for (i = 0; i < M / 32; i++) row[i] = fetches ? list[q].from[lane + 32 * i] : -1;
                 if (lane < 4) {                       /* of each 64 rows of w of the tile */
                     const int e = list[q].e, j0 = list[q].j0;
-                    const int of = lane % 2 ? max(a->gate_first, a->up_first) : min(a->gate_first, a->up_first);
-                    const int j = gated ? of + (j0 + lane / 2 * 64) * a->w_step : j0 + 64 * lane;
-                    const int w_row = min(j, a->w_rows - 1);
-                    w_scale = ((unsigned)e * (((unsigned)a->w_rows + 127) / 128) + (unsigned)w_row / 128) * steps;
+                    const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
+                    const int shift = MOEK_HALF_(a->halves.shift, lane % 2);
+                    const int row = shift + j * a->halves.step;
+                    w_scale = ((unsigned)e * a->halves.scale_rows + (unsigned)row / 128) * steps;
                 }
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
@@ -532,7 +532,8 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                                 moek_cp_async4_(scales + slot * SCALES + lane + 32 * i,
                                                 a->a_scale + (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
                         if (lane < 4)
-                            moek_cp_async4_(scales + slot * SCALES + M + lane, a->w_scale + w_scale + step);
+                            moek_cp_async4_(scales + slot * SCALES + M + lane, w_scale + step +
+                                            MOEK_HALF_(a->halves.scale, lane % 2));
                         moek_mbar_arrive_copied_(full + slot);
                     }
                     MOEK_NEXT_STAGE_
@@ -725,12 +726,15 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_st
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
+    if (a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    moek_find_halves_(&p.a, MOEK_FP8B128, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
-    status = moek_weight_map_(&p.w, a, 1, 128, 0, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 1, 128, 0, 0);
+    status = moek_weight_map_(&p.w, &p.a, 1, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return MOEK_LAUNCH_PAIRS_(moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 230112, stream,

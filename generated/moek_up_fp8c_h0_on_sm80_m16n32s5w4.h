@@ -9,11 +9,12 @@
 #include "../include/moek/device.h"
 
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
- * left as they are; behind the end of k there are zeros. */
+ * left as they are; behind the end of k there are zeros.  apart: bytes from rows of w in the first half of the tile to
+ * those in the other. */
 MOEK_DEVICE void moek_up_fp8c_h0_on_sm80_m16n32s5w4_copy_(unsigned char *to, const int32_t *row,
-    const unsigned char *a, const unsigned char *w, int a_row_bytes, int row_bytes, int at, int first, int last)
+    const unsigned char *a, const unsigned char *w, ptrdiff_t apart, int a_row_bytes, int row_bytes, int at, int first, int last)
 {
-    enum { PASS = 16, ROWS_OF_A = 16 / PASS, STEP = 128 };
+    enum { PASS = 16, ROWS_OF_A = 16 / PASS, STEP = 128, UP = ROWS_OF_A + 32 / PASS };
     const int bytes = at < row_bytes ? 16 : 0;
     int i;
     a += bytes ? at : 0;
@@ -21,7 +22,8 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm80_m16n32s5w4_copy_(unsigned char *to, con
     #pragma unroll
     for (i = first; i < last; i++) {
         const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
-        if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, (i < ROWS_OF_A ? a : w) + offset, bytes);
+        const unsigned char *const from = i < ROWS_OF_A ? a : i < UP ? w : w + apart;
+        if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, from + offset, bytes);
     }
 }
 
@@ -34,16 +36,16 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm80_m16n32s5w4_finish_(const moek_gemm_args
     const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
     float scale[2] = {1, 1}, bias[2] = {0, 0};
     float up_scale[2] = {1, 1}, up_bias[2] = {0, 0};
+    const moek_halves *const h = &a->halves;
     int r, i;
     if (j0 + c >= n) return;
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        const size_t at = (size_t)e * a->w_rows + row[M + c + i];
-        const size_t up_at = (size_t)e * a->w_rows + (gated ? row[M + R / 2 + c + i] : 0);
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[at], dtype);
-        scale[i] = a->w_scale[at];
-        if (gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)a->bias)[up_at], dtype);
-        if (gated) up_scale[i] = a->w_scale[up_at];
+        const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
+        scale[i] = h->scale[0][at];
+        if (gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[at], dtype);
+        if (gated) up_scale[i] = h->scale[1][at];
     }
     #pragma unroll 1
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
@@ -94,7 +96,7 @@ moek_up_fp8c_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
         if (c < 0) row[i] = p >= end ? -1 : a.a_order ? a.a_order[p] / a.a_div : p;
         else if (gated) {
             const int j = j0 + c % columns;
-            row[i] = j >= n ? -1 : (c < columns ? a.gate_first : a.up_first) + j * a.w_step;
+            row[i] = j >= n ? -1 : j * a.halves.step;
         }
         else row[i] = j0 + c >= n ? -1 : j0 + c;
     }
@@ -102,7 +104,8 @@ moek_up_fp8c_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
 
     const int row_bytes = k * ELEMENT, steps = (row_bytes + STEP - 1) / STEP;
     const unsigned char *const x = (const unsigned char *)a.a;
-    const unsigned char *const w = (const unsigned char *)a.w + (size_t)e * a.w_rows * row_bytes;
+    const ptrdiff_t apart = (const unsigned char *)a.halves.w[1] - (const unsigned char *)a.halves.w[0];
+    const unsigned char *const w = (const unsigned char *)a.halves.w[0] + (size_t)e * a.halves.rows * row_bytes;
     const int chunk = t % 8, from = t / 8;                             /* what this thread copies */
     unsigned char *const to = shared + from * STEP + (chunk ^ from % 8) * 16;
 
@@ -117,7 +120,8 @@ moek_up_fp8c_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
     for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
     for (kt = 0; kt < STAGES - 1; kt++) {
         moek_up_fp8c_h0_on_sm80_m16n32s5w4_copy_(to + kt * STAGE, my_row,
-            x, w, a.a_row_bytes, row_bytes, kt * STEP + chunk * 16, 0, COPIES);
+            x, w, apart, a.a_row_bytes, row_bytes,
+            kt * STEP + chunk * 16, 0, COPIES);
         moek_cp_async_commit_();
     }
     #pragma unroll 1
@@ -137,7 +141,8 @@ moek_up_fp8c_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
             #pragma unroll
             for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
             moek_up_fp8c_h0_on_sm80_m16n32s5w4_copy_(to + in * STAGE, my_row,
-                x, w, a.a_row_bytes, row_bytes, next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
+                x, w, apart, a.a_row_bytes, row_bytes,
+                next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
             #pragma unroll
             for (half = 0; half < 2; half++) {
                 uint32_t fx[MI][4], fw[2];
@@ -230,7 +235,7 @@ moek_up_fp8c_h0_on_sm80_m16n32s5w4_k(const moek_gemm_args a)
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    moek_gemm_args given;
+    moek_gemm_args found;
     size_t blocks;
     int columns;
     if (!a) return MOEK_READY_(moek_up_fp8c_h0_on_sm80_m16n32s5w4_k, 51520);
@@ -239,8 +244,9 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m16n32s5w4(const void *args, moek_stream s
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
-    given = *a;
-    if (!a->a_row_bytes) given.a_row_bytes = a->k * 1;
-    return MOEK_LAUNCH_(moek_up_fp8c_h0_on_sm80_m16n32s5w4_k, (unsigned)blocks, 128, 51520, stream, given);
+    found = *a;
+    if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
+    moek_find_halves_(&found, MOEK_FP8C, 0);
+    return MOEK_LAUNCH_(moek_up_fp8c_h0_on_sm80_m16n32s5w4_k, (unsigned)blocks, 128, 51520, stream, found);
 }
 #endif

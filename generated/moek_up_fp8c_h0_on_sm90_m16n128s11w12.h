@@ -151,17 +151,16 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m16n128s11w12_finish_(const moek_gemm_a
                                     int n, int part, int dtype)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
-    const int gated = a->w_rows > n, swapped = gated && a->gate_first > a->up_first;
+    const int gated = a->w_rows > n, swapped = a->halves.swapped;
     const int j = at->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of row 0 of the warp's 16 */
     float scale[2] = {1, 1}, bias[2] = {0, 0};
     int i;
     #pragma unroll
     for (i = 0; i < 2; i++) {                                          /* a row behind the last is not stored */
         const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-        const int w_row = gated ? (i != swapped ? a->up_first : a->gate_first) + column * a->w_step : column;
-        const size_t w_at = (size_t)at->e * a->w_rows + w_row;
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->bias)[w_at], dtype);
-        scale[i] = a->w_scale[w_at];
+        const size_t w_at = (size_t)at->e * a->halves.rows + column * a->halves.step;
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[w_at], dtype);
+        scale[i] = a->halves.scale[i][w_at];
     }
     #pragma unroll
     for (i = 0; i < 4; i++) {
@@ -381,13 +380,15 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_strea
     if (!a) return MOEK_READY_SM90_(moek_up_fp8c_h0_on_sm90_m16n128s11w12_k, 384, 219120);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    moek_find_halves_(&p.a, MOEK_FP8C, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + 63) / 64);                               /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
-    if (tiles * ((a->k * 1ll + 127) / 128) > 0x3fffffff) p.a.split = NULL;
-    status = moek_weight_map_(&p.w, a, 1, 128, 1, 0);
+    if (tiles * ((a->k * 1ll + 255) / 128) > 0x3fffffff) p.a.split = NULL;
+    status = moek_weight_map_(&p.w, &p.a, 1, 128, 1, 0);
     if (status != MOEK_OK) return status;
     return MOEK_CHAIN_(moek_up_fp8c_h0_on_sm90_m16n128s11w12_k, moek_multiprocessors_(), 384, 219120, stream, a->early, p);
 }

@@ -134,7 +134,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp
 {
     enum { HALF = 16384, PER = 128 };
     unsigned char *const to = stage + 16384;
-    const int tiled = p->a.tiled, k = tiled ? 0 : step * PER, e = tiled ? of->e + step : of->e;
+    const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+    const int k = tiled ? 0 : step * PER;
     const int next = of->group + (gated ? 8 : 16);
     moek_mbar_arrive_expect_(full, of->bytes);
     if (of->both) {                                         /* narrow: the two blocks take turns */
@@ -158,8 +159,7 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_rows_(const moek_up_fp8t_
     #pragma unroll
     for (i = 0; i < 2; i++)
         if (i < of->boxes)
-            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128,
-                           of->row0 + 64 * i);
+            moek_tma_rows_(stage + i * 8192, &p->rows, full, step * 128, of->row0 + 64 * i);
 }
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
@@ -240,27 +240,27 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
     const int gated = a->w_rows > n;
     int i;
     {
-        const float scale = a->a_scale[0] * a->w_scale[e];
+        const float scale[2] = { a->a_scale[0] * a->halves.scale[0][e], a->a_scale[0] * a->halves.scale[1][e] };
         #pragma unroll
-        for (i = 0; i < 2 * HALF; i++) sum[i] *= scale;
+        for (i = 0; i < 2 * HALF; i++) sum[i] *= scale[i / (HALF / 2) % 2];
     }
     if (a->bias) {
-        const size_t w_at = (size_t)e * a->w_rows;
+        const size_t w_at = (size_t)e * a->halves.rows;
         #pragma unroll
         for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
             const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
             const int j = min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
                               n - 1);
-            const int row = gated ? (column % 128 < 64 ? min(a->gate_first, a->up_first)
-                                                       : max(a->gate_first, a->up_first)) + j * a->w_step : j;
-            const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->bias + w_at)[row], dtype) : 0;
+            const int row = j * a->halves.step;
+            const uint16_t *const from = (const uint16_t *)a->halves.bias[i / (HALF / 4) % 2] + w_at;
+            const float bias = a->bias ? moek_from_t_(from[row], dtype) : 0;
             sum[reg] += bias;
             sum[reg + 2] += bias;
             if (i % 4 == 3) asm volatile("" ::: "memory");             /* not all loads at once: registers */
         }
     }
     if (a->act == MOEK_SILU && !(a->limit > 0)) {
-        const int swapped = a->gate_first > a->up_first;
+        const int swapped = a->halves.swapped;
         #pragma unroll
         for (i = 0; i < 2 * HALF; i += HALF)
             if (i && single) break;
@@ -271,7 +271,7 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
         const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
         const float alpha = a->alpha, beta = a->beta, limit = a->limit;
         int round;
-        if (gated && a->gate_first > a->up_first)
+        if (a->halves.swapped)
             #pragma unroll
             for (i = 0; i < HALF; i++) {
                 const int gate = i / (HALF / 2) * HALF + i % (HALF / 2);
@@ -697,12 +697,15 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
+    if (a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
+    moek_find_halves_(&p.a, MOEK_FP8T, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
-    status = moek_weight_map_(&p.w, a, 1, 128, 0, 1);
-    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, a, 1, 128, 0, 0);
+    status = moek_weight_map_(&p.w, &p.a, 1, 128, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
     return MOEK_LAUNCH_PAIRS_(moek_up_fp8t_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 228000, stream,

@@ -71,7 +71,7 @@
  *
  * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ
  * (0 tokens are fine; a rank without tokens still calls moek_run).  Opening compares what the group was given and the
- * layer, field by field, with defaults filled in (moek/ep_hello.h has the list): where two ranks differ, all get
+ * layer, field by field, with defaults filled in (moek/ep/hello.h has the list): where two ranks differ, all get
  * MOEK_E_MISMATCH with the name of the field and both values.  A plan that is made later, by each rank alone, has the
  * layer's fields, too, but for max_tokens and chunk_tokens: moek_plan_init names the one that it has otherwise.  A run
  * that one rank alone refuses (say, for a workspace that is too small) leaves the others waiting until their timeout;
@@ -188,7 +188,7 @@ typedef struct moek_ep_config {
                                          has the same on all ranks is the caller's to see to                          */
 } moek_ep_config;
 
-/* Where things are in a window: bytes from its base, the same for all ranks (moek/ep_layout.h has the drawing).      */
+/* Where things are in a window: bytes from its base, the same for all ranks (moek/ep/layout.h has the drawing).      */
 typedef struct moek_ep_field { size_t at, stride; } moek_ep_field;
 typedef struct moek_ep_layout {
     size_t size;                      /* of a window: a multiple of 4096                                              */
@@ -288,10 +288,32 @@ const char *moek_ep_kind_name(int kind);                                        
 
 #ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
 #include "moek.h"
-#include "moek/ep_hello.h"
-#include "moek/ep_layout.h"
-#include "moek/ep_wire.h"
-#include "moek/ep_parts.h"
-#include "moek/ep_gpu.h"
-#include "moek/ep_group.h"
+
+/* The files of moek/ep/, lowest first: a file calls itself and those before it (tests/format.sh checks).
+ *     hello     the list of what ranks compare when a group opens
+ *     layout    a window: what lies where, and where experts live
+ *     words     flags, totals and packed errors: 64-bit words of a window
+ *     device    the protocol in kernels, and device code that the stages share
+ *     send, receive, giveback, collect      kernels, a file for each stage; none calls another
+ *     error     the first error on the host: kept, sent to all ranks, polled, put in a sentence
+ *     wire      the protocol on the host: flags, credits, waits
+ *     host      prepare/finalize with windows in host memory, and what GPUs share with it
+ *     gpu       prepare/finalize on GPUs: launches
+ *     group     defaults, the choice of a kind, opening, joining, reports
+ *     nccl      a group over NCCL: moek_ep_nccl.h includes it */
+#include "moek/ep/hello.h"
+#include "moek/ep/layout.h"
+#include "moek/ep/words.h"
+#if MOEK_HAVE_CUDA_
+#include "moek/ep/device.h"
+#include "moek/ep/send.h"
+#include "moek/ep/receive.h"
+#include "moek/ep/giveback.h"
+#include "moek/ep/collect.h"
+#endif
+#include "moek/ep/error.h"
+#include "moek/ep/wire.h"
+#include "moek/ep/host.h"
+#include "moek/ep/gpu.h"
+#include "moek/ep/group.h"
 #endif

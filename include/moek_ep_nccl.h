@@ -132,5 +132,5 @@ const char *moek_ep_nccl_path_name(int path);                                   
 
 #ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
 #include "moek_ep.h"
-#include "moek/ep_nccl.h"
+#include "moek/ep/nccl.h"
 #endif

@@ -26,6 +26,7 @@
 #include <string.h>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
 /* ---- The compiler's words. ---- */
@@ -448,9 +449,11 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
 
 static __attribute__((unused)) const char *moek_emu_hold;
 static std::vector<std::function<void()> > emu_held;
+static std::mutex emu_one_launch;                     /* tests launch from several threads; emu_* is shared */
 template <class Args> static void emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared, int cluster,
                                              void (*kernel)(Args), const Args &args)
 {
+    std::lock_guard<std::mutex> hold(emu_one_launch);
     if (!moek_emu_hold || !strstr(name, moek_emu_hold))
         emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster);
     else

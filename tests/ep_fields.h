@@ -43,8 +43,8 @@ enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART
     X("batch_invariant", EP_PLAIN, 1, c->batch_invariant = 1) \
     X("router_eps", EP_GROUPS, 1, c->router_eps = 1e-6f) \
     X("group_score", EP_GROUPS, 1, c->group_score = MOEK_GROUP_SCORE_MAX) \
-    X("up_scales", EP_FP8, 0, c->up_scales = MOEK_UP_SCALES_APART) \
-    X("inter_offset", EP_APART, 0, c->inter_offset = 64) \
+    X("up_scales", EP_FP8, 1, c->up_scales = MOEK_UP_SCALES_APART) \
+    X("inter_offset", EP_APART, 1, c->inter_offset = 64) \
     X("kind", EP_PLAIN, 0, g->kind = MOEK_EP_ALLGATHER) \
     X("kind", EP_PLAIN, 0, (g->kind = MOEK_EP_LOW_LATENCY, c->format = MOEK_BATCHED)) \
     X("combine", EP_PLAIN, 0, g->combine = MOEK_EP_EXACT) \

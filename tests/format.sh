@@ -8,7 +8,8 @@ say() {                                                # NAME FINDINGS
 
 files=$(find include templates codegen tests bench examples docs .ci -type f ! -name '*.pyc' ! -name '*.tsv'
         ls build.ninja moek CMakeLists.txt ./*.toml ./*.md)
-library=$(find include generated -name '*.h' ! -name ep_nccl.h; find templates -name '*.j2')       # (ep_nccl.h says so)
+# ep/nccl.h allocates, and its manual says so.
+library=$(find include generated -name '*.h' ! -path include/moek/ep/nccl.h; find templates -name '*.j2')
 
 say "tab, carriage return or blank at the end of a line" "$(grep -nE "$(printf '[\t\r]|[ \t]$')" $files /dev/null)"
 say "not ASCII" "$(LC_ALL=C grep -nE '[^ -~]' $files /dev/null | grep -v "$(printf '\t')")"
@@ -28,6 +29,19 @@ say "the library does not allocate, print, stop or read the environment" \
     "$(grep -nE "(^|[^a-z_A-Z])($calls) *\(" $library /dev/null | grep -v '^[^:]*:[0-9]*: \* ' |
        grep -v 'cudaStreamSynchronize(\(cudaStreamPerThread\|stream\))')"       # where a group opens, or ends
 
+rooms=$(sed -n 's,^#include "\(moek/ep/.*\)",include/\1,p' include/moek_ep.h include/moek_ep_nccl.h)      # lowest first
+say "ep: a file calls one above it, or is not in the order of moek_ep.h" \
+    "$(awk '{ gsub(/\/\*.*\*\/|"[^"]*"/, ""); sub(/\/\*.*/, ""); sub(/^ \*.*/, "") }
+            { name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
+            /^[a-zA-Z].*\(/ && !/;$/ && name ~ /^moek_ep_/ && !(name in home) { home[name] = FILENAME; at[name] = ++n }
+            FNR == 1 { floor[FILENAME] = n + 0 }
+            { line[++lines] = $0; file[lines] = FILENAME; number[lines] = FNR }
+            END { for (i = 1; i <= lines; i++) { text = line[i]
+                      while (match(text, /moek_ep_[a-z0-9_]+/)) {
+                          name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
+                          if (name in home && home[name] != file[i] && at[name] > floor[file[i]])
+                              print file[i] ":" number[i] ": " name " is in " home[name] } } }' $rooms
+       ls include/moek/ep/*.h | while read -r f; do echo "$rooms" | grep -qxF "$f" || echo "$f"; done)"
 say "heavy include" \
     "$(grep -nE '#include <(cub|thrust|cuda/|cooperative_groups|cuda_(bf16|fp16|fp8|fp4)|mma\.h|cutlass)' \
        $library /dev/null)"

@@ -71,6 +71,7 @@ static inline void layer_move_(layer *l, void *field)
 static inline moek_weights layer_weights(layer *l)
 {
     moek_weights w = l->w;
+    LAYER_MOVE(w.w_gate); LAYER_MOVE(w.w_gate_scale); LAYER_MOVE(w.w_gate_bias);
     LAYER_MOVE(w.w_up); LAYER_MOVE(w.w_down); LAYER_MOVE(w.w_up_scale); LAYER_MOVE(w.w_down_scale);
     LAYER_MOVE(w.w_up_bias); LAYER_MOVE(w.w_down_bias); LAYER_MOVE(w.x_scale); LAYER_MOVE(w.h_scale);
     LAYER_MOVE(w.router_bias); LAYER_MOVE(w.router_expert_scale); LAYER_MOVE(w.router_table);
@@ -303,7 +304,8 @@ static inline void layer_widen_ids(layer *l)
 /* Weights of local_experts experts (default: all) and the inputs of `tokens` tokens. */
 static inline void layer_new(layer *l, const moek_config *config, int options, int tokens)
 {
-    size_t e, rows, h = (size_t)config->hidden, i = (size_t)config->inter;
+    const int gated = ref_gated(config->act), apart = gated && config->up_layout == MOEK_UP_APART;
+    size_t e, rows, blocks, h = (size_t)config->hidden, i = (size_t)config->inter;
     memset(l, 0, sizeof *l);
     l->config = *config;
     l->options = options;
@@ -311,12 +313,19 @@ static inline void layer_new(layer *l, const moek_config *config, int options, i
         l->config.dtype = config->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : MOEK_DTYPE_FP16;
     if (!l->config.dtype) l->config.dtype = MOEK_DTYPE_BF16;
     e = (size_t)(config->local_experts ? config->local_experts : config->experts + config->shared_slots);
-    rows = i * (ref_gated(config->act) ? 2 : 1);
+    rows = i * (gated && !apart ? 2 : 1);
     l->up_rows = (int)rows;
+    blocks = (i + (size_t)config->inter_offset + 127) / 128 * 128;     /* rows: of whole blocks */
+    if (apart) {
+        l->w.w_gate = layer_new_weights(l, e * rows, h);
+        l->w.w_gate_scale = layer_new_scales(l, e, config->quant == MOEK_FP8B128 ? blocks : rows, h);
+        if (options & LAYER_BIAS) l->w.w_gate_bias = layer_new_t(l, e * rows, 0.5);
+    }
     l->w.w_up = layer_new_weights(l, e * rows, h);
     l->w.w_down = layer_new_weights(l, e * h, i);
-    l->w.w_up_scale = layer_new_scales(l, e, rows, h);
-    l->w.w_down_scale = layer_new_scales(l, e, h, i);
+    l->w.w_up_scale = layer_new_scales(l, e, config->quant != MOEK_FP8B128 ? rows : apart || !gated ? blocks :
+                                       config->up_scales ? 2 * blocks : rows, h);
+    l->w.w_down_scale = layer_new_scales(l, e, h, i + (size_t)config->inter_offset);
     if (options & LAYER_BIAS) {
         l->w.w_up_bias = layer_new_t(l, e * rows, 0.5);
         l->w.w_down_bias = layer_new_t(l, e * h, 0.5);
@@ -506,7 +515,8 @@ static inline double *layer_ref(layer *l)
     r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;
     r.experts = c->local_experts;
     r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
-    r.up_layout = c->up_layout; r.ue8m0 = c->ue8m0; r.router_weight_on_input = c->router_weight_on_input;
+    r.up_layout = c->up_layout; r.up_scales = c->up_scales; r.inter_offset = c->inter_offset;
+    r.ue8m0 = c->ue8m0; r.router_weight_on_input = c->router_weight_on_input;
     r.rows_per_expert = l->plan.rows_per_expert;
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;

@@ -3,6 +3,9 @@
 #define MEM_H
 #include <stdlib.h>
 #include <string.h>
+#ifdef MOEK_EMU
+#include <sys/mman.h>
+#endif
 #if defined(__CUDACC__) && !defined(MOEK_EMU) || defined(MOEK_EMU_CUDA)
 #define MEM_CUDA 1
 #include <cuda_runtime.h>
@@ -35,7 +38,8 @@ static inline int mem_can_run(int arch)
 #endif
 }
 
-/* 256-byte aligned. */
+/* 256-byte aligned.  A device's, emulated: all of it in one part of the address space, as a GPU's is.  (malloc has two,
+ * more than 2^40 bytes apart.) */
 static inline void *mem_alloc(int arch, size_t bytes)
 {
     char *raw, *at;
@@ -44,6 +48,15 @@ static inline void *mem_alloc(int arch, size_t bytes)
         void *p;
         mem_must(cudaMalloc(&p, bytes ? bytes : 1));
         return p;
+    }
+#endif
+#ifdef MOEK_EMU
+    if (arch) {
+        at = (char *)mmap(NULL, bytes + 256, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == (char *)MAP_FAILED) abort();
+        bytes += 256;
+        memcpy(at, &bytes, sizeof bytes);
+        return at + 256;
     }
 #endif
     (void)arch;
@@ -60,6 +73,14 @@ static inline void mem_free(int arch, void *p)
     if (!p) return;
 #if MEM_CUDA
     if (arch) { mem_must(cudaFree(p)); return; }
+#endif
+#ifdef MOEK_EMU
+    if (arch) {
+        size_t bytes;
+        memcpy(&bytes, (char *)p - 256, sizeof bytes);
+        munmap((char *)p - 256, bytes);
+        return;
+    }
 #endif
     (void)arch;
     memcpy(&raw, (char *)p - sizeof(void *), sizeof(void *));

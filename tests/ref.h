@@ -438,7 +438,7 @@ static inline float ref_group_scale(const moek_quant_args *a, int source, int be
 }
 static inline void ref_put_group_scale(const moek_quant_args *a, int row, int g, float s)
 {
-    const int groups = (a->cols + 127) / 128;
+    const int groups = (a->group_offset + a->cols + 127) / 128;
     int e;
     if (a->scale_layout == MOEK_SCALE_ROW) ((float *)a->scale)[(size_t)row * groups + g] = s;
     else if (a->scale_layout == MOEK_SCALE_COLUMN) ((float *)a->scale)[(size_t)g * a->scale_stride + row] = s;
@@ -467,9 +467,10 @@ static inline void ref_quant_row(const moek_quant_args *a, int quant, int r, flo
             ((uint16_t *)a->q)[(size_t)row * a->cols + j] = ref_to_t(x, a->dtype);
             continue;
         }
-        if (quant == MOEK_FP8B128 && j % 128 == 0) {
-            s = ref_group_scale(a, source, j, j + 128 < a->cols ? j + 128 : a->cols);
-            ref_put_group_scale(a, row, j / 128, s);
+        if (quant == MOEK_FP8B128 && (j == 0 || (a->group_offset + j) % 128 == 0)) {
+            const int g = (a->group_offset + j) / 128, end = 128 * (g + 1) - a->group_offset;
+            s = ref_group_scale(a, source, j, end < a->cols ? end : a->cols);
+            ref_put_group_scale(a, row, g, s);
         }
         if (quant == MOEK_FP8T) {
             reciprocal = 1.0f / tensor_scale;
@@ -503,6 +504,7 @@ static inline void ref_quant(const moek_quant_args *a, int quant)
 
 /* ---- up, down ---------------------------------------------------------------------------------------------------- */
 
+enum { REF_ALL, REF_GATE, REF_UP };                    /* rows of w: not gated, or of what */
 typedef struct ref_sum { double value, size; } ref_sum;               /* size: the sum of |terms|, for error bounds */
 
 /* to[k] = from[row][k], T or e4m3: once for all sums that the row is in.  row_bytes: 0 if rows lie side by side. */
@@ -515,18 +517,30 @@ static inline void ref_decode_row(const moek_gemm_args *a, int quant, const void
     from = (const char *)from + row * each;
     for (k = 0; k < a->k; k++) to[k] = fp8 ? ref_get_e4m3(from, k) : ref_get_t(from, k, a->dtype);
 }
-/* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
-static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int expert, int wrow, const double *a_k,
-                              const double *w_k)
+/* Row of fp8b128 scales, of all of them in their array, for row wrow of an expert's. */
+static inline size_t ref_scale_row(const moek_gemm_args *a, int of, int expert, int wrow)
 {
-    const int group = quant == MOEK_FP8B128 ? 128 : a->k;
-    const int groups = (a->k + 127) / 128, row_groups = (a->w_rows + 127) / 128;
-    const size_t w_row = (size_t)expert * a->w_rows + wrow;
+    const size_t blocks = (size_t)(a->n_offset + a->n + 127) / 128, e = (size_t)expert;
+    const int swapped = a->gate_first > a->up_first;
+    if (of == REF_ALL || a->w_gate) return e * blocks + (size_t)(a->n_offset + wrow) / 128;
+    if (!a->scales_apart) return e * (size_t)((a->w_rows + 127) / 128) + (size_t)wrow / 128;
+    return e * 2 * blocks + ((of == REF_GATE) == swapped ? blocks : 0) + (size_t)(a->n_offset + wrow % a->n) / 128;
+}
+/* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
+static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int of, int row, int expert, int wrow,
+                              const double *a_k, const double *w_k)
+{
+    const int blocked = quant == MOEK_FP8B128, groups = (a->k_offset + a->k + 127) / 128;
+    const int in_gate = a->w_gate && of == REF_GATE;   /* an array of its own */
+    const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
+    const void *const biases = in_gate ? a->gate_bias : a->bias;
+    const float *const scales = in_gate ? a->gate_scale : a->w_scale;
     ref_sum sum = { 0, 0 };
-    int k0, k;
-    for (k0 = 0; k0 < a->k; k0 += group) {
-        const int end = k0 + group < a->k ? k0 + group : a->k;
+    int k0, k, end;
+    for (k0 = 0; k0 < a->k; k0 = end) {
+        const int g = (a->k_offset + k0) / 128;
         double part = 0, size = 0, scale = 1;
+        end = blocked && 128 * (g + 1) - a->k_offset < a->k ? 128 * (g + 1) - a->k_offset : a->k;
 #ifdef _OPENMP
 #pragma omp simd reduction(+ : part, size)
 #endif
@@ -535,16 +549,16 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int row, int e
             part += term;
             size += fabs(term);
         }
-        if (quant == MOEK_FP8T) scale = (double)a->a_scale[0] * a->w_scale[expert];
-        if (quant == MOEK_FP8C) scale = (double)a->a_scale[row] * a->w_scale[w_row];
+        if (quant == MOEK_FP8T) scale = (double)a->a_scale[0] * scales[expert];
+        if (quant == MOEK_FP8C) scale = (double)a->a_scale[row] * scales[w_row];
         if (quant == MOEK_FP8B128)
-            scale = (double)a->a_scale[(size_t)row * groups + k0 / 128] *
-                    a->w_scale[((size_t)expert * row_groups + wrow / 128) * groups + k0 / 128];
+            scale = (double)a->a_scale[(size_t)row * groups + g] *
+                    scales[ref_scale_row(a, of, expert, wrow) * groups + g];
         sum.value += part * scale;
         sum.size += size * fabs(scale);
     }
-    if (a->bias) {
-        const double bias = ref_get_t(a->bias, w_row, a->dtype);
+    if (biases) {
+        const double bias = ref_get_t(biases, w_row, a->dtype);
         sum.value += bias;
         sum.size += fabs(bias);
     }
@@ -587,16 +601,18 @@ static inline void ref_column_(const moek_gemm_args *a, int quant, int up, int e
                                const double *a_k, double *y, double *slack)
 {
     const int gated = up && ref_gated(a->act);
-    const int gate_row = gated ? a->gate_first + j * a->w_step : j, up_row = gated ? a->up_first + j * a->w_step : j;
-    const size_t first = (size_t)expert * a->w_rows;
+    const int apart = gated && a->w_gate, step = apart ? 1 : a->w_step, of = gated ? REF_GATE : REF_ALL;
+    const int gate_row = !gated || apart ? j : a->gate_first + j * step;
+    const int up_row = !gated || apart ? j : a->up_first + j * step;
+    const size_t first = (size_t)expert * (apart ? a->n : a->w_rows);
     double *const gate_k = (double *)ref_alloc((size_t)a->k * 2 * sizeof *gate_k), *const up_k = gate_k + a->k;
     int p;
-    ref_decode_row(a, quant, a->w, 0, first + gate_row, gate_k);
+    ref_decode_row(a, quant, apart ? a->w_gate : a->w, 0, first + gate_row, gate_k);
     if (gated) ref_decode_row(a, quant, a->w, 0, first + up_row, up_k);
     for (p = begin; p < end; p++, a_k += a->k) {
         const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
-        const ref_sum zero = { 0, 0 }, g = ref_dot(a, quant, row, expert, gate_row, a_k, gate_k);
-        const ref_sum u = gated ? ref_dot(a, quant, row, expert, up_row, a_k, up_k) : zero;
+        const ref_sum zero = { 0, 0 }, g = ref_dot(a, quant, of, row, expert, gate_row, a_k, gate_k);
+        const ref_sum u = gated ? ref_dot(a, quant, REF_UP, row, expert, up_row, a_k, up_k) : zero;
         double off;
         y[(size_t)to * a->n + j] = up ? ref_up_one(a, g, u, &off) : ref_down_one(a, g, &off);
         if (slack) slack[(size_t)to * a->n + j] = off;
@@ -695,7 +711,8 @@ typedef struct ref_layer_args {
     int tokens, hidden, inter, slots, experts;    /* slots: of a token; experts: in the weights */
     int quant, dtype, act;
     float alpha, beta, limit;                     /* defaults filled in */
-    int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED */
+    int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED, _APART */
+    int up_scales, inter_offset;                  /* moek.h */
     int ue8m0, router_weight_on_input;
     int rows_per_expert;                          /* slots beyond it are dropped; 0: none */
     const void *x;                                /* [tokens][hidden] T */
@@ -707,16 +724,16 @@ typedef struct ref_layer_args {
 } ref_layer_args;
 
 /* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
-static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int stride, int rows, int cols,
+static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int stride, int rows, int cols, int offset,
                                     const float *weight, const float *fixed, float **scale)
 {
     moek_quant_args q;
     memset(&q, 0, sizeof q);
     q.x_stride = stride;
     q.rows = rows, q.cols = cols, q.source_div = 1, q.dtype = l->dtype, q.x = x, q.row_weight = weight;
-    q.static_scale = fixed, q.ue8m0 = l->ue8m0;
+    q.static_scale = fixed, q.ue8m0 = l->ue8m0, q.group_offset = offset;
     q.q = ref_alloc((size_t)rows * cols * 2);
-    q.scale = *scale = (float *)ref_alloc(((size_t)rows * ((cols + 127) / 128) + 1) * sizeof(float));
+    q.scale = *scale = (float *)ref_alloc(((size_t)rows * ((offset + cols + 127) / 128) + 1) * sizeof(float));
     ref_quant(&q, l->quant);
     return q.q;
 }
@@ -732,6 +749,10 @@ static inline moek_gemm_args ref_layer_gemm(const ref_layer_args *l, const int32
     g.bias = up ? l->w->w_up_bias : l->w->w_down_bias;
     g.a_order = up ? order : NULL, g.a_div = l->slots, g.out_order = up ? NULL : order;
     g.act = l->act, g.alpha = l->alpha, g.beta = l->beta, g.limit = l->limit;
+    g.scales_apart = up && gated && l->up_scales, g.n_offset = up ? l->inter_offset : 0;
+    g.k_offset = up ? 0 : l->inter_offset;
+    if (up && l->up_layout == MOEK_UP_APART)
+        g.w_gate = l->w->w_gate, g.gate_scale = l->w->w_gate_scale, g.gate_bias = l->w->w_gate_bias;
     g.w_step = l->up_layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     g.gate_first = l->up_layout == MOEK_UP_SWAPPED ? inter : 0;
     g.up_first = l->up_layout == MOEK_UP_SWAPPED ? 0 : l->up_layout == MOEK_UP_INTERLEAVED ? 1 : inter;
@@ -771,7 +792,7 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int32_t *kept = (int32_t *)ref_alloc((size_t)slots * 4);
     const int rows = ref_layer_sort(l, offsets, order);
     float *x_scale, *h_scale;
-    void *x = ref_layer_quant(l, l->x, l->x_stride, l->tokens, l->hidden,
+    void *x = ref_layer_quant(l, l->x, l->x_stride, l->tokens, l->hidden, 0,
                               l->router_weight_on_input ? l->weights : NULL, l->w->x_scale, &x_scale);
     moek_gemm_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
     moek_combine_args c;
@@ -780,7 +801,7 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int i;
     up.a = x, up.a_scale = x_scale;
     h = ref_layer_step(l, &up, 1, rows);
-    hq = ref_layer_quant(l, h, 0, rows, l->inter, NULL, l->w->h_scale, &h_scale);
+    hq = ref_layer_quant(l, h, 0, rows, l->inter, l->inter_offset, NULL, l->w->h_scale, &h_scale);
     down.a = hq, down.a_scale = h_scale;
     for (i = 0; i < slots; i++) kept[i] = -1;
     for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];

@@ -131,7 +131,21 @@ static void test_kinds(void)
     REFUSED(c.quant = MOEK_FP16; c.dtype = MOEK_DTYPE_BF16, E_ARGUMENT, "config.dtype is bf16 but quant is fp16");
     REFUSED(c.logits_dtype = 4, E_ARGUMENT, "config.logits_dtype is 4");
     REFUSED(c.logits_dtype = -1, E_ARGUMENT, "config.logits_dtype is -1");
-    REFUSED(c.up_layout = 4, E_ARGUMENT, "config.up_layout is 4");
+    REFUSED(c.up_layout = 5, E_ARGUMENT, "config.up_layout is 5");
+    REFUSED(c.up_layout = MOEK_UP_APART; c.act = MOEK_RELU2_NO_MUL, E_ARGUMENT, "relu2_no_mul is not gated");
+    REFUSED(c.up_layout = MOEK_UP_APART; c.weight_layout = MOEK_WEIGHTS_TILED; c.hidden = c.inter = 256, E_ARGUMENT,
+            "up_layout is MOEK_UP_APART: leave one of them 0");
+    REFUSED(c.up_scales = 2, E_ARGUMENT, "config.up_scales is 2");
+    REFUSED(c.up_scales = -1, E_ARGUMENT, "config.up_scales is -1");
+    REFUSED(c.up_scales = 1; c.quant = MOEK_FP8C, E_ARGUMENT, "up_scales is for fp8b128, not for fp8c");
+    REFUSED(c.up_scales = 1; c.quant = MOEK_FP8B128; c.act = MOEK_SWIGLUOAI, E_ARGUMENT, "are interleaved");
+    REFUSED(c.up_scales = 1; c.quant = MOEK_FP8B128; c.up_layout = MOEK_UP_INTERLEAVED, E_ARGUMENT, "are interleaved");
+    REFUSED(c.inter_offset = 128; c.quant = MOEK_FP8B128, E_ARGUMENT, "config.inter_offset is 128");
+    REFUSED(c.inter_offset = -1; c.quant = MOEK_FP8B128, E_ARGUMENT, "config.inter_offset is -1");
+    REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8T, E_ARGUMENT, "inter_offset is for fp8b128, not for fp8t");
+    REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8B128, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
+    REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8B128; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
+            c.hidden = c.inter = 256, E_ARGUMENT, "inter_offset 64: leave weight_layout 0");
     REFUSED(c.up_layout = -1, E_ARGUMENT, "config.up_layout is -1");
     REFUSED(c.format = 2, E_ARGUMENT, "config.format is 2");
     REFUSED(c.format = -1, E_ARGUMENT, "config.format is -1");
@@ -994,9 +1008,17 @@ static moek_weights good_weights(int quant)
     if (fp8(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
     return w;
 }
+static moek_weights apart_weights(int quant)
+{
+    moek_weights w = good_weights(quant);
+    w.w_gate = memory + 16;
+    w.w_gate_scale = w.w_up_scale;
+    return w;
+}
 static void bind_refused(moek_plan *p, const moek_weights *w, const char *sentence, const char *change, int line)
 {
     moek_weights fine = good_weights(p->config.quant);
+    if (p->config.up_layout == MOEK_UP_APART) fine = apart_weights(p->config.quant);
     fine.expert_map = fine.replicas = fine.replica_count = (const int32_t *)memory;
     if (!p->config.max_replicas) fine.replicas = fine.replica_count = NULL;
     if (p->config.quant == MOEK_FP8T) fine.x_scale = fine.h_scale = (const float *)memory;
@@ -1074,6 +1096,26 @@ static void test_bind(void)
     BIND_REFUSED((void)0, w.replicas = w.replica_count = (const int32_t *)memory, "config.max_replicas is 0");
     BIND_REFUSED(c.max_replicas = 2, w.replicas = (const int32_t *)memory, "weights.replica_count is NULL");
     BIND_REFUSED(c.max_replicas = 2; c.physical_experts = 6, (void)0, "weights.replicas is NULL");
+}
+
+static void test_bind_apart(void)
+{
+    const int quant = good().quant;
+#define APART_REFUSED(change, sentence) \
+    BIND_REFUSED(c.up_layout = MOEK_UP_APART, w = apart_weights(quant); change, sentence)
+    BIND_REFUSED((void)0, w.w_gate = memory + 16, "w_gate is given, but config.up_layout is not MOEK_UP_APART");
+    BIND_REFUSED((void)0, w.w_gate_scale = (const float *)memory, "w_gate_scale is given, but config.up_layout");
+    BIND_REFUSED((void)0, w.w_gate_bias = memory, "w_gate_bias is given, but config.up_layout");
+    APART_REFUSED(w.w_gate = NULL, "weights.w_gate is NULL");
+    APART_REFUSED(w.w_gate = w.w_up, "the same array");
+    APART_REFUSED(w.w_gate = memory + 8, "weights.w_gate is not aligned to 16");
+    APART_REFUSED(w.w_gate_bias = memory, "weights.w_up_bias is NULL and w_gate_bias is given");
+    APART_REFUSED(w.w_up_bias = memory, "weights.w_gate_bias is NULL and w_up_bias is given");
+    APART_REFUSED(w.w_up_bias = memory; w.w_gate_bias = memory + 8, "weights.w_gate_bias is not aligned to 16");
+    if (fp8(quant)) APART_REFUSED(w.w_gate_scale = NULL, "weights.w_gate_scale is NULL and w_up_scale is given");
+    else APART_REFUSED(w.w_gate_scale = (const float *)memory, "weights.w_up_scale is NULL and w_gate_scale is given");
+    if (fp8(quant)) APART_REFUSED(BESIDE(w_gate_scale), "weights.w_gate_scale is not aligned to 4");
+#undef APART_REFUSED
 }
 
 /* What a format needs, and what it must not be given; for the formats that are compiled in. */
@@ -1385,6 +1427,10 @@ static void test_quantize(void)
     QUANTIZE(a.scale = NULL, MOEK_FP8C, 0, E_ARGUMENT);
     QUANTIZE(a.scale = NULL, MOEK_FP8B128, 0, E_ARGUMENT);
     QUANTIZE(a.partial = NULL, MOEK_FP8T, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 16, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = -1, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 128, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 4, MOEK_FP8B128, 80, E_ARGUMENT);
     QUANTIZE(a.counts = fix.ids, MOEK_FP8B128, 0, E_ARGUMENT);
     QUANTIZE((void)0, 0, 0, E_NO_KERNEL);
     QUANTIZE((void)0, 99, 0, E_NO_KERNEL);
@@ -1436,6 +1482,7 @@ int main(void)
     test_tuned_tile();
     test_bind();
     test_repack();
+    test_bind_apart();
     test_bind_formats();
     fixture();
     test_run_refused();

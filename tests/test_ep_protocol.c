@@ -1,4 +1,4 @@
-/* test_ep_protocol.c -- the protocol between ranks (moek/ep_wire.h) by itself: threads as ranks, payload checked word
+/* test_ep_protocol.c -- the protocol between ranks (moek/ep/wire.h) by itself: threads as ranks, payload checked word
  * by word, random delays, two operations in flight, totals that wrap, ranks that stop.  To run under ThreadSanitizer.
  *
  *   cc -std=c99 -fsanitize=thread -O1 -g -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -Iinclude -Itests \

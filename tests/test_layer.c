@@ -76,7 +76,8 @@ static void test_formats(void)
             if (ref_act_depends(c.act, 1)) c.beta = turn % 2 ? 0.5f : 0;
             if (quant != MOEK_BF16 && quant != MOEK_FP16) c.dtype = i % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
             c.ue8m0 = quant == MOEK_FP8B128 && i % 3 == 1;
-            c.up_layout = ref_gated(c.act) ? (i + q_) % 4 : 0;
+            c.up_layout = ref_gated(c.act) ? (i + q_) % 5 : 0;
+            if (c.up_layout == MOEK_UP_SWAPPED && quant == MOEK_FP8B128) c.up_scales = MOEK_UP_SCALES_APART;
             snprintf(what, sizeof what, "%s, layout %d, turn %d", moek_act_name(c.act), c.up_layout, turn);
             options = (i % 2 ? LAYER_BIAS : 0) | (i % 3 == 2 ? LAYER_STATIC : 0);
             if ((i + format) % 2) options |= LAYER_LOGITS;
@@ -199,6 +200,7 @@ static void test_wide_ordered(void)
         int i;
         if (layer_arch != 90) continue;
         for (i = 0; i < 3; i++) {
+            const struct layer_strides strides = { 520, 1024, 0, 0, 0 };
             moek_config c = config_of(quant);
             uint16_t *y;
             char name[64];
@@ -215,6 +217,9 @@ static void test_wide_ordered(void)
             for (slot = 3; i == 0 && slot < 2 * c.max_tokens; slot += 97) l.args.topk_ids[slot] = -1;
             y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
             layer_same(&l, moek_run, y, "a second run");
+            layer_strides_now = strides;
+            layer_strided_drive = moek_run;
+            if (!SMALL || quant == MOEK_FP16) layer_same(&l, layer_strided, y, "strides");
             l.config.chunk_tokens = i < 2 ? 300 : 200;
             if (layer_plan(&l)) layer_same(&l, moek_run, y, "gathered");
             free(y);
@@ -1070,9 +1075,9 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
     layer l;
     c.hidden = turn % 2 ? 1152 : 1024; c.inter = turn % 3 ? 256 : 384; c.experts = row ? 9 : 140; c.topk = row ? 2 : 4;
     c.max_tokens = tokens;
-    c.up_layout = turn % 4;
+    c.up_layout = turn % 5;
     c.kernel = row;
-    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL;
+    if (turn % 5 == 4 && turn % 2) c.act = MOEK_RELU2_NO_MUL, c.up_layout = 0;
     if (turn % 5 == 3) c.shared_slots = 1;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0) | (turn % 4 == 2 ? LAYER_LOGITS : 0), tokens);
     layer_state = layer_zeros(moek_state_size());
@@ -1143,7 +1148,7 @@ static void tiled_case(int quant, int turn)
     c.hidden = turn % 2 ? 640 : 1152; c.inter = turn % 4 < 2 ? 256 : 384; c.experts = turn % 3 ? 11 : 6; c.topk = 2;
     c.max_tokens = many;
     c.up_layout = turn % 4;
-    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL;
+    if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL, c.up_layout = 0;
     if (turn == 7) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), many);
     snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", moek_quant_name(quant), turn);
@@ -1184,6 +1189,216 @@ static void test_tiled(void)
         c.inter = 272;
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "inter 272"), "%s", plan.why);
     }
+}
+
+/* Gate and up in two arrays: the same bits as from one, whichever way a layer goes. */
+static void half_of_up(const layer *l, const void *from, void *to, size_t half, int second)
+{
+    const size_t n = (size_t)l->plan.local_experts;
+    size_t e;
+    for (e = 0; e < n; e++) memcpy((char *)to + e * half, (const char *)from + (2 * e + second) * half, half);
+}
+static const void *take_half(layer *l, const void *from, size_t bytes, int second)
+{
+    void *const to = from ? layer_array_new(l, bytes * l->plan.local_experts, LAYER_IN) : NULL;
+    if (to) half_of_up(l, from, to, bytes, second);
+    return to;
+}
+static void apart_case(int quant, int turn)
+{
+    static const int tokens[] = { 1, 4, 9, 70, 300, 900 };
+    moek_config c = config_of(quant);
+    const size_t element = quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1;
+    size_t scales;
+    moek_weights w;
+    uint16_t *y;
+    layer l;
+    int second;
+    c.hidden = turn % 2 ? 640 : 1152; c.inter = turn % 4 < 2 ? 256 : 384; c.experts = turn % 3 ? 11 : 6;
+    if (quant == MOEK_FP8B128 && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_APART;
+    c.max_tokens = tokens[turn % (layer_arch ? 6 : 4)];
+    c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_HALVES;
+    if (turn % 4 == 3) c.format = MOEK_BATCHED;
+    layer_new(&l, &c, LAYER_STATIC | (turn % 3 ? LAYER_BIAS : 0), c.max_tokens);
+    snprintf(l.what, sizeof l.what, "gate and up apart, %s, turn %d", moek_quant_name(quant), turn);
+    if (layer_arch == 90 && turn % 3 < 2 && quant != MOEK_FP8C) layer_state = layer_zeros(moek_state_size());
+    y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
+    if (y) {
+        w = l.w;
+        second = c.up_layout == MOEK_UP_HALVES;
+        scales = quant == MOEK_FP8C ? 4 * (size_t)c.inter
+               : 4 * (size_t)((c.inter + 127) / 128) * (size_t)((c.hidden + 127) / 128);
+        l.w.w_gate = take_half(&l, w.w_up, c.inter * c.hidden * element, !second);
+        l.w.w_up = take_half(&l, w.w_up, c.inter * c.hidden * element, second);
+        l.w.w_gate_bias = take_half(&l, w.w_up_bias, 2 * (size_t)c.inter, !second);
+        l.w.w_up_bias = take_half(&l, w.w_up_bias, 2 * (size_t)c.inter, second);
+        l.w.w_gate_scale = w.w_up_scale;                       /* fp8t: may be the same */
+        if (quant == MOEK_FP8C || quant == MOEK_FP8B128) {
+            l.w.w_gate_scale = (const float *)take_half(&l, w.w_up_scale, scales, !second);
+            l.w.w_up_scale = (const float *)take_half(&l, w.w_up_scale, scales, second);
+        }
+        l.config.up_layout = MOEK_UP_APART;
+        l.config.up_scales = 0;
+        if (layer_plan(&l)) layer_same(&l, moek_run, y, "gate and up apart");
+        CHECK(l.plan.config.up_scales == (quant == MOEK_FP8B128), "%s: up_scales %d", l.what, l.plan.config.up_scales);
+        if (layer_arch)
+            CHECK(moek_repack_up(&l.plan, y, y + 8, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: it repacks", l.what);
+    }
+    free(y);
+    if (layer_state) mem_free(layer_arch, layer_state);
+    layer_state = NULL;
+    layer_free(&l);
+}
+/* A layer of fp8b128 cut in shards as tensor parallelism cuts them, some of which begin inside a block of 128: what
+ * they give adds up to what the whole gives.  Scales of the whole are by blocks of its own; of a shard they are the
+ * blocks that it has a part of. */
+typedef struct shard_of { const layer *whole; layer *l; int first, all; } shard_of;
+static const void *shard_rows(const shard_of *s, const void *from, int first_of_expert, int rows_of_expert)
+{
+    const size_t row = (size_t)s->l->config.hidden, bytes = (size_t)s->l->config.inter * row;
+    char *const to = (char *)layer_array_new(s->l, bytes * EXPERTS, LAYER_IN);
+    int e;
+    for (e = 0; e < EXPERTS; e++)
+        memcpy(to + e * bytes, (const char *)from + ((size_t)e * rows_of_expert + first_of_expert + s->first) * row,
+               bytes);
+    return to;
+}
+/* `per_expert` rows of scales an expert, from which those of the shard are taken: blocks of its gate, up or k. */
+static void shard_scales(const shard_of *s, float *to, const float *from, size_t stride_to, size_t stride, size_t row)
+{
+    const int first = s->first / 128, blocks = (s->first + s->l->config.inter + 127) / 128 - first;
+    int e;
+    for (e = 0; e < EXPERTS; e++)
+        memcpy(to + e * stride_to, from + e * stride + first * row, (size_t)blocks * row * 4);
+}
+static void shard_weights(shard_of *s)
+{
+    const moek_config *c = &s->l->config;
+    const moek_weights *const from = &s->whole->w;
+    const size_t gk = (size_t)(c->hidden + 127) / 128, all = (size_t)(s->all + 127) / 128;
+    const size_t blocks = (size_t)((s->first + c->inter + 127) / 128 - s->first / 128);
+    const int apart = c->up_layout == MOEK_UP_APART, swapped = c->up_layout == MOEK_UP_SWAPPED;
+    const int gated = ref_gated(c->act), halves = gated && !apart ? 2 : 1;
+    float *scale = (float *)layer_array_new(s->l, EXPERTS * blocks * halves * gk * 4, LAYER_IN), *down;
+    uint8_t *w;
+    size_t e, r;
+    int i;
+    s->l->w.w_up_scale = scale;
+    if (apart) {
+        s->l->w.w_gate = shard_rows(s, from->w_up, 0, 2 * s->all);
+        s->l->w.w_up = shard_rows(s, from->w_up, s->all, 2 * s->all);
+        shard_scales(s, scale, from->w_up_scale + all * gk, blocks * gk, 2 * all * gk, gk);
+        s->l->w.w_gate_scale = scale = (float *)layer_array_new(s->l, EXPERTS * blocks * gk * 4, LAYER_IN);
+        shard_scales(s, scale, from->w_up_scale, blocks * gk, 2 * all * gk, gk);
+    } else {
+        const size_t half = (size_t)c->inter * c->hidden;
+        uint8_t *const up = (uint8_t *)layer_array_new(s->l, EXPERTS * halves * half, LAYER_IN);
+        s->l->w.w_up = up;
+        for (i = 0; i < halves; i++) {
+            const int of = swapped ? 1 - i : i;        /* of the whole, which has gate first */
+            for (e = 0; e < EXPERTS; e++)
+                memcpy(up + (e * halves + i) * half, (const uint8_t *)from->w_up +
+                       ((e * halves + of) * (size_t)s->all + s->first) * c->hidden, half);
+            shard_scales(s, scale + i * blocks * gk, from->w_up_scale + of * all * gk, halves * blocks * gk,
+                         halves * all * gk, gk);
+        }
+    }
+    s->l->w.w_down = w = (uint8_t *)layer_array_new(s->l, (size_t)EXPERTS * c->hidden * c->inter, LAYER_IN);
+    for (r = 0; r < (size_t)EXPERTS * c->hidden; r++)
+        memcpy(w + r * c->inter, (const uint8_t *)from->w_down + r * s->all + s->first, (size_t)c->inter);
+    s->l->w.w_down_scale = down = (float *)layer_array_new(s->l, EXPERTS * gk * blocks * 4, LAYER_IN);
+    for (r = 0; r < EXPERTS * gk; r++)
+        memcpy(down + r * blocks, from->w_down_scale + r * all + s->first / 128, blocks * 4);
+}
+static void shards_case(int shards, int inter, int act, int layout, int format, int tokens)
+{
+    moek_config c = config_of(MOEK_FP8B128), part;
+    double *want, *sum, square = 0, error = 0;
+    layer whole, l;
+    size_t n, i;
+    int shard, fine = 1;
+    c.inter = shards * inter; c.act = act; c.format = format; c.max_tokens = tokens;
+    c.up_scales = MOEK_UP_SCALES_APART;
+    layer_new(&whole, &c, 0, tokens);
+    snprintf(whole.what, sizeof whole.what, "the whole of %d shards of %d, act %d, layout %d, format %d", shards, inter,
+             act, layout, format);
+    if (layer_plan(&whole) && layer_run(&whole, moek_run)) {
+        n = layer_y_bytes(&whole) / 2;
+        want = layer_ref(&whole);
+        sum = (double *)ref_alloc(n * sizeof *sum);
+        for (shard = 0; shard < shards; shard++) {
+            shard_of s;
+            part = c;
+            part.inter = inter; part.inter_offset = shard * inter % 128; part.up_layout = layout;
+            layer_new(&l, &part, 0, tokens);
+            s.whole = &whole, s.l = &l, s.first = shard * inter, s.all = c.inter;
+            shard_weights(&s);
+            memcpy((void *)(uintptr_t)l.args.x, whole.args.x, 2 * n);
+            memcpy(l.args.topk_ids, whole.args.topk_ids, 4 * (size_t)tokens * TOPK);
+            memcpy(l.args.topk_weights, whole.args.topk_weights, 4 * (size_t)tokens * TOPK);
+            fine &= layer_check(&l, "a shard");
+            if (fine) {
+                const void *y = layer_got(&l, l.args.y);
+                CHECK(!part.inter_offset || (!moek_plan_layer(&l.plan, tokens) && !moek_plan_mlp(&l.plan, tokens)),
+                      "%s: a row that quantizes h takes it", l.what);
+                CHECK(l.plan.backend == backend, "%s: backend %d", l.what, l.plan.backend);
+                for (i = 0; i < n; i++) sum[i] += ref_get_t(y, i, l.plan.config.dtype);
+            }
+            layer_free(&l);
+        }
+        for (i = 0; i < n; i++) square += want[i] * want[i], error += (sum[i] - want[i]) * (sum[i] - want[i]);
+        /* (h of the whole is quantized by blocks of which a shard has a part: the largest may be another.) */
+        if (fine)
+            CHECK(sqrt(error / square) < 0.03, "%s: the shards do not add up: %.2e", whole.what, sqrt(error / square));
+        free(want), free(sum);
+    }
+    layer_free(&whole);
+}
+static void test_shards(void)
+{
+    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_APART, MOEK_UP_SWAPPED };
+    moek_config c = config_of(MOEK_FP8B128);
+    moek_plan plan;
+    int i;
+    for (i = 0; i < 3; i++) {
+        shards_case(2, 192, MOEK_SILU, layouts[i], i % 2, TOKENS);
+        if (layer_arch < 90) shards_case(3, 80, MOEK_SILU, layouts[i], i % 2, TOKENS);
+        if (!layer_arch) shards_case(4, 35, MOEK_GELU, layouts[i], i % 2, TOKENS);
+    }
+    shards_case(2, 64, MOEK_RELU2_NO_MUL, 0, 0, TOKENS);
+    if (!SMALL) shards_case(2, 192, MOEK_SILU, MOEK_UP_HALVES, 0, layer_arch ? 1500 : 100);
+    c.inter = 80; c.inter_offset = 80; c.up_scales = MOEK_UP_SCALES_APART;
+    if (layer_arch == 90)
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "multiple of 64"), "%s", plan.why);
+}
+
+/* How far apart they may be, and what else goes with them. */
+static void apart_refused(void)
+{
+    moek_config c = config_of(MOEK_BF16);
+    moek_plan plan;
+    moek_weights w;
+    memset(&w, 0, sizeof w);
+    c.up_layout = MOEK_UP_APART;
+    w.w_up = w.w_down = (const void *)((uintptr_t)1 << 45);
+    w.w_gate = (const void *)(((uintptr_t)1 << 45) + ((uintptr_t)1 << 40));
+    if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why)) return;
+    CHECK(moek_plan_bind(&plan, &w) == (layer_arch == 90 ? MOEK_E_ARGUMENT : MOEK_OK), "2^40 bytes apart: %s",
+          plan.why);
+    CHECK(layer_arch != 90 || strstr(plan.why, "2^40 bytes apart"), "2^40 bytes apart: %s", plan.why);
+    w.w_up = (const void *)(((uintptr_t)1 << 45) + ((uintptr_t)1 << 41) - 16);
+    CHECK(moek_plan_bind(&plan, &w) == MOEK_OK, "less than 2^40 bytes apart: %s", plan.why);
+}
+static void test_apart(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int turn;
+        for (turn = 0; turn < 12; turn++) {
+            SKIP_IF_SMALL((turn + 2 * q_) % 6 > (layer_arch == 90) || (layer_arch < 90 && turn % 6 > 3));
+            apart_case(quant, turn);
+        }
+    }
+    apart_refused();
 }
 
 /* Rows of sm90 find rows of x by 32 bits; and no row of a plan for so much h is one that does so with h. */
@@ -1289,6 +1504,112 @@ static void test_nonfinite(void)
                 free(y);
             }
             layer_free(&l);
+        }
+    }
+}
+
+/* Element i of x or of weights. */
+static void rounding_put(const layer *l, const void *array, size_t i, double value)
+{
+    if (array != l->args.x && l->config.quant >= MOEK_FP8T)
+        ((uint8_t *)(size_t)array)[i] = (uint8_t)ref_encode(&ref_e4m3, value);
+    else ((uint16_t *)(size_t)array)[i] = ref_to_t(value, l->config.dtype);
+}
+static void rounding_ones(layer *l, const void *scale)
+{
+    size_t i;
+    for (i = 0; scale && i < layer_find(l, scale)->bytes / 4; i++) ((float *)(size_t)scale)[i] = 1;
+}
+/* Each x is a 1 among zeros, so that h are the weights there, powers of two; those of down are integers, and the
+ * router's powers of two: all sums are exact, in any order, and y shows where T rounds.  o of every 16th column is more
+ * than fp16 holds. */
+static void rounding_fill(layer *l)
+{
+    const size_t hidden = (size_t)l->config.hidden, inter = (size_t)l->config.inter, all = EXPERTS * hidden * inter;
+    const size_t tokens = (size_t)l->args.tokens;
+    size_t i;
+    for (i = 0; i < tokens * hidden; i++) rounding_put(l, l->args.x, i, i % hidden == i / hidden * 37 % hidden);
+    for (i = 0; i < all; i++) rounding_put(l, l->w.w_up, i, 1 << rng_below(4));
+    for (i = 0; i < all; i++) rounding_put(l, l->w.w_down, i, i / inter % 16 == 5 ? 448 : 1 + rng_below(15));
+    rounding_ones(l, l->w.w_up_scale), rounding_ones(l, l->w.w_down_scale);
+    rounding_ones(l, l->w.x_scale), rounding_ones(l, l->w.h_scale);
+    for (i = 0; l->w.w_up_bias && i < EXPERTS * inter; i++) ((uint16_t *)(size_t)l->w.w_up_bias)[i] = 0;
+    for (i = 0; l->w.w_down_bias && i < EXPERTS * hidden; i++)
+        ((uint16_t *)(size_t)l->w.w_down_bias)[i] = ref_to_t(rng_below(16), l->config.dtype);
+    for (i = 0; i < tokens * l->config.topk; i++) l->args.topk_weights[i] = ldexpf(1, -1 - rng_below(4));
+}
+static void rounding_case(int quant, const moek_kernel *k, int tokens, int turn)
+{
+    moek_config c = config_of(quant);
+    const uint16_t *got;
+    double *want;
+    layer l;
+    int i, n, wrong = 0, infinite = 0;
+    c.act = MOEK_RELU_NO_MUL;
+    c.hidden = k && k->op == MOEK_OP_MLP ? 1024 : turn % 2 ? 256 : 320; c.inter = 768;
+    c.topk = 1 + turn % 4;
+    c.max_tokens = tokens;
+    c.kernel = k ? k->name : NULL;
+    c.format = !k && turn % 3 == 2;
+    c.ue8m0 = quant == MOEK_FP8B128;
+    if (quant != MOEK_BF16) c.dtype = MOEK_DTYPE_FP16;
+    layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), tokens);
+    rounding_fill(&l);
+    snprintf(l.what, sizeof l.what, "rounding of o, %s, %s, %d tokens, turn %d", moek_quant_name(quant),
+             k ? k->name : "step by step", tokens, turn);
+    if (k) layer_state = layer_zeros(moek_state_size());
+    if (layer_plan(&l) && layer_run(&l, moek_run)) {
+        got = (const uint16_t *)layer_got(&l, l.args.y);
+        want = layer_ref(&l);
+        for (i = n = 0; i < tokens * c.hidden; i++) {
+            const uint16_t right = ref_to_t(want[i], l.config.dtype);
+            infinite += isinf(want[i]) != 0;
+            n = wrong ? n : i;
+            wrong += got[i] != right;
+        }
+        CHECK(!wrong, "%s: %d are wrong, the first is %.9g, not %.9g, of column %d", l.what, wrong,
+              ref_get_t(got, n, l.config.dtype), want[n], n % c.hidden);
+        CHECK((infinite > 0) == (l.config.dtype == MOEK_DTYPE_FP16), "%s: %d overflow", l.what, infinite);
+        free(want);
+    }
+    if (layer_state) mem_free(layer_arch, layer_state);
+    layer_state = NULL;
+    layer_free(&l);
+}
+/* Rows for 4 tokens that do not round o are in no plan whose T is fp16. */
+static void rounding_refused(int quant, const moek_kernel *k)
+{
+    moek_config c = config_of(quant);
+    moek_plan plan;
+    int tokens;
+    c.dtype = MOEK_DTYPE_FP16;
+    CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why);
+    for (tokens = 1; tokens <= 4; tokens++)
+        CHECK(!moek_plan_layer(&plan, tokens) || moek_plan_layer(&plan, tokens)->m != 4, "%s, %d tokens", k->name,
+              tokens);
+    c.kernel = k->name;
+    CHECK(moek_plan_init(&plan, &c) != MOEK_OK && strstr(plan.why, "does not round"), "%s: %s", k->name, plan.why);
+}
+/* o is rounded to T before the router's weights, whatever row does it, and however many tokens there are: in fp16 it
+ * overflows in each, or in none.  (Where T is bf16, rows for 4 tokens do not round it.) */
+static void test_rounding(void)
+{
+    FOR_EACH_QUANT(quant) {
+        int i, n, tokens, turn = 0;
+        const moek_kernel *const k = moek_kernels(&n);
+        if (quant == MOEK_FP8C) continue;              /* (its scales are no powers of two) */
+        for (tokens = 1; tokens <= 8; tokens++) rounding_case(quant, NULL, tokens, turn++);
+        for (i = 0; i < n; i++) {
+            if (k[i].quant != quant || k[i].arch != layer_arch) continue;
+            if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
+            if (k[i].op == MOEK_OP_LAYER && k[i].m == 4 && quant != MOEK_FP16) {
+                if (quant != MOEK_BF16) rounding_refused(quant, &k[i]);
+                continue;
+            }
+            for (tokens = 1; tokens <= 8; tokens++, turn++) {
+                SKIP_IF_SMALL(k[i].m > 4 && (tokens + i) % (k[i].op == MOEK_OP_MLP ? 8 : 3));
+                rounding_case(quant, &k[i], tokens, turn);
+            }
         }
     }
 }
@@ -1639,10 +1960,13 @@ static void test_backend(const char *name)
     RUN(test_one_launch);
     RUN(test_mlp);
     RUN(test_tiled);
+    RUN(test_apart);
+    RUN(test_shards);
     RUN(test_large);
     RUN(test_chunks);
     RUN(test_no_tokens);
     RUN(test_nonfinite);
+    RUN(test_rounding);
     RUN(test_shared);
     RUN(test_failing_part);
     RUN(test_own_experts);

@@ -594,7 +594,7 @@ static void quant_live(const quant_case_t *c, moek_quant_args *h)
 }
 static size_t quant_scale_bytes(const quant_case_t *c, const moek_quant_args *h, int quant, int rows)
 {
-    const int groups = (c->cols + 127) / 128;
+    const int groups = (h->group_offset + c->cols + 127) / 128;
     if (quant == MOEK_FP8T) return 4;
     if (quant == MOEK_FP8C) return (size_t)rows * 4;
     if (quant != MOEK_FP8B128) return 4;
@@ -646,6 +646,8 @@ static void quant_case(int quant, const quant_case_t *c)
     h.x_stride = given;
     h.rows = c->rows, h.cols = c->cols, h.source_div = c->div, h.dtype = c->dtype;
     h.ue8m0 = c->ue8m0, h.scale_layout = c->layout;
+    if (quant == MOEK_FP8B128 && now.cases % 3 == 1)
+        h.group_offset = now.row->arch ? 8 * (1 + now.cases % 15) : 1 + now.cases % 127;
     h.x = x = (uint16_t *)in(rows_size(sources, c->cols, stride) * 2);
     quant_fill(x, sources, c->cols, stride, c->dtype, (c->options & Q_CALM) != 0, c->only);
     if (c->options & Q_WEIGHT) h.row_weight = array = in_f32(sources), fill_f32(array, (size_t)sources, -1, 1.5f);
@@ -805,7 +807,7 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
 }
 static void gemm_a_row(int quant, const moek_gemm_args *h, void *a, size_t row_bytes, float *scale, int row)
 {
-    const int groups = (h->k + 127) / 128;
+    const int groups = (h->k_offset + h->k + 127) / 128;
     const float size = 1.0f / 60;
     if (quant == MOEK_BF16 || quant == MOEK_FP16) {
         fill_t((uint8_t *)a + row * row_bytes, (size_t)h->k, h->dtype, 1);
@@ -819,7 +821,8 @@ static void gemm_a_row(int quant, const moek_gemm_args *h, void *a, size_t row_b
 /* a: rows that nobody reads stay NaN.  `bad`: one row gets a NaN (or an Inf), which must stay in what is made of it. */
 static void gemm_a(int quant, const gemm_case_t *c, moek_gemm_args *h)
 {
-    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, groups = quant == MOEK_FP8B128 ? (h->k + 127) / 128 : 1;
+    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16;
+    const int groups = quant == MOEK_FP8B128 ? (h->k_offset + h->k + 127) / 128 : 1;
     const int rows = c->batched ? c->experts * h->rows_per_expert : c->slots;
     const size_t k_bytes = (size_t)h->k * (fp8 ? 1 : 2);
     const size_t row_bytes = now.cases % 3 == 1 ? k_bytes + 16 - k_bytes % 16 + 16 * (now.cases % 5) : k_bytes;
@@ -843,10 +846,10 @@ static void gemm_a(int quant, const gemm_case_t *c, moek_gemm_args *h)
     if (fp8) a[p] = 0x7f;
     else ((uint16_t *)a)[p] = ref_to_t(c->bad == 1 ? NAN : INFINITY, h->dtype);
 }
-static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
+/* So many rows of w, of an expert, and so many rows of fp8b128 scales, to h->w, w_scale and bias. */
+static void gemm_w_array(int quant, const gemm_case_t *c, moek_gemm_args *h, int of_expert, int scale_rows)
 {
-    const size_t groups = (size_t)(h->k + 127) / 128, row_groups = (size_t)(h->w_rows + 127) / 128;
-    const size_t rows = (size_t)h->experts * h->w_rows;
+    const size_t groups = (size_t)(h->k_offset + h->k + 127) / 128, rows = (size_t)h->experts * of_expert;
     const float size = 1.5f / sqrtf((float)h->k);
     size_t scales;
     void *w, *bias;
@@ -859,9 +862,25 @@ static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
     }
     h->w = w = in(rows * h->k);
     fill_e4m3(w, rows * h->k, 60);
-    scales = quant == MOEK_FP8T ? (size_t)h->experts : quant == MOEK_FP8C ? rows : h->experts * row_groups * groups;
+    scales = quant == MOEK_FP8T ? (size_t)h->experts : quant == MOEK_FP8C ? rows
+           : (size_t)h->experts * scale_rows * groups;
     h->w_scale = scale = in_f32((int)scales);
     fill_f32(scale, scales, size / 60 * 0.5f, size / 60 * 1.5f);
+}
+static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
+{
+    const int gated = h->w_rows > h->n, apart = gated && c->layout == MOEK_UP_APART;
+    const int blocks = (h->n_offset + h->n + 127) / 128;
+    moek_gemm_args gate = *h, up = *h;
+    if (!apart) {
+        gemm_w_array(quant, c, h, h->w_rows,
+                     gated && !h->scales_apart ? (h->w_rows + 127) / 128 : blocks * (1 + gated));
+        return;
+    }
+    gemm_w_array(quant, c, c->turn / 2 % 2 ? &gate : &up, h->n, blocks);       /* either may lie first in memory */
+    gemm_w_array(quant, c, c->turn / 2 % 2 ? &up : &gate, h->n, blocks);
+    h->w = up.w, h->w_scale = up.w_scale, h->bias = up.bias;
+    h->w_gate = gate.w, h->gate_scale = gate.w_scale, h->gate_bias = gate.bias;
 }
 /* Scales by a power of two. */
 static void gemm_power(const float *scale, int power)
@@ -870,8 +889,15 @@ static void gemm_power(const float *scale, int power)
     size_t i;
     for (i = 0; i < n; i++) ((float *)scale)[i] = ldexpf(scale[i], power);
 }
+/* Of a shard in its block of 128: as the row takes them. */
+static int gemm_offset(int turn)
+{
+    const int g = now.row->granule < 16 ? 1 : now.row->granule;
+    return g * (1 + turn % (127 / g));
+}
 static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
 {
+    const int gated = ref_gated(c->act);
     h->act = c->act;
     h->alpha = c->turn % 2 ? 1.702f : 1, h->beta = c->turn % 3 ? 1 : 0.5f, h->limit = c->turn % 4 ? 1.5f : 7;
     if (c->act == MOEK_SILU && c->turn % 2) h->limit = 0;
@@ -879,12 +905,18 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     h->w_step = c->layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     h->gate_first = c->layout == MOEK_UP_SWAPPED ? h->n : 0;
     h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
+    if (c->layout == MOEK_UP_APART) h->gate_first = h->up_first = h->w_step = -7;        /* not to be read */
+    if (now.row->quant != MOEK_FP8B128 || c->layout == MOEK_UP_INTERLEAVED) return;
+    h->scales_apart = gated && c->layout != MOEK_UP_APART && c->turn % 3 == 1;
+    if (now.row->op == MOEK_OP_UP && (!gated || h->scales_apart || c->layout == MOEK_UP_APART) && c->turn / 3 % 2)
+        h->n_offset = gemm_offset(c->turn);
 }
 static void gemm_move(moek_gemm_args *d)
 {
     MOVE(d->a), MOVE(d->a_scale), MOVE(d->w), MOVE(d->w_scale), MOVE(d->bias), MOVE(d->out), MOVE(d->a_order);
     MOVE(d->out_order), MOVE(d->offsets), MOVE(d->counts), MOVE(d->block_expert), MOVE(d->block_row);
-    MOVE(d->num_blocks), MOVE(d->split), MOVE(d->split_flags), MOVE(d->ids), MOVE(d->q), MOVE(d->q_scale);
+    MOVE(d->w_gate), MOVE(d->gate_scale), MOVE(d->gate_bias), MOVE(d->num_blocks), MOVE(d->split);
+    MOVE(d->split_flags), MOVE(d->ids), MOVE(d->q), MOVE(d->q_scale);
 }
 static struct { double *y, *slack; } gemm_want;       /* of the case: made for its first launch */
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
@@ -934,7 +966,7 @@ static const void *gemm_tiles(const moek_gemm_args *h)
     moek_repack_args r;
     memset(&r, 0, sizeof r);
     r.row_bytes = (size_t)h->k * (now.row->quant < MOEK_FP8T ? 2 : 1);
-    if (r.row_bytes % 128 || h->n % 8) return NULL;
+    if (r.row_bytes % 128 || h->n % 8 || h->w_gate || h->k_offset) return NULL;
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
     r.from = h->w, r.to = in((size_t)h->experts * h->w_rows * r.row_bytes);
@@ -996,12 +1028,13 @@ static void gemm_case(int quant, const gemm_case_t *c)
     moek_gemm_args h;
     size_t rows;
     memset(&h, 0, sizeof h);
-    SAY("n %d k %d act %d layout %d bias %d experts %d topk %d slots %d batched %d kind %d order %d bad %d dtype %d",
-        c->n, c->k, c->act, c->layout, c->bias, c->experts, c->topk, c->slots, c->batched, c->kind, c->order, c->bad,
-            c->dtype);
+    SAY("turn %d n %d k %d act %d layout %d bias %d experts %d topk %d slots %d batched %d kind %d order %d bad %d "
+        "dtype %d", c->turn, c->n, c->k, c->act, c->layout, c->bias, c->experts, c->topk, c->slots, c->batched, c->kind,
+        c->order, c->bad, c->dtype);
     h.n = c->n, h.k = c->k, h.dtype = c->dtype, h.w_rows = c->up && ref_gated(c->act) ? 2 * c->n : c->n;
     gemm_rows(c, &h);
     if (c->up) gemm_act(c, &h);
+    else if (quant == MOEK_FP8B128 && c->turn % 4 == 2) h.k_offset = gemm_offset(c->turn / 4);
     gemm_a(quant, c, &h);
     gemm_w(quant, c, &h);
     if (c->a_power) gemm_power(h.a_scale, c->a_power);
@@ -1029,7 +1062,7 @@ static void gemm_case(int quant, const gemm_case_t *c)
 #if MEM_CUDA
     if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&h);
 #endif
-    if (c->up && h.w_rows > h.n && now.row->arch == 90 && now.row->m == 128 &&
+    if (c->up && h.w_rows > h.n && !h.n_offset && now.row->arch == 90 && now.row->m == 128 &&
         (quant == MOEK_FP8T || quant == MOEK_FP8B128))
         gemm_requantized(&h, quant, (int)rows);
     gemm_clear();
@@ -1118,7 +1151,7 @@ static void gemm_tails(int up)
                                    i % 2 ? 648 : 136 + 64 * (i % 5));
         c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
         c.turn = i, c.order = i % 4, c.batched = i % 5 == 4, c.bias = i / 2 % 2, c.bad = i % 7 == 6;
-        if (up) c.act = MOEK_SILU + i % 11, c.layout = i / 3 % 4;
+        if (up) c.act = MOEK_SILU + i % 11, c.layout = i / 3 % 5;
         if (now.row->quant != MOEK_BF16 && i % 2) c.dtype = MOEK_DTYPE_FP16;
         if (!LEAVE_OUT(i, 7)) gemm_run(&c);
     }
@@ -1127,7 +1160,7 @@ static void gemm_tails(int up)
         gemm_case_t c = gemm_plain(up, IDS_SORTED, experts, experts * rows, up ? 136 : 264, 72);
         c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
         c.turn = i, c.order = i % 4, c.batched = i % 4 == 3, c.bias = i / 2 % 2, c.bad = i == 6;
-        if (up) c.act = i < 8 ? MOEK_SILU : MOEK_SILU + i % 11, c.layout = i % 4;
+        if (up) c.act = i < 8 ? MOEK_SILU : MOEK_SILU + i % 11, c.layout = i % 5;
         if (!LEAVE_OUT(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 6; i++) {                          /* some with tails, some without, some empty or of two blocks */
@@ -1233,10 +1266,10 @@ static void test_up(void)
     int i, layout, again, turn = 0;
     for (again = 0; again < (SMALL ? 1 : 4); again++)
         for (i = 0; i < COUNT(acts); i++)
-            for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++)
+            for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++)
                 gemm_one(1, acts[i][0], layout, turn++);
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++)
             gemm_blocks(1, acts[i][0], layout, turn++);
     gemm_large(1, 0);
     gemm_large(1, 1);
@@ -1491,6 +1524,8 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     r.up_layout = layout, r.ue8m0 = h.ue8m0, r.x = h.x, r.ids = ids, r.weights = h.weights, r.w = &w;
     r.addend = h.addend, r.x_stride = h.x_stride, r.addend_stride = h.addend_stride;
     w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = up.a_scale;
+    w.w_gate = up.w_gate, w.w_gate_scale = up.gate_scale, w.w_gate_bias = up.gate_bias;
+    r.up_scales = up.scales_apart;
     w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias, w.h_scale = down.a_scale;
     layer_odd(odd, &h, &up, &down);
     r.weights = h.weights;
@@ -1513,8 +1548,8 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     d = h, d_up = up, d_down = down;
     d.up = &d_up, d.down = &d_down;
     MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
-    MOVE(d_up.a), MOVE(d_up.a_scale), MOVE(d_up.w), MOVE(d_up.w_scale), MOVE(d_up.bias);
-    MOVE(d_down.a), MOVE(d_down.a_scale), MOVE(d_down.w), MOVE(d_down.w_scale), MOVE(d_down.bias), MOVE(d_down.out);
+    gemm_move(&d_up);
+    gemm_move(&d_down);
     if (launch_twice(&d)) {
         want = (double *)ref_alloc((size_t)tokens * hidden * sizeof *want);
         ref_layer(&r, want);
@@ -1546,7 +1581,7 @@ static void test_layer_few(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++)
             layer_case(turn, acts[i][0], layout, 1 + turn % 4, 1 + rng_below(8), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
     for (i = 0; i < (SMALL ? 2 : 8); i++)              /* (IDS_ONE: a token names one expert more than once) */
@@ -1578,7 +1613,7 @@ static void test_layer(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++)
             layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
     for (i = 0; i < COUNT(tokens); i++)                /* (the reference takes 10 ns for a product) */
@@ -1624,6 +1659,8 @@ static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const in
     r.alpha = h->up->alpha, r.beta = h->up->beta, r.limit = h->up->limit;
     r.up_layout = layout, r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
     w.w_up = h->up->w, w.w_up_scale = h->up->w_scale, w.w_up_bias = h->up->bias;
+    w.w_gate = h->up->w_gate, w.w_gate_scale = h->up->gate_scale, w.w_gate_bias = h->up->gate_bias;
+    r.up_scales = h->up->scales_apart;
     w.w_down = h->down->w, w.w_down_scale = h->down->w_scale, w.w_down_bias = h->down->bias;
     if (r.quant == MOEK_FP8T) w.x_scale = h->up->a_scale, w.h_scale = h->down->a_scale;
     ref_layer(&r, want);
@@ -1764,7 +1801,7 @@ static void test_mlp(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SWAPPED : MOEK_UP_HALVES); layout++, turn++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++)
             mlp_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
                      gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
     for (i = 0; i < COUNT(tokens); i++)

@@ -101,4 +101,30 @@ MOEK_FN uint32_t moek_ue8m0_(float s)
 }
 
 #include "../../generated/moek_act.h"
+/* Finds a->halves.  in_memory: gated, [0] is of what lies first in memory, as maps of weights want it; else of gate. */
+static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int quant, int in_memory)
+{
+    const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;
+    const int blocks = (a->n_offset + a->n + 127) / 128, fp8c = quant == MOEK_FP8C;
+    const size_t row = (size_t)a->k * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1);
+    const size_t groups = ((size_t)a->k + 127) / 128;
+    moek_halves *const h = &a->halves;
+    int i;
+    h->swapped = gated && in_memory &&
+                 (apart ? (uintptr_t)a->w_gate > (uintptr_t)a->w : a->gate_first > a->up_first);
+    h->step = gated && !apart ? a->w_step : 1;
+    h->rows = apart ? a->n : a->w_rows;
+    h->scale_rows = scales_apart ? 2 * blocks : gated && !apart ? (a->w_rows + 127) / 128 : blocks;
+    for (i = 0; i < 2; i++) {
+        const int gate = gated && i == h->swapped, own = gate && apart;
+        const int first = !gated || apart ? 0 : gate ? a->gate_first : a->up_first;
+        const void *const bias = own ? a->gate_bias : a->bias;
+        const float *const scale = own ? a->gate_scale : a->w_scale;
+        h->w[i] = (const char *)(own ? a->w_gate : a->w) + (size_t)first * row;
+        h->bias[i] = bias ? (const uint16_t *)bias + first : NULL;
+        h->scale[i] = !scale ? NULL : fp8c ? scale + first : scales_apart && first ? scale + blocks * groups
+                    : scale;
+        h->shift[i] = gated && !apart && !scales_apart ? first : a->n_offset;
+    }
+}
 #endif

@@ -120,7 +120,8 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   ue8m0 not 0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
- *   scale of fp8b128, G = ceil(cols / 128) groups, is f32 unless packed:
+ *   group_offset (fp8b128): group g has columns from 128 g - group_offset on, 128 at most.
+ *   scale of fp8b128, G = ceil((group_offset + cols) / 128) groups, is f32 unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]
  *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
@@ -145,6 +146,7 @@ typedef struct moek_quant_args {
     int few;                        /* > 0: at most so many blocks, of more threads, if it is not fp8c, nor fp8t without
                                        static_scale: others are to run beside them                                   */
     int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
+    int group_offset;               /* fp8b128: see above; < 128, and on GPUs a multiple of 8                        */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -153,14 +155,28 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *   (rows_per_expert = R), rows e*R .. e*R + counts[e] - 1.  It reads row  a_order ? a_order[p] / a_div : p  and
  *   writes row  out_order ? out_order[p] : p.
  *   up    n = inter.  Gated: g = w rows gate_first + j*w_step, u = w rows up_first + j*w_step;
- *         out = act(g + bias, u + bias).
+ *         out = act(g + bias, u + bias).  w_gate != NULL: g = w_gate row j, u = w row j, an expert has n rows of each.
  *         Not gated: g = w row j; out = act(g + bias).  act: moek.h.
  *   down  n = hidden; out = sum + bias.
  *   Scales multiply in f32:
  *     fp8t     a_scale[1],          w_scale[experts]
  *     fp8c     a_scale[row],        w_scale[experts][w_rows]
  *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
- *              multiplied by both scales and then added.                                                             */
+ *              multiplied by both scales and then added.  Where scales of gate and up are apart, there are
+ *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number
+ *              (n_offset + j)/128.  k_offset: the groups of k, of a_scale as of w_scale, are the ceil((k_offset + k)/
+ *              128) whose number g has k from 128 g - k_offset on.                                                   */
+/* w, its bias and its scales as kernels see them: [0], of gate, or of what lies first in memory of gate and up (some
+ * kernels want this, some that); [1], of the other; not gated: all of it, twice. */
+typedef struct moek_halves {
+    const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
+    const float *scale[2];          /* fp8t, fp8c: likewise.  fp8b128: of row j it is row (shift + j * step) / 128 of
+                                       scales from here on                                                           */
+    int shift[2];
+    int step;                       /* rows from j to j + 1                                                          */
+    int rows, scale_rows;           /* from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales     */
+    int swapped;                    /* [0] is of up                                                                  */
+} moek_halves;
 typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
     int experts, max_blocks;        /* experts on this rank; the most row blocks there can be: standard, of all experts;
@@ -203,8 +219,21 @@ typedef struct moek_gemm_args {
     int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 rows;
                                        others do not look at it                                                      */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
+    const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
+                                       NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
+                                       read, and the scales of fp8b128 are apart.  sm90 rows: not tiled              */
+    const void *gate_bias;          /* with w_gate: [experts][n] T, or NULL, as bias is                              */
+    const float *gate_scale;        /* with w_gate: of w_gate, as w_scale is of w                                    */
+    int scales_apart;               /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
+                                       scales][ceil(k/128)], first of what lies first in w                           */
+    int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
+                                       sm90: of 64, and 0 for rows that quantize h                                   */
+    int k_offset;                   /* down of fp8b128: see above; < 128.  sm80: a multiple of 16; sm90: of 64, not
+                                       tiled, and 0 for rows that quantize h                                         */
+    moek_halves halves;             /* found by launchers from the above: not the caller's to fill                   */
 } moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
+enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2 to this bytes apart: a stride of the copy engine */
 /* sm90 rows with m > 32 reckon in 32 bits, and 16 bytes, where a row of a begins that they gather: bytes of all. */
 #define MOEK_GATHERED ((long long)1 << 36)
 
@@ -270,8 +299,9 @@ typedef struct moek_layer_state {
  *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
  *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, a_row_bytes, and
  *   what up and down say about the order of rows, is not read.  Strides: as combine has them.
- *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, write none of
- *   these arrays, and do not round rows of down to T before they are weighted and added.                             */
+ *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, and write none
+ *   of these arrays.  In fp16 they add the rows of a token in the order in which ids first name their experts; in other
+ *   formats they do not round rows of down to T before they are weighted and added.                                  */
 typedef struct moek_layer_args {
     int tokens, topk;
     const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */
@@ -306,7 +336,8 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     const long long up = ((used * ((inter + 7) / 8) + blocks - 1) / blocks + 1) * (gated ? 2 : 1);      /* of halves */
     const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
     const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
-    const long long pages = 128 * ((up > 2 * down ? up : 2 * down) + 32);                      /* 32: twice the warps */
+    /* Of two halves; besides, a warp has a page in up, three in down. */
+    const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
     moek_few few = {0, 0, 0, 0};
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;

@@ -50,7 +50,7 @@ static int moek_can_tile_(const moek_config *c)
 }
 static size_t moek_groups_(size_t columns) { return (columns + 127) / 128; }
 
-/* f32 scales of `rows` quantized rows. */
+/* f32 scales of `rows` quantized rows (fp8b128: of which groups may begin some columns before, which then count). */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
 {
     return quant == MOEK_FP8B128 ? moek_times_(rows, moek_groups_(columns))
@@ -59,11 +59,12 @@ static size_t moek_scales_(int quant, size_t rows, size_t columns)
 
 typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantized_;
 
-static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns)
+static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns,
+                                            int offset)
 {
     moek_quantized_ q;
     q.q = moek_take_(c, moek_times_(moek_times_(rows, columns), (size_t)moek_element_(config->quant)));
-    q.scale = (float *)moek_take_(c, moek_times_(moek_scales_(config->quant, rows, columns), 4));
+    q.scale = (float *)moek_take_(c, moek_times_(moek_scales_(config->quant, rows, columns + (size_t)offset), 4));
     q.partial = (float *)moek_take_(c, config->quant == MOEK_FP8T ? 4 * MOEK_QUANT_PARTIALS : 0);
     return q;
 }
@@ -113,7 +114,7 @@ static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_
                       : copied ? (size_t)plan->chunk : 0;
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
-    w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden);
+    w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden, 0);
     w->counts = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
     w->slot_row = (int32_t *)moek_take_(&carver, batched ? moek_times_((size_t)plan->slots * 4, (size_t)plan->chunk)
                                                          : 0);
@@ -341,7 +342,7 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     w->block_row = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
     w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
     w->h = moek_take_(&carver, moek_times_(rows, 2 * (size_t)c->inter));
-    if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter);
+    if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter, c->inter_offset);
     else memset(&w->hq, 0, sizeof w->hq);
     return carver.used;
 }
@@ -418,6 +419,9 @@ static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->n = c->inter; g->k = c->hidden; g->w_rows = gated ? 2 * c->inter : c->inter;
     g->w = plan->weights.w_up; g->w_scale = plan->weights.w_up_scale; g->bias = plan->weights.w_up_bias;
     g->act = c->act; g->alpha = c->alpha; g->beta = c->beta; g->limit = c->limit;
+    g->w_gate = plan->weights.w_gate; g->gate_scale = plan->weights.w_gate_scale;
+    g->gate_bias = plan->weights.w_gate_bias;
+    g->scales_apart = gated && c->up_scales; g->n_offset = c->inter_offset; g->k_offset = 0;
     g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
@@ -429,6 +433,8 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->experts = plan->local_experts; g->dtype = c->dtype;
     g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
     g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
+    g->w_gate = NULL; g->gate_scale = NULL; g->gate_bias = NULL;
+    g->scales_apart = g->n_offset = 0; g->k_offset = c->inter_offset;
     g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
 }
 
@@ -446,6 +452,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, const void *fro
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
     if (moek_device_current_() != plan->device || !moek_can_tile_(&plan->config)) return MOEK_E_ARGUMENT;
+    if (!down && plan->config.up_layout == MOEK_UP_APART) return MOEK_E_ARGUMENT;
     memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
     if (down) moek_down_weights_(plan, &g);
@@ -472,8 +479,8 @@ moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, 
 static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
 {
     const int quant = plan->config.quant;
-    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) &&
-           (quant == MOEK_FP8B128 || (quant == MOEK_FP8T && plan->weights.h_scale)) ? 512 : 0;
+    const int can = quant == MOEK_FP8B128 ? !plan->config.inter_offset : quant == MOEK_FP8T && plan->weights.h_scale;
+    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can ? 512 : 0;
 }
 
 /* Rows of x behind each other as up wants them, where down will write later: step->out, of two bytes an element. */
@@ -486,7 +493,7 @@ static moek_status moek_order_x_(const moek_step *step, const moek_table_work_ *
     moek_quant_args q;
     carver.base = (char *)step->out; carver.used = 0;
     to = moek_take_quantized_(&carver, &plan->config, (size_t)step->tokens * (size_t)plan->slots,
-                              (size_t)plan->config.hidden);
+                              (size_t)plan->config.hidden, 0);
     q = moek_quant_x_(step, w->slot_row, to);
     q.early = 1;
     g->rows = q.rows; g->a = to.q; g->a_scale = moek_is_fp8_(plan->config.quant) ? to.scale : NULL;
@@ -590,6 +597,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
+        q.group_offset = c->inter_offset;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = early;
@@ -768,6 +776,8 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (args->scale_layout != MOEK_SCALE_ROW && (quant != MOEK_FP8B128 || args->scale_stride < args->rows))
         return MOEK_E_ARGUMENT;
     if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0) return MOEK_E_ARGUMENT;
+    if (args->group_offset < 0 || args->group_offset > 127 || (args->group_offset && quant != MOEK_FP8B128) ||
+        (arch && args->group_offset % 8)) return MOEK_E_ARGUMENT;
     if (moek_is_fp8_(quant) && !args->scale) return MOEK_E_ARGUMENT;
     if (quant == MOEK_FP8T && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
     if (args->x_stride && args->x_stride != args->cols && (args->x_stride < args->cols || args->x_stride % 8))

@@ -56,7 +56,7 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
                  moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
     if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
-    if (c->up_layout < 0 || c->up_layout > MOEK_UP_SWAPPED)
+    if (c->up_layout < 0 || c->up_layout > MOEK_UP_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
     if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
@@ -102,6 +102,36 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
     if (c->up_layout && !moek_act_gated_(c->act))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d, but %s is not gated, w_up has one kind of rows: "
                  "leave it 0", c->up_layout, name);
+    return MOEK_OK;
+}
+
+/* How weights and their scales lie. */
+static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
+{
+    const int gated = moek_act_gated_(c->act), apart = c->up_layout == MOEK_UP_APART;
+    const int interleaved = c->up_layout == MOEK_UP_INTERLEAVED || (!c->up_layout && c->act == MOEK_SWIGLUOAI);
+    if (apart && c->weight_layout == MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
+                 "array, and up_layout is MOEK_UP_APART: leave one of them 0");
+    if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
+    if (c->up_scales && c->quant != MOEK_FP8B128)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for fp8b128, not for %s, where each row has its own or an "
+                 "expert has one: leave it 0", moek_quant_name(c->quant));
+    if (c->up_scales && gated && interleaved)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, so "
+                 "that 128 of them are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART");
+    if (c->inter_offset < 0 || c->inter_offset > 127)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to 127: (rank * inter) %% 128", c->inter_offset);
+    if (c->inter_offset && c->quant != MOEK_FP8B128)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is for fp8b128, not for %s, which has no blocks of "
+                 "128 rows: leave it 0", moek_quant_name(c->quant));
+    if (c->inter_offset && gated && !apart && !c->up_scales)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
+                 "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
+    if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose 128 columns of w_down begin "
+                 "with the shard, and inter_offset %d: leave weight_layout 0", c->inter_offset);
     return MOEK_OK;
 }
 
@@ -158,6 +188,7 @@ static void moek_fill_defaults_(moek_config *c)
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (!c->up_layout && moek_act_gated_(c->act))
         c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    if (c->up_layout == MOEK_UP_APART && c->quant == MOEK_FP8B128) c->up_scales = MOEK_UP_SCALES_APART;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
     if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;
@@ -206,10 +237,16 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
+    else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && k->quant != MOEK_FP16)
+        moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
         moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
     else if (k->granule > 1 && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
         moek_say_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
+    else if (gemm && k->granule > 1 && c->inter_offset % k->granule)
+        moek_say_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
+    else if (c->inter_offset && (k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP))
+        moek_say_(&t, "quantizes h in groups of 128 that begin with the shard; inter_offset is %d", c->inter_offset);
     return t.length ? why : NULL;
 }
 
@@ -601,7 +638,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if (!config) MOEK_NO_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
-        (status = moek_check_act_(c, why)) != MOEK_OK ||
+        (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_weights_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(c);
@@ -670,6 +707,41 @@ static moek_status moek_check_router_weights_(const moek_config *c, const moek_w
     return MOEK_OK;
 }
 
+/* weights.w_gate and what belongs to it: all of it where config.up_layout says so, else nothing. */
+static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *weights, moek_text_ *why)
+{
+    const moek_config *c = &plan->config;
+    const uintptr_t gate = (uintptr_t)weights->w_gate, up = (uintptr_t)weights->w_up;
+    int i, sm90 = 0;
+    if (c->up_layout != MOEK_UP_APART) {
+        if (weights->w_gate || weights->w_gate_scale || weights->w_gate_bias)
+            MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.up_layout is not MOEK_UP_APART: "
+                     "set it, or put gate and up into one array",
+                     weights->w_gate ? "w_gate" : weights->w_gate_scale ? "w_gate_scale" : "w_gate_bias");
+        return MOEK_OK;
+    }
+    if (!weights->w_gate)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate is NULL; config.up_layout is MOEK_UP_APART, so gate is "
+                 "there and w_up is up alone");
+    if (gate == up)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are the same array; config.up_layout is MOEK_UP_APART, "
+                 "so they are two");
+    if (!weights->w_gate_scale != !weights->w_up_scale)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: fp8 weights need scales for both, "
+                 "other ones have none", weights->w_gate_scale ? "w_up_scale" : "w_gate_scale",
+                 weights->w_gate_scale ? "w_gate_scale" : "w_up_scale");
+    if (!weights->w_gate_bias != !weights->w_up_bias)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: biases of both, or of neither",
+                 weights->w_gate_bias ? "w_up_bias" : "w_gate_bias",
+                 weights->w_gate_bias ? "w_gate_bias" : "w_up_bias");
+    for (i = 0; i < plan->pairs; i++) sm90 |= plan->up[i]->arch == 90;
+    if (sm90 && (uint64_t)(gate < up ? up - gate : gate - up) >> MOEK_SM90_APART)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are 2^%d bytes apart or more, too far for a stride "
+                 "of the copy engine: allocate them closer, or set config.backend = MOEK_BACKEND_SM80",
+                 MOEK_SM90_APART);
+    return MOEK_OK;
+}
+
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 {
     moek_status status;
@@ -696,6 +768,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
         if (!scaled && (weights->w_up_scale || weights->w_down_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
                      "which has none", moek_quant_name(c->quant));
+        if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
         if (c->quant != MOEK_FP8T && (weights->x_scale || weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, "
                      "not %s", moek_quant_name(c->quant));
@@ -704,6 +777,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
                      "fp8t needs x_scale and h_scale for it");
     }
     MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_up_scale, 4); MOEK_ALIGNED_(w_down_scale, 4);
+    MOEK_ALIGNED_(w_gate, 16); MOEK_ALIGNED_(w_gate_scale, 4); MOEK_ALIGNED_(w_gate_bias, 16);
     MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
     MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
     MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);

@@ -20,30 +20,31 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
     return (moek_encode_tiled_)moek_driver_function_("cuTensorMapEncodeTiled");
 }
 
-/* Dimensions: k; row of 8; half (what lies first in memory of gate and up, then the other; 1 if not gated) and group of
- * 8 rows (of gate or up, w_step apart), in this order with `by_8`, else the other way round; expert.  A box is 128
- * bytes of k by `rows` rows, swizzled by 128 bytes: gated, gate and up together, 8 by 8, or half of them of what lies
- * first, then of the other.  0 lies outside.  Tiled weights: k is below 128 bytes, and an expert counts for as many as
- * it has steps of that; a box is contiguous.  promote: L2 asks memory for 256 bytes where a box has 128.  That is
- * faster where blocks go in pairs or weights leave L2 first, else slower (docs/notes: promotion-blocks-alone); tiled,
- * it is not done. */
+/* Weights of a, whose halves are found.  Dimensions: k; row of 8; half (what lies first in memory of gate and up, then
+ * the other; 1 if not gated) and group of 8 rows (of gate or up, w_step apart), in this order with `by_8`, else the
+ * other way round; expert.  A box is 128 bytes of k by `rows` rows, swizzled by 128 bytes: gated, gate and up together,
+ * 8 by 8, or half of them of what lies first, then of the other.  0 lies outside.  Tiled weights: k is below 128 bytes,
+ * and an expert counts for as many as it has steps of that; a box is contiguous.  promote: L2 asks memory for 256 bytes
+ * where a box has 128.  That is faster where blocks go in pairs or weights leave L2 first, else slower
+ * (docs/notes: promotion-blocks-alone); tiled, it is not done. */
 static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
                                                 int by_8, int promote)
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const int gated = a->w_rows > a->n, halves = gated ? 2 : 1, half = by_8 ? 1 : 2, group = 3 - half;
-    const int apart = a->gate_first > a->up_first ? a->gate_first - a->up_first : a->up_first - a->gate_first;
+    const moek_halves *const h = &a->halves;
+    const cuuint64_t apart = (cuuint64_t)((uintptr_t)h->w[1] - (uintptr_t)h->w[0]);
     const cuuint64_t k = 128u / (cuuint32_t)element, steps = (cuuint64_t)a->k / k, w_rows = (cuuint64_t)a->w_rows;
-    const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)(gated ? a->w_step : 1);
+    const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)h->step;
     const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
     cuuint64_t size[5] = { (cuuint64_t)a->k, 8, 0, 0, (cuuint64_t)a->experts };
-    cuuint64_t stride[4] = { next, 0, 0, row * w_rows };
+    cuuint64_t stride[4] = { next, 0, 0, row * (cuuint64_t)h->rows };
     cuuint32_t box[5] = { (cuuint32_t)k, 8, 0, 0, 1 };
     size[1 + half] = (cuuint64_t)halves;
     size[1 + group] = ((cuuint64_t)a->n + 7) / 8;
     box[1 + half] = (cuuint32_t)halves;
     box[1 + group] = (cuuint32_t)(rows / halves / 8);
-    stride[half] = row * (gated ? (cuuint64_t)apart : w_rows);
+    stride[half] = gated ? apart : row * w_rows;
     stride[group] = 8 * next;
     if (a->tiled) {
         size[0] = k;
@@ -54,9 +55,10 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
         stride[3] = 128 * w_rows;
     }
     if (!encode) return MOEK_E_CUDA;
-    if (a->tiled && (row % 128 || a->n % 8)) return MOEK_E_ARGUMENT;
-    return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5, (void *)a->w,
-                  size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    if (a->tiled && (row % 128 || a->n % 8 || a->w_gate)) return MOEK_E_ARGUMENT;
+    if (gated && (apart % 16 || apart >> MOEK_SM90_APART)) return MOEK_E_ARGUMENT;
+    return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5,
+                  (void *)h->w[0], size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   promote && !a->tiled ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
          ? MOEK_OK : MOEK_E_ARGUMENT;
@@ -352,7 +354,8 @@ MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar
 {
     const int tiled = a->tiled;
     moek_mbar_arrive_expect_(bar, bytes);
-    moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per, 0, j0 / 8, tiled ? e * (a->k / per) + step : e);
+    moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per - a->k_offset, 0, j0 / 8,
+                   tiled ? e * (a->k / per) + step : e);
 }
 /* Of steps up to `until`, are this one and the next asked for together?  What they bring lies side by side in memory,
  * 256 bytes of each row, and comes faster so than one after the other (docs/notes: two-stages-together).  Of tiled

@@ -142,7 +142,8 @@ warnings="-Wall -Wextra -Werror -I$root/include"
 # Every name that moek.h brings, beyond those of the system headers it includes, starts with moek_ or MOEK_.
 macros() {                                             # NAME HEADER COMMAND-THAT-PRINTS-MACROS
     name=$1 header=$2; shift 2
-    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h | grep -v 'cuda\|nccl' | sort -u > before.h
+    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h "$root"/include/moek/ep/*.h |
+        grep -v 'cuda\|nccl' | sort -u > before.h
     { cat before.h; echo "#include \"$header\""; } > after.h
     "$@" before.h 2>&1 | sort > before.txt
     "$@" after.h 2>&1 | sort > after.txt

@@ -1,10 +1,10 @@
-/* moek/ep_nccl.h -- how a group over NCCL opens, waits and closes (moek_ep_nccl.h).
+/* moek/ep/nccl.h -- how a group over NCCL opens, waits and closes (moek_ep_nccl.h).
  *
- * All that ranks say to each other here goes through one all-gather of at most MOEK_EP_NCCL_SAY_ bytes a rank, which is
- * bounded: a step is tried on each rank, then all hear how it went (agree), and go on together or take it back.
+ * Ranks exchange everything here by one all-gather of at most MOEK_EP_NCCL_SAY_ bytes a rank, with a bounded wait.  A
+ * step is tried on each rank; then all ranks learn how it went (agree), and go on together or undo the step together.
  *
- * What is said first is a vote: of as many bytes in all versions, and the speaker's version is ahead of all else.  So
- * ranks of different versions hear of that before they wait for messages of different sizes. */
+ * The first message is a vote.  It has the same number of bytes in all versions, and begins with the sender's version.
+ * So ranks of different versions detect that before they wait for messages of different sizes. */
 #ifndef MOEK_EP_NCCL_PARTS_H
 #define MOEK_EP_NCCL_PARTS_H
 #if !MOEK_HAVE_CUDART_
@@ -21,7 +21,7 @@
 #pragma GCC diagnostic pop
 #endif
 
-#ifndef MOEK_EP_NCCL_VERSION_                           /* a test says that it is another one */
+#ifndef MOEK_EP_NCCL_VERSION_                           /* a test pretends to be another version */
 #define MOEK_EP_NCCL_VERSION_ MOEK_VERSION
 #endif
 enum { MOEK_EP_NCCL_SAY_ = 512, MOEK_EP_NCCL_FIRST_ = 22807, MOEK_EP_NCCL_GETTER_ = 22902 };
@@ -34,7 +34,8 @@ const char *moek_ep_nccl_path_name(int path)
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Did a call go well, or will it have, as communicators that do not block say? */
+/* 1 if a call succeeded.  Waits, at most timeout_ms, for a call on a nonblocking communicator that is still in
+ * progress. */
 static int moek_ep_nccl_ok_(const moek_ep_nccl *w, ncclResult_t r)
 {
     const uint64_t start = MOEK_EP_MS();
@@ -45,7 +46,7 @@ static int moek_ep_nccl_ok_(const moek_ep_nccl *w, ncclResult_t r)
     return r == ncclSuccess;
 }
 
-/* Until the stream is idle; at most ms.  OK, E_TIMEOUT (or NCCL, if it is watched, has failed), E_CUDA. */
+/* Waits at most `ms` until the stream is idle.  OK; E_TIMEOUT, also if NCCL has failed and `watch` is set; E_CUDA. */
 static moek_status moek_ep_nccl_idle_(const moek_ep_nccl *w, cudaStream_t stream, int ms, int watch)
 {
     const uint64_t start = MOEK_EP_MS();
@@ -63,15 +64,16 @@ static moek_status moek_ep_nccl_idle_(const moek_ep_nccl *w, cudaStream_t stream
     return MOEK_E_CUDA;
 }
 
+/* Aborts the communicator, once, even if two threads try. */
 static void moek_ep_nccl_drop_(moek_ep_nccl *w)
 {
     const ncclComm_t comm = __atomic_exchange_n(&w->comm, (ncclComm_t)NULL, __ATOMIC_ACQ_REL);
     if (comm) (void)ncclCommAbort(comm);
 }
 
-/* ---- all ranks hear of all --------------------------------------------------------------------------------------- */
+/* ---- all-gather and votes ---------------------------------------------------------------------------------------- */
 
-/* A moek_ep_gather. */
+/* A moek_ep_gather.  A failure aborts the communicator. */
 static int moek_ep_nccl_gather_(void *context, const void *mine, void *all, size_t bytes)
 {
     moek_ep_nccl *const w = (moek_ep_nccl *)context;
@@ -88,7 +90,7 @@ static int moek_ep_nccl_gather_(void *context, const void *mine, void *all, size
     return 1;
 }
 
-/* The same, with a sentence. */
+/* The same, with a sentence on failure. */
 static moek_status moek_ep_nccl_hear_(moek_ep_nccl *w, const void *mine, void *all, size_t bytes, moek_text_ *why)
 {
     if (!moek_ep_nccl_gather_(w, mine, all, bytes)) return MOEK_OK;
@@ -96,7 +98,8 @@ static moek_status moek_ep_nccl_hear_(moek_ep_nccl *w, const void *mine, void *a
              "another one", w->timeout_ms);
 }
 
-/* Before 105 a status was in the place of the versions: wire is 0 there.  Such a rank prints `why`. */
+/* Versions before 105 had a status in the place of the two versions, so that wire reads as 0.  Such a rank prints
+ * `why`, which therefore is set in every vote. */
 typedef struct moek_ep_nccl_vote_ {
     int32_t version, wire;                             /* MOEK_VERSION; MOEK_EP_WIRE_VERSION_ */
     char why[MOEK_EP_NCCL_SAY_ - 16];
@@ -104,7 +107,8 @@ typedef struct moek_ep_nccl_vote_ {
 } moek_ep_nccl_vote_;
 typedef char moek_ep_nccl_vote_fits_[sizeof(moek_ep_nccl_vote_) == MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
-/* How it went on all ranks: the first that failed, in `why`. */
+/* Exchanges the status of a step.  MOEK_OK if it succeeded on all ranks; otherwise the status of the first rank that
+ * failed, with its sentence in `why`. */
 static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, const char *own, moek_text_ *why)
 {
     moek_ep_nccl_vote_ mine, all[MOEK_EP_MAX_RANKS];
@@ -125,12 +129,13 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
     return MOEK_OK;
 }
 
-/* ---- who is there ------------------------------------------------------------------------------------------------ */
+/* ---- what ranks compare ------------------------------------------------------------------------------------------ */
 
 typedef struct moek_ep_nccl_hello_ { uint64_t config[MOEK_EP_HELLO_], host, nccl, path, memory; } moek_ep_nccl_hello_;
 typedef char moek_ep_nccl_hello_fits_[sizeof(moek_ep_nccl_hello_) <= MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
-/* The same for all processes of a running kernel, wherever their containers are; or what NCCL is told that it is. */
+/* Identifies the host: a hash of the boot id, which is the same in all containers of a running kernel; or of
+ * NCCL_HOSTID where that is set, as NCCL does. */
 static uint64_t moek_ep_nccl_host_(void)
 {
     char id[256] = "";
@@ -145,7 +150,8 @@ static uint64_t moek_ep_nccl_host_(void)
     return hash;
 }
 
-/* Compares configurations by name.  hosts: 1 if all are on one; nccl: the oldest version. */
+/* Compares configurations field by field.  *one_host: 1 if all ranks are on one host; *nccl: the oldest version of
+ * NCCL. */
 static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int path, int *one_host, int *nccl,
                                        moek_text_ *why)
 {
@@ -155,7 +161,7 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
     (void)ncclGetVersion(&version);
     memset(&mine, 0, sizeof mine);
     moek_ep_hello_(ep, mine.config);
-    if (version > NCCL_VERSION_CODE) version = NCCL_VERSION_CODE;              /* what this rank was compiled for */
+    if (version > NCCL_VERSION_CODE) version = NCCL_VERSION_CODE;              /* compiled for that one */
     mine.host = moek_ep_nccl_host_(); mine.nccl = (uint64_t)version; mine.path = (uint64_t)path;
     mine.memory = w->memory_size;
     if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
@@ -181,13 +187,13 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Of a path: sends have a window for what goes out behind their own. */
+/* Bytes of memory for the path of the group.  `sends` has an outgoing window after its own. */
 static size_t moek_ep_nccl_needs_(const moek_ep *ep)
 {
     return ep->layout.size * (ep->config.move && ep->config.ranks > 1 ? 2 : 1);
 }
 
-/* cudaIpc takes what cudaMalloc gave; a window what it does not take. */
+/* 1 if memory is from cudaMalloc: cudaIpc accepts it.  A window of NCCL needs memory that cudaIpc does not accept. */
 static int moek_ep_nccl_by_malloc_(void *p)
 {
     cudaIpcMemHandle_t unused;
@@ -196,7 +202,7 @@ static int moek_ep_nccl_by_malloc_(void *p)
     return yes;
 }
 
-/* The caller's memory, if it serves this path. */
+/* Checks that the caller's memory suits this path. */
 static moek_status moek_ep_nccl_suits_(const moek_ep_nccl *w, size_t bytes, moek_text_ *why)
 {
     const int malloced = w->path == MOEK_EP_NCCL_SENDS || moek_ep_nccl_by_malloc_(w->memory);
@@ -212,7 +218,7 @@ static moek_status moek_ep_nccl_suits_(const moek_ep_nccl *w, size_t bytes, moek
     return MOEK_OK;
 }
 
-/* What this rank exchanges by: of the caller, or allocated; zeroed. */
+/* The memory of this rank's window: the caller's, or allocated.  Zeroed. */
 static moek_status moek_ep_nccl_alloc_(moek_ep_nccl *w, const moek_ep *ep, moek_text_ *why)
 {
     const size_t bytes = moek_ep_nccl_needs_(ep);
@@ -231,7 +237,7 @@ static moek_status moek_ep_nccl_alloc_(moek_ep_nccl *w, const moek_ep *ep, moek_
                                          : "%lu bytes of memory for a window are not to be had", (unsigned long)bytes);
 }
 
-/* ipc: nobody frees what another one still has mapped. */
+/* ipc: unmaps, and waits for all ranks, because no rank may free memory that another one still has mapped. */
 static void moek_ep_nccl_unmap_(moek_ep_nccl *w)
 {
     char unused[MOEK_EP_NCCL_SAY_ + 64];
@@ -253,7 +259,7 @@ static void moek_ep_nccl_free_(moek_ep_nccl *w)
     (void)cudaGetLastError();
 }
 
-/* ---- the three paths: each tries, and leaves what it got in w ---------------------------------------------------- */
+/* ---- the three paths: each leaves in w what it allocated and mapped ---------------------------------------------- */
 
 #if NCCL_VERSION_CODE >= 22807
 typedef struct moek_ep_nccl_bases_ { ncclWindow_t window; int ranks; void **to; } moek_ep_nccl_bases_;
@@ -262,7 +268,8 @@ static __global__ void moek_ep_nccl_resolve_k_(moek_ep_nccl_bases_ a)
     if ((int)threadIdx.x < a.ranks) a.to[threadIdx.x] = ncclGetLsaPointer(a.window, 0, (int)threadIdx.x);
 }
 
-/* The struct behind a window is private: from 2.29.2 on NCCL reads it for us. */
+/* Finds the pointers to all ranks' memory.  The struct behind ncclWindow_t is private.  NCCL 2.29.2 and later has a
+ * function that reads it; before that a kernel must do so. */
 static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text_ *why)
 {
     typedef ncclResult_t (*getter)(ncclWindow_t, size_t, int, void **);
@@ -312,7 +319,7 @@ static moek_status moek_ep_nccl_by_window_(moek_ep_nccl *w, const moek_ep *ep, i
         MOEK_NO_(why, MOEK_E_BACKEND, "libnccl.so.2 is %d.%d.%d, here or on another rank; it must be 2.28.7 or later",
                  version / 10000, version / 100 % 100, version % 100);
     status = moek_ep_nccl_alloc_(w, ep, &t);
-    if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;      /* register is collective */
+    if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;      /* registers together */
     status = moek_ep_nccl_register_(w, ep->layout.size, version, &t);
     return moek_ep_nccl_agree_(w, status, own, why);
 #else
@@ -366,7 +373,7 @@ static moek_status moek_ep_nccl_by_sends_(moek_ep_nccl *w, const moek_ep *ep, mo
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* What this rank can say alone. */
+/* Checks what this rank can check alone, and allocates what it needs for voting. */
 static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *group, int path, moek_text_ *why)
 {
     struct cudaPointerAttributes at;
@@ -379,7 +386,7 @@ static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *gro
         MOEK_NO_(why, MOEK_E_ARGUMENT, "the communicator has %d ranks, a group at most %d: ncclCommSplit makes smaller "
                  "ones", w->ranks, (int)MOEK_EP_MAX_RANKS);
     w->timeout_ms = group->timeout_ms > 0 ? group->timeout_ms : 30000;
-    moek_ep_on_device_(device);                        /* whatever is wrong, the others must hear of it */
+    moek_ep_on_device_(device);                        /* needed to tell the others what is wrong */
     ok = cudaMalloc(&w->scratch, (size_t)w->ranks * MOEK_EP_NCCL_SAY_ + 1024) == cudaSuccess &&
          cudaStreamCreateWithFlags((cudaStream_t *)&w->stream, cudaStreamNonBlocking) == cudaSuccess;
     moek_ep_on_device_(current);
@@ -402,7 +409,7 @@ static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *gro
     return MOEK_OK;
 }
 
-/* Settles the group for a path; a refusal is this rank's. */
+/* Settles the group for a path.  A refusal is for this rank alone; the caller lets all ranks agree. */
 static moek_status moek_ep_nccl_choose_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, int path, moek_text_ *why)
 {
     moek_text_ none = moek_text_in_(NULL, 0);
@@ -430,7 +437,8 @@ size_t moek_ep_nccl_memory_size_(const moek_ep_config *group, int path, size_t c
     return most;
 }
 
-/* One path, from its memory to what all ranks think of it. */
+/* Tries one path: settles the group, compares configurations, allocates and maps.  The result is the same on all
+ * ranks. */
 static moek_status moek_ep_nccl_try_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, int path, int demanded,
                                      moek_text_ *why)
 {
@@ -477,12 +485,12 @@ static void moek_ep_nccl_end_(moek_ep_nccl *w)
     if (w->report) (void)cudaFreeHost(w->report);
     w->scratch = w->stream = w->report = NULL;
     w->path = 0;
-    w->ep->open = 0; w->ep->config.report = NULL;      /* nobody looks there any more */
+    w->ep->open = 0; w->ep->config.report = NULL;      /* the report is freed: it must not be read */
     memset(w->ep->base, 0, sizeof w->ep->base);
     (void)cudaGetLastError();
 }
 
-/* The window is there on all ranks; what is left is this rank's end of the group. */
+/* All ranks have their windows: opens the group itself. */
 static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_config *group, moek_text_ *log)
 {
     char own[MOEK_EP_NCCL_SAY_] = "";
@@ -495,7 +503,7 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
         ep->config.report = group->report = w->report;
     }
     if (status != MOEK_OK) moek_say_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
-    else status = moek_ep_check_windows_(ep, w->base, &t);             /* what moek_ep_open would refuse alone */
+    else status = moek_ep_check_windows_(ep, w->base, &t);             /* moek_ep_open may refuse these alone */
     if ((status = moek_ep_nccl_agree_(w, status, own, log)) != MOEK_OK) return status;
     status = moek_ep_open(ep, group, w->base);
     status = moek_ep_nccl_agree_(w, status, ep->why, log);
@@ -512,13 +520,13 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_confi
     moek_status status;
     if (!w || !ep) return MOEK_E_ARGUMENT;
     if (version != MOEK_VERSION || wire_size != sizeof *w || ep_size != sizeof *ep || config_size != sizeof *group)
-        return MOEK_E_VERSION;                         /* written nothing: *w may be smaller */
+        return MOEK_E_VERSION;                         /* write nothing: *w may be smaller */
     memset(w, 0, sizeof *w);
     w->comm = comm; w->ep = ep;
     w->memory = memory; w->memory_size = size;
     log = moek_text_in_(w->text, sizeof w->text);
     status = moek_ep_nccl_look_(w, group, path, &t);
-    if (!w->stream) {                                  /* and can not tell the others, who abort theirs */
+    if (!w->stream) {                                  /* no vote without a stream: other ranks time out, abort */
         moek_say_(&log, "%s", own);
         if (status == MOEK_E_CUDA) moek_ep_nccl_drop_(w);
     } else status = moek_ep_nccl_agree_(w, status, own, &log);
@@ -532,7 +540,7 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_confi
     return status;
 }
 
-/* ---- afterwards -------------------------------------------------------------------------------------------------- */
+/* ---- waits of the caller, and the end ---------------------------------------------------------------------------- */
 
 void moek_ep_nccl_abort(moek_ep_nccl *w, moek_ep *ep)
 {
@@ -557,7 +565,7 @@ moek_status moek_ep_nccl_wait(moek_ep_nccl *w, moek_ep *ep, moek_stream stream, 
         return status;
     }
     moek_ep_nccl_abort(w, ep);
-    (void)moek_ep_nccl_idle_(w, (cudaStream_t)stream, w->timeout_ms, 0);         /* what waits there leaves now */
+    (void)moek_ep_nccl_idle_(w, (cudaStream_t)stream, w->timeout_ms, 0);         /* kernels that wait now leave */
     return status;
 }
 

@@ -1,4 +1,5 @@
-/* moek/ep_group.h -- a group of ranks: fills in defaults, chooses the kind and says why, opens, joins, reports. */
+/* moek/ep/group.h -- a group of ranks: fills in defaults, chooses the kind and explains the choice, opens, joins,
+ * reports. */
 #ifndef MOEK_EP_GROUP_H
 #define MOEK_EP_GROUP_H
 
@@ -17,7 +18,7 @@ static const char *moek_ep_combine_name_(int combine)
     return combine == MOEK_EP_EXACT ? "exact" : combine == MOEK_EP_REDUCED_F32 ? "reduced in f32" : "reduced";
 }
 
-/* ---- what can be said without a window --------------------------------------------------------------------------- */
+/* ---- what needs no window ---------------------------------------------------------------------------------------- */
 
 static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
 {
@@ -49,7 +50,7 @@ static int moek_ep_allows_gpu_(const moek_config *layer)
                           : (~layer->exclude & MOEK_BACKENDS_GPU) != 0;
 }
 
-/* The layer's sizes and the defaults. */
+/* Checks the config, fills in its defaults, and derives the sizes of rows from the layer. */
 static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why)
 {
     moek_ep_config *c = &ep->config;
@@ -98,7 +99,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     return MOEK_OK;
 }
 
-/* Of a token's slots, that go to experts at random, the share of ranks that one of them lives on. */
+/* The expected share of ranks that have at least one expert of a token, if its slots choose experts evenly. */
 static double moek_ep_reach_(const moek_ep *ep)
 {
     double miss = 1;
@@ -107,7 +108,8 @@ static double moek_ep_reach_(const moek_ep *ep)
     return 1 - miss;
 }
 
-/* Why a kind can not serve the layer, or, not being demanded, does not suit it. */
+/* Appends the reason why a kind can not serve the layer or, unless the kind is demanded, why another one suits
+ * better. */
 static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, int kind, int demanded, moek_text_ *t)
 {
     const moek_experts *x = layer->experts_impl;
@@ -136,7 +138,7 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
                   100 * moek_ep_reach_(ep), ep->config.ranks);
 }
 
-/* Does a size_t count the bytes of a window?  (That of 64 bits always does.) */
+/* Refuses windows whose size overflows size_t.  (With 64 bits none does.) */
 static moek_status moek_ep_countable_(const moek_ep *ep, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
@@ -149,7 +151,7 @@ static moek_status moek_ep_countable_(const moek_ep *ep, moek_text_ *why)
     return MOEK_OK;
 }
 
-/* Everything but the windows.  log: a line for each kind. */
+/* Settles everything that needs no window: defaults, kind, layout.  log: a line for each kind. */
 static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why, moek_text_ *log)
 {
     static const int kinds[] = {
@@ -277,11 +279,11 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Compares line n of what rank p says. */
+/* Compares line n of the hello of rank p with that of this rank. */
 static moek_status moek_ep_compare_(moek_ep *ep, int n, int p, const uint64_t *mine, moek_text_ *why)
 {
     const int first = n * MOEK_EP_HELLO_WORDS_;
-    uint64_t theirs[1 + MOEK_EP_HELLO_WORDS_];       /* its mark, its configuration */
+    uint64_t theirs[1 + MOEK_EP_HELLO_WORDS_];       /* mark, values of the line */
     int i;
     if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, moek_ep_hello_at_(ep, n, p)), sizeof theirs) !=
         MOEK_OK)
@@ -298,7 +300,8 @@ static moek_status moek_ep_compare_(moek_ep *ep, int n, int p, const uint64_t *m
     return MOEK_OK;
 }
 
-/* Line n of each rank, compared when it comes (of what is moved, when all is there). */
+/* Waits for line n of every rank.  Compares each line as soon as it is there; lines that are moved are only complete
+ * when all moves have finished, and are compared by the caller. */
 static moek_status moek_ep_hear_(moek_ep *ep, int n, const uint64_t *mine, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
@@ -321,8 +324,9 @@ static moek_status moek_ep_hear_(moek_ep *ep, int n, const uint64_t *mine, moek_
     return status;
 }
 
-/* Line n of all ranks.  If two of them differ in it, each rank differs from one of these: so all find it, in the same
- * line.  mine: [lines][words].  stream: for what is moved; it may not come. */
+/* Exchanges line n with all ranks and compares.  If two ranks differ in a line, every rank differs from at least one of
+ * the two; so all ranks find a difference, and in the same line.  mine: [lines][words].  stream: for moves, which may
+ * never finish. */
 static moek_status moek_ep_greet_by_(moek_ep *ep, int n, const uint64_t *mine, moek_stream stream, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
@@ -383,7 +387,7 @@ static moek_status moek_ep_check_windows_(moek_ep *ep, void *const *base, moek_t
                      "bytes of host memory by cudaHostAlloc");
     }
 #endif
-    for (at = l->latch; at < l->rows; at += n) {      /* nobody writes here before this rank has greeted */
+    for (at = l->latch; at < l->rows; at += n) {      /* no rank writes here before this one greets */
         n = l->rows - at < sizeof some ? l->rows - at : sizeof some;
         if (moek_ep_copy_(ep, some, (const char *)base[ep->config.rank] + at, n) != MOEK_OK)
             MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
@@ -401,7 +405,7 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
     int p;
     if (!ep) return MOEK_E_ARGUMENT;
     if (version != MOEK_VERSION || ep_size != sizeof *ep || config_size != sizeof *config)
-        return MOEK_E_VERSION;                        /* its why may lie elsewhere: do not write */
+        return MOEK_E_VERSION;                        /* its `why` may lie elsewhere: write nothing */
     memset(ep, 0, sizeof *ep);
     ep->device = -1;
     ep->mark = 1;
@@ -431,20 +435,6 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
-
-moek_status moek_ep_poll(const moek_ep *ep, moek_ep_error *error)
-{
-    moek_status status;
-    moek_ep_error e;
-    memset(&e, 0, sizeof e);
-    if (error) *error = e;
-    if (!ep || !ep->base[0]) return MOEK_E_ARGUMENT;
-    status = moek_ep_ended_(ep);
-    if (status != MOEK_OK) e = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));
-    else if (moek_ep_full_(ep, &e)) status = MOEK_E_CAPACITY;
-    if (error) *error = e;
-    return status;
-}
 
 void moek_ep_abort(moek_ep *ep)
 {

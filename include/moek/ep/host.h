@@ -1,59 +1,26 @@
-/* moek/ep_parts.h -- prepare/finalize over ranks: low_latency, alltoall, allgather, on the CPU.
+/* moek/ep/host.h -- prepare/finalize across ranks for low_latency, alltoall and allgather, with windows in host memory.
+ * Also what GPUs share with it: the order of the halves, the workspace, what travels.
  *
- * The three differ in where a row is written and in what becomes of it where it arrives; what comes back, and how it is
- * added up, is the same for all.  Four halves; on a GPU each of them is a kernel of the same contract (ep_gpu.h):
+ * The three kinds differ in where a row is written and in how it is processed after arrival.  What comes back, and how
+ * it is added up, is the same for all.  An operation has four halves; on a GPU each is a kernel with the same contract
+ * (gpu.h):
  *
- *     prepare_send      quantize; (alltoall: exchange counts;) store rows into the windows of their ranks; publish
+ *     prepare_send      quantize; alltoall: exchange counts; store rows into the windows of their ranks; publish
  *     prepare_receive   arrive; low_latency: sort rows by expert; others: rows lie where the experts read them
- *     finalize_send     what the experts gave, reduced by token, into the windows of the tokens' ranks; publish;
- *                       release the received rows, which the experts have read by now
+ *     finalize_send     store the results of the experts, reduced by token, into the windows of the tokens' ranks;
+ *                       publish; release the received rows, which the experts have read by now
  *     finalize_receive  arrive; add up, ranks ascending; release
  *
- * step->rows is a number that the host knows: in alltoall on a GPU it is max_rows, with ids of -1 behind the rows that
- * arrived; in allgather, and where rows are moved, behind those of each rank. */
-#ifndef MOEK_EP_PARTS_H
-#define MOEK_EP_PARTS_H
+ * step->rows must be known to the host without waiting.  On a GPU with alltoall it is max_rows, and ids are -1 after
+ * the rows that arrived; with allgather, and where rows are moved, ids are -1 after the rows of each rank. */
+#ifndef MOEK_EP_HOST_H
+#define MOEK_EP_HOST_H
 
-enum { MOEK_EP_IDLE_, MOEK_EP_SENT_, MOEK_EP_ARRIVED_, MOEK_EP_RETURNED_ };      /* ep.stage: the half done last */
+enum { MOEK_EP_IDLE_, MOEK_EP_SENT_, MOEK_EP_ARRIVED_, MOEK_EP_RETURNED_ };      /* ep.stage: the last half done */
 
-/* ---- sentences --------------------------------------------------------------------------------------------------- */
+/* ---- the order of the halves ------------------------------------------------------------------------------------- */
 
-static const char *moek_ep_phase_name_(int phase)
-{
-    return phase == MOEK_EP_OPENING ? "opening" : phase == MOEK_EP_COUNTS ? "counts"
-         : phase == MOEK_EP_DISPATCH ? "dispatch" : "combine";
-}
-
-/* What ended the group. */
-static void moek_ep_say_(const moek_ep *ep, moek_text_ *t)
-{
-    moek_ep_error e;
-    moek_ep_poll(ep, &e);
-    if (e.reporter == ep->config.rank) moek_say_(t, "this rank, %d, ended the group: ", e.reporter);
-    else moek_say_(t, "rank %d ended the group: ", e.reporter);
-    if (e.cause == MOEK_E_TIMEOUT && ep->config.move && e.operation)
-        moek_say_(t, "what was moved from rank %d brought no rows: it has ended, or was elsewhere", e.peer);
-    else if (e.cause == MOEK_E_TIMEOUT)
-        moek_say_(t, "rank %d did not answer within %d ms", e.peer, ep->config.timeout_ms);
-    else if (e.cause == MOEK_E_MISMATCH && e.phase == MOEK_EP_OPENING)
-        moek_say_(t, "rank %d was given another configuration", e.peer);
-    else if (e.cause == MOEK_E_MISMATCH)
-        moek_say_(t, "rank %d runs another layer, or has other static scales or chunks", e.peer);
-    else
-        moek_say_(t, "moek_ep_abort was called");
-    if (e.operation)
-        moek_say_(t, " (%s of operation %u on handle %d)", moek_ep_phase_name_(e.phase), e.operation, e.handle);
-    moek_say_(t, ".  Open it again, on zeroed windows");
-}
-
-static moek_status moek_ep_tell_(const moek_ep *ep, const moek_args *args, moek_status status)
-{
-    moek_text_ t = moek_text_in_(args->why, args->why_size);
-    moek_ep_say_(ep, &t);
-    return status;
-}
-
-/* May this half of an operation begin? */
+/* MOEK_OK if the half after `stage` may begin on this handle; otherwise refuses with a sentence in args->why. */
 static moek_status moek_ep_may_(const moek_ep *ep, const moek_plan *plan, const moek_args *args, int stage)
 {
     static const char *const halves[] = { "prepare_send", "prepare_receive", "finalize_send", "finalize_receive" };
@@ -80,7 +47,7 @@ static moek_status moek_ep_enter_(const moek_ep *ep, const moek_step *step, int 
 {
     return moek_ep_may_(ep, step->plan, &step->args, stage);
 }
-/* moek_prepare_finalize: check. */
+/* moek_prepare_finalize.check */
 static moek_status moek_ep_check_run_(const moek_prepare_finalize *self, const moek_plan *plan, const moek_args *args)
 {
     return moek_ep_may_((const moek_ep *)self->context, plan, args, MOEK_EP_IDLE_);
@@ -89,28 +56,30 @@ static moek_status moek_ep_check_run_(const moek_prepare_finalize *self, const m
 /* ---- workspace --------------------------------------------------------------------------------------------------- */
 
 typedef struct moek_ep_work_ {
-    moek_quantized_ sent;             /* rows of x, before they are sent                                              */
+    moek_quantized_ sent;             /* quantized rows of x, before they are sent                                    */
     uint16_t *weighted;               /* rows of x times the router's weight                                          */
-    moek_quantized_ arrived;          /* low_latency: by expert; others: fp8t without a static scale                  */
-    uint16_t *unquantized;            /* low_latency: the same, as T                                                  */
-    int32_t *counts, *offsets;        /* [ranks]: rows that arrived, and where those of a rank begin; on a GPU in
-                                         offsets[ranks]: of all (alltoall)                                            */
+    moek_quantized_ arrived;          /* received rows.  low_latency: by expert; others: only for fp8t, without a static
+                                         scale                                                                        */
+    uint16_t *unquantized;            /* low_latency with fp8t: received rows by expert as T, before quantization     */
+    int32_t *counts, *offsets;        /* [ranks]: rows that arrived from a rank, and where they begin.  alltoall on a
+                                         GPU: offsets[ranks] is the number of all rows                                */
     int32_t *expert_tokens;           /* low_latency: [local experts]                                                 */
-    int32_t *slot_row;                /* low_latency: [received rows][slots]: row by expert, or -1; on a GPU -2 where
-                                         there was no room                                                            */
-    int32_t *ids, *token;             /* others, on a GPU: [received rows][slots], [received rows]: copies, which no
-                                         peer can change                                                              */
-    float *weights;                   /* on a GPU: [received rows][slots]: likewise                                   */
-    float *scale;                     /* others, with ue8m0: [received rows][groups]: scales as the experts read them */
-    uint64_t *to;                     /* alltoall on a GPU: [tokens]: bits of the ranks that a token goes to          */
-    int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows of the tokens before       */
-    int32_t *kept;                    /* EXACT by low_latency, in host memory: [tokens][slots]: ids, but -1 where there
-                                         was no room                                                                  */
-    int32_t *rows, *back;             /* alltoall where rows are moved: [ranks]: rows that go to each; [tokens][slots]:
-                                         the row in which a slot goes out and comes back                              */
+    int32_t *slot_row;                /* low_latency: [received rows][slots]: row in expert order, or -1; on a GPU -2 if
+                                         the expert was full                                                          */
+    int32_t *ids, *token;             /* others, on a GPU: [received rows][slots], [received rows]: copies that no peer
+                                         can change                                                                   */
+    float *weights;                   /* on a GPU: [received rows][slots]: a copy, too                                */
+    float *scale;                     /* others, with ue8m0: [received rows][groups]: scales as floats, for experts   */
+    uint64_t *to;                     /* alltoall on a GPU: [tokens]: bit mask of the ranks that a token goes to      */
+    int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows for a rank from all tokens
+                                         before those of the warp                                                     */
+    int32_t *kept;                    /* EXACT with low_latency, in host memory: [tokens][slots]: ids, or -1 where the
+                                         expert was full                                                              */
+    int32_t *rows, *back;             /* alltoall where rows are moved.  rows: [ranks], rows for each rank.  back:
+                                         [tokens][slots], the row where a slot goes out and comes back                */
 } moek_ep_work_;
 
-enum { MOEK_EP_WARPS_ = 24 * 32 };                     /* the most warps that send on a GPU, of alltoall              */
+enum { MOEK_EP_WARPS_ = 24 * 32 };                     /* alltoall on a GPU: the most warps of the send kernel        */
 
 static int moek_ep_low_latency_(const moek_ep *ep) { return ep->config.kind == MOEK_EP_LOW_LATENCY; }
 static int moek_ep_may_lose_(const moek_ep *ep)
@@ -128,9 +97,10 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     const int shares = moek_ep_shares_(ep);
     moek_carver_ carver;
     carver.base = (char *)base; carver.used = 0;
-    w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden);
+    w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden, 0);
     w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden);
+    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden,
+                                      0);
     w->unquantized = (uint16_t *)moek_take_(&carver, batched && c->quant == MOEK_FP8T ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
@@ -157,7 +127,7 @@ static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_p
 
 /* ---- what travels ------------------------------------------------------------------------------------------------ */
 
-/* Rows of fp8t without a static scale are quantized where they arrive. */
+/* 1 if rows are quantized after arrival: fp8t without a static scale. */
 static int moek_ep_late_(const moek_plan *plan)
 {
     return plan->config.quant == MOEK_FP8T && !plan->weights.x_scale && !plan->experts->expects_unquantized;
@@ -167,12 +137,12 @@ static int moek_ep_sends_t_(const moek_plan *plan)
     return !moek_is_fp8_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
 }
 
-/* Rows of x and their scales: bytes and, at the sender, where they are.  Scales travel as floats or, with ue8m0, as
- * bytes: their exponents, of four groups in a word (the lowest first), 0 where there is no group. */
+/* Rows of x and their scales: their sizes on the wire and, at the sender, their addresses.  Scales travel as floats;
+ * with ue8m0 as bytes, the exponents of four groups in a word (the lowest first), 0 where there is no group. */
 typedef struct moek_ep_message_ {
     size_t x_bytes, scale_bytes, groups;               /* groups: scales of a row                                     */
     int ue8m0;
-    size_t x_row;                                      /* from a row at the sender to the next                        */
+    size_t x_row;                                      /* bytes from one row at the sender to the next                */
     const char *x;
     const float *scale;
 } moek_ep_message_;
@@ -211,8 +181,9 @@ static void moek_ep_get_scales_(const moek_ep_message_ *m, float *to, const void
     for (i = 0; i < m->groups; i++) to[i] = moek_float_((uint32_t)((const uint8_t *)from)[i] << 23);
 }
 
-/* All ranks must agree on these: what rows are, and the chunks of a run.  There are six bits for chunks: their number
- * or, of more, the last one, which is for as many as ranks agreed on when they opened (moek_ep_supports_). */
+/* A tag that ranks compare in every operation: whether rows are T or quantized, and the chunks of a run.  Chunks have
+ * six bits: their number, or CHUNKS_ + 1 for any larger number.  That is sufficient, because the only larger number
+ * that plans may have is the one on which ranks agreed when they opened (moek_ep_supports_). */
 enum { MOEK_EP_CHUNKS_ = 62 };
 static int moek_ep_tag_(const moek_plan *plan)
 {
@@ -220,7 +191,8 @@ static int moek_ep_tag_(const moek_plan *plan)
     return (moek_ep_sends_t_(plan) ? 1 : 2) | (chunks > MOEK_EP_CHUNKS_ ? MOEK_EP_CHUNKS_ + 1 : chunks) << 2;
 }
 
-/* Fields of received rows: in arrays, rows of x lie as dense as the experts read them. */
+/* The layout for rows of message m.  In arrays, rows of x must be dense, because the experts read them in place; in the
+ * group's layout strides are those of the largest rows. */
 static moek_ep_layout moek_ep_fields_(const moek_ep *ep, const moek_ep_message_ *m)
 {
     moek_ep_layout l = ep->layout;
@@ -228,7 +200,7 @@ static moek_ep_layout moek_ep_fields_(const moek_ep *ep, const moek_ep_message_ 
     return l;
 }
 
-/* Rows for the wire: x as it is, weighted, quantized. */
+/* Makes the rows that travel: x unchanged, weighted, or quantized. */
 static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep_message_ *m, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -268,7 +240,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     return plan->quant->launch(&a, stream);
 }
 
-/* The expert at rank p of a slot's physical id, or -1. */
+/* The local number of physical expert `id` at rank p, or -1 if it lives elsewhere. */
 static int32_t moek_ep_local_id_(const moek_ep *ep, int32_t id, int p)
 {
     const int32_t place = id >= 0 && id < ep->physical_experts ? moek_ep_places_(ep)[id] : -1;
@@ -302,8 +274,8 @@ static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moe
 
 /* ---- prepare ----------------------------------------------------------------------------------------------------- */
 
-/* alltoall: everybody's counts to everybody.  first: where my rows begin at each rank; offsets: where each rank's begin
- * here.  Whether they fit is the same question with the same answer on all ranks. */
+/* alltoall: every rank gets the counts of all ranks.  first: where my rows begin at each rank; offsets: where the rows
+ * of each rank begin here.  All ranks have the same counts, so all come to the same result on whether rows fit. */
 static moek_status moek_ep_exchange_counts_(const moek_ep *ep, moek_step *step, const int32_t *counts, int32_t *first,
                                             int32_t *offsets)
 {
@@ -373,7 +345,7 @@ static moek_status moek_ep_prepare_send_(const moek_prepare_finalize *self, moek
     return MOEK_OK;
 }
 
-/* Received rows to [local experts][rows_per_expert], by rank and token within an expert. */
+/* low_latency: copies received rows to [local experts][rows_per_expert], ordered by rank and token within an expert. */
 static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
 {
     const moek_plan *plan = step->plan;
@@ -401,7 +373,7 @@ static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const m
     }
 }
 
-/* Rows have been sorted. */
+/* low_latency: describes the sorted rows in *step; quantizes them if they are late. */
 static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_work_ *w, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -422,7 +394,7 @@ static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_w
     return plan->quant->launch(&a, stream);
 }
 
-/* In allgather, ids of -1 where a rank has no tokens. */
+/* allgather: sets ids to -1 after the rows of each rank, where there are no tokens. */
 static void moek_ep_nobody_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
 {
     const size_t bytes = 4 * (size_t)ep->slots;
@@ -433,6 +405,7 @@ static void moek_ep_nobody_(const moek_ep *ep, const moek_step *step, const moek
                                   (size_t)(w->offsets[s] + i)), 0xff, bytes);
 }
 
+/* alltoall, allgather: describes the received rows in *step; quantizes them if they are late. */
 static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, const moek_ep_work_ *w,
                                          moek_stream stream)
 {
@@ -458,7 +431,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     return plan->quant->launch(&a, stream);
 }
 
-/* ue8m0, others than low_latency: the rows that arrived, as the experts read them. */
+/* alltoall, allgather with ue8m0: expands the scales of received rows to the floats that the experts read. */
 static void moek_ep_unpack_scales_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
 {
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
@@ -493,17 +466,17 @@ static moek_status moek_ep_prepare_receive_(const moek_prepare_finalize *self, m
 
 /* ---- finalize ---------------------------------------------------------------------------------------------------- */
 
-/* A received row and what the experts made of it: row k of `out` is at out + at[k] * hidden; at[k] < 0: dropped. */
+/* A received row and its results: slot k has the row at out + at[k] * hidden; at[k] < 0: the row was dropped. */
 typedef struct moek_ep_given_ {
     int slots, hidden, dtype;
     const int32_t *ids;
     const float *weights;
     const uint16_t *out;
     ptrdiff_t at[MOEK_MAX_TOPK_];
-    int reduced;                      /* the experts weighted and added up themselves: at[0] is all                   */
+    int reduced;                      /* the experts weighted and added up themselves: only at[0] is used             */
 } moek_ep_given_;
 
-/* T or f32: the sum over the row's experts here. */
+/* Stores the weighted sum over the row's experts on this rank, as T or f32. */
 static void moek_ep_reduce_row_(const moek_ep_given_ *g, void *to, int f32)
 {
     enum { STRETCH = 512 };
@@ -523,7 +496,8 @@ static void moek_ep_reduce_row_(const moek_ep_given_ *g, void *to, int f32)
     }
 }
 
-/* To the window of the token's rank: one row, or with EXACT one a slot (lost: what was dropped).  Returns them. */
+/* Sends results to the window of the token's rank: one row, or with EXACT one a slot (the lost pattern for a dropped
+ * row).  Returns the number of rows. */
 static int moek_ep_return_row_(const moek_ep *ep, const moek_ep_given_ *g, int rank, int handle, int token)
 {
     const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32;
@@ -592,7 +566,8 @@ static moek_status moek_ep_finalize_send_(const moek_prepare_finalize *self, moe
     return MOEK_OK;
 }
 
-/* Rows of `partial` that ranks sent back for a token, ranks ascending.  Returns how many. */
+/* rows: the indices of the rows of `partial` that ranks sent back for a token, ranks ascending.  Returns their
+ * number. */
 static int moek_ep_returned_(const moek_ep *ep, const int32_t *ids, int *rows)
 {
     int first[MOEK_EP_MAX_RANKS], p, k, n = 0;
@@ -629,7 +604,7 @@ static void moek_ep_add_up_(const moek_ep *ep, const moek_step *step, int t)
     }
 }
 
-/* Ids of the slots whose rows came back; low_latency: a copy. */
+/* EXACT: the ids of a run, with -1 for slots whose rows were lost.  A copy where rows can be lost (low_latency). */
 static const int32_t *moek_ep_kept_(const moek_ep *ep, const moek_step *step)
 {
     const size_t slots = (size_t)step->tokens * (size_t)ep->slots, bytes = 2 * (size_t)ep->hidden;
@@ -638,14 +613,14 @@ static const int32_t *moek_ep_kept_(const moek_ep *ep, const moek_step *step)
     size_t i;
     if (!moek_ep_may_lose_(ep)) return step->ids;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
-    for (i = 0; i < slots; i++) {                      /* (rows of no expert's are rubbish, and have no id) */
+    for (i = 0; i < slots; i++) {                      /* (a slot with id -1 has an undefined row) */
         const char *row = moek_ep_partial_(ep, ep->config.rank, step->args.handle, i, bytes);
         w.kept[i] = *(const uint16_t *)row == lost ? -1 : step->ids[i];
     }
     return w.kept;
 }
 
-/* EXACT: as on one rank. */
+/* EXACT: adds up with the combine kernel of one rank. */
 static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;

@@ -1,46 +1,55 @@
-/* moek/ep_layout.h -- a window: what lies where, who writes it, and where experts live.
+/* moek/ep/layout.h -- the layout of a window: what lies where, who writes it, and where experts live.
  *
- * Every rank has one window of the same layout; base[p] is rank p's.  S handles, R ranks, K slots, T tokens of a rank:
+ * Every rank has one window; all windows have the same layout.  base[p] is the window of rank p.  S handles, R ranks,
+ * K slots (topk + shared_slots), T tokens of a rank, P physical experts, H hidden:
  *
- *     hello    [lines][R]    a line each: the configuration of rank p, when it opened            rank p writes
- *     abort_word             why another rank gave up                                            any rank, once
- *     latch                  what ended the group here                                           owner
- *     flags    [S][R][3 phases]  two lines each: running total of what rank p has sent here      rank p writes
- *                                                (ready), operations whose rows it has done with
- *                                                (credit)
+ *     contents                                                                                   writer
+ *     hello    [lines][R]    one line each: the configuration of rank p when it opened           rank p
+ *     abort_word             the error of another rank that ended the group                      any rank, once
+ *     latch                  the first error here                                                owner
+ *     flags    [S][R][3 phases]  two lines each.  ready: running total of what rank p has sent   rank p
+ *                                here.  credit: operations whose rows from here rank p has
+ *                                finished reading
  *     local    [3 phases][S][2R + 1]    totals sent, totals seen, operations sent                owner
- *     done     [3 phases][S] a line each: GPU: blocks of a kernel that sends that are through   owner
- *     counts   [S][R], behind the flags of each: alltoall: [R], how many rows rank p sends to    rank p writes
- *                            each rank; low_latency on GPUs: [P], how many it has for each expert here
- *     marks    [S]           GPU: of each row [R][T] of low_latency, of partial of the others:  rank of the token
- *                            the operation that wrote it last                                    rank of the expert
+ *     done     [3 phases][S] one line each.  GPU: blocks of a sending kernel that have finished  owner
+ *     counts   [S][R], after the flags of each.  alltoall: [R], rows that rank p sends to each   rank p
+ *                            rank; low_latency on GPUs: [P], rows it has for each expert here
+ *     marks    [S]           GPU: the last operation that wrote a row: of the received rows       rank of the token
+ *                            [R][T] (low_latency), of the rows of partial (other kinds)           rank of the expert
  *     place    [P]           rank << 16 | local expert, of each physical expert                  owner, when it opens
- *     rows     [S]           received rows, below                                                rank of the token
- *     partial  [S][T][C][H]  what comes back for a token: slot c is rank c's sum if R <= K, else rank of the expert
- *                            the sum of the rank of the token's slot c, at its first such slot;
- *                            EXACT: the row of its slot c (or that there is none: moek_ep_lost_)
+ *     rows     [S]           received rows, see below                                            rank of the token
+ *     partial  [S][T][C][H]  results that come back for a token.  R <= K: slot c has the sum of  rank of the expert
+ *                            rank c.  Otherwise a rank's sum lies at the first slot of the
+ *                            token that has an expert of this rank.  EXACT: slot c has the row
+ *                            of the token's slot c, or the pattern for a dropped row
+ *                            (moek_ep_lost_)
  *
- * A line is 128 bytes and has one writer.  A received row has fields, each an offset and a stride:
- *     low_latency  [R][T] messages  { token, ids [K], weights [K], order [K], x, scale }, one after the other: one copy
- *                  a row.  On GPUs message t is token t's, without x where it has no expert here, and order tells which
- *                  of its expert's rows from that rank a slot is; partial is 0 where nothing has come, or was read
- *     alltoall     arrays x [max_rows], scale [..], ...: rows of rank 0, of rank 1, ..., no gaps, no copy on arrival
- *     allgather    arrays x [R][T], scale [R][T], ...: no copy on arrival
- * token is the row's number at its sender; ids are experts of the receiver, or -1.  x and scale are opaque bytes (with
- * ue8m0 a byte a scale, four in a word; rows of the latter two kinds are then given floats beside the window).
+ * A line is 128 bytes and has one writer.  A received row has fields; each field has an offset and a stride:
+ *     low_latency  [R][T] messages  { token, ids [K], weights [K], order [K], x, scale }, one after the other, so that
+ *                  one copy moves a row.  On GPUs message t is that of token t; x is not written if the token has no
+ *                  expert here.  order: the index of a slot's row among the rows that its expert gets from this rank.
+ *                  partial is 0 where nothing has arrived or where the result was already read
+ *     alltoall     arrays x [max_rows], scale [..], ...: rows of rank 0, then of rank 1, and so on, without gaps.  Rows
+ *                  are used in place, without a copy after arrival
+ *     allgather    arrays x [R][T], scale [R][T], ...: also used in place
+ * token is the row's index at its sender.  ids are local expert numbers of the receiver, or -1.  x and scale are opaque
+ * bytes.  With ue8m0 a scale is one byte, four to a word; for alltoall and allgather the receiver expands them to
+ * floats outside the window.
  *
- * ON GPUs kernels get base[R] by value, this layout, and nothing else of the group.  Epochs and totals (`local`) lie in
- * the window, so in device memory: a captured graph may be replayed any number of times.  A handle's flags, rows and
- * partials are its own, so two operations need no common order and an odd number of them is no special case.  Flags are
- * only ever added to (ep_wire.h), so a transport that can not store but can add (GIN's SignalAdd) will do.
+ * ON GPUs kernels get base[R] by value, this layout, and no other state of the group.  Epochs and totals (`local`) lie
+ * in the window, thus in device memory, so that a captured graph may be replayed any number of times.  Flags, rows and
+ * partials are separate for each handle: two operations need no common order, and an odd number of operations needs no
+ * special case.  Flags are only ever added to (wire.h), so a transport with remote adds but no remote stores (GIN's
+ * SignalAdd) can carry them.
  *
- * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own, and one for what goes out, which is base[p]
- * of all others.  In that one everything of rank p is what goes to rank p: its flags and counts, its T rows.  So a move
- * is an exchange of all p's parts, from the one window to the same place in the other, where what came from p lies.
- * (allgather with move_gathers: x and scale are the same for every rank, and go from the rank's own window.)
- * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both: the rows of rank p.  alltoall then has arrays as allgather
- * has, and max_rows / R in the place of T: the rows that go to a rank lie one after the other, and what comes back for
- * one lies where it went out.                                                                                        */
+ * WHERE ROWS ARE MOVED (config.move) a rank has two such windows: its own for incoming data, and one for outgoing data,
+ * which is base[p] of every other rank p.  Both have the parts of rank p (its flags and counts, its T rows) at the same
+ * offsets.  A move sends the parts of rank p of the outgoing window to rank p, and receives what rank p sent into the
+ * parts of rank p of the own window.  (allgather with move_gathers: x and scale are the same for every rank, and are
+ * sent from the own window.)
+ * partial is [S][R][T][H] (EXACT: [S][R][T][K][H]) in both windows: the rows of rank p.  alltoall then has arrays like
+ * allgather, with max_rows / R in the place of T: the rows for one rank lie one after the other, and the result for a
+ * row comes back at the index where the row went out.                                                                */
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
 
@@ -50,9 +59,10 @@
 
 enum { MOEK_EP_PAGE_ = 4096, MOEK_EP_PHASES_ = 3 };
 
-/* ---- the host's hands on a window -------------------------------------------------------------------------------- */
+/* ---- how the host copies from and to a window -------------------------------------------------------------------- */
 
-/* On a GPU by a stream that waits for nobody's kernels but those on the NULL stream; done on return. */
+/* Complete on return.  GPU memory is copied on a stream that waits for no kernels but those on the NULL stream: other
+ * streams may hold kernels that wait for a peer. */
 static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, size_t bytes)
 {
 #if MOEK_HAVE_CUDART_
@@ -73,15 +83,15 @@ static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, 
 
 static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Of a row's scales on the wire: floats, or with ue8m0 a byte a group, four in a word. */
+/* Bytes of a row's scales on the wire: floats, or with ue8m0 one byte a group, padded to words of four. */
 static size_t moek_ep_scale_bytes_(size_t groups, int ue8m0) { return ue8m0 ? moek_ep_up_(groups, 4) : 4 * groups; }
 
-/* EXACT by low_latency: what comes back in the place of a row for which its expert had no room, two elements of it: NaN
- * that signal.  No arithmetic gives those, so o never holds one, and who adds up passes over the slot, as on one rank:
- * zeros would give NaN with a weight that is not finite. */
+/* Two elements of a "lost" row: low_latency with EXACT sends it back for a slot whose expert had no room.  The elements
+ * are signaling NaNs.  No arithmetic produces those, so a real o never holds one.  The sum skips a lost slot, as one
+ * rank does.  Rows of zeros would not do: they give NaN when the weight is not finite. */
 MOEK_FN uint32_t moek_ep_lost_(int dtype) { return dtype == MOEK_DTYPE_FP16 ? 0x7d917d91u : 0x7f917f91u; }
 
-/* Flags and counts of a rank and handle, side by side: one move takes all. */
+/* The flags of a rank and handle; its counts follow directly, so that one move takes both. */
 enum { MOEK_EP_FLAGS_ = 2 * MOEK_EP_PHASES_ * MOEK_EP_LINE_ };
 
 static size_t moek_ep_place_(size_t *used, size_t bytes, size_t align)
@@ -91,10 +101,11 @@ static size_t moek_ep_place_(size_t *used, size_t bytes, size_t align)
     return at;
 }
 
-/* alltoall where rows are moved: how many go to whom is for devices to know, so each rank has as many places. */
+/* alltoall where rows are moved: only the device knows how many rows go to each rank, but the host must size each move.
+ * So max_rows is divided into equal shares, one a rank. */
 static int moek_ep_shares_(const moek_ep *ep) { return ep->config.move && ep->config.kind == MOEK_EP_ALLTOALL; }
 
-/* The most rows that a rank receives; of one rank, where these do not lie packed. */
+/* The most rows that a rank receives from all ranks (rows_) and, where rows are not packed, from one rank (share_). */
 static size_t moek_ep_rows_(const moek_ep *ep)
 {
     return ep->config.kind == MOEK_EP_ALLTOALL ? (size_t)ep->config.max_rows
@@ -136,7 +147,7 @@ static void moek_ep_arrays_(moek_ep_layout *l, const moek_ep *ep)
     l->rows_size = used;
 }
 
-/* Needs ep->config with its defaults, and the layer's sizes. */
+/* Needs ep->config with its defaults filled in, and the layer's sizes. */
 static void moek_ep_lay_out_(moek_ep *ep)
 {
     const moek_ep_config *c = &ep->config;
@@ -170,7 +181,8 @@ static void moek_ep_lay_out_(moek_ep *ep)
 
 /* ---- where experts live ------------------------------------------------------------------------------------------ */
 
-/* rank << 16 | local expert, of physical expert e.  (owner: its number there is counted by the caller.) */
+/* rank << 16 | local expert, of physical expert e, where config.owner is NULL.  (With owner the caller counts the local
+ * numbers.) */
 static int32_t moek_ep_home_(const moek_ep_config *c, int physical, int e)
 {
     const int base = physical / c->ranks, more = physical % c->ranks;      /* ranks below `more` have base + 1 */
@@ -182,10 +194,10 @@ static int32_t moek_ep_home_(const moek_ep_config *c, int physical, int e)
 
 static size_t moek_ep_places_at_(const moek_ep *ep, int e) { return ep->layout.place + 4 * (size_t)e; }
 
-/* In host memory: all of them. */
+/* The whole table; only for windows in host memory. */
 static int32_t *moek_ep_places_(const moek_ep *ep) { return (int32_t *)(ep->base[ep->config.rank] + ep->layout.place); }
 
-/* Wherever the window is: a few at a time. */
+/* For windows in any memory: the table is copied in pieces. */
 enum { MOEK_EP_PLACES_ = 512 };
 static int moek_ep_few_(const moek_ep *ep, int first)
 {
@@ -214,7 +226,7 @@ static moek_status moek_ep_fill_places_(const moek_ep *ep, const int32_t *owner)
     return status;
 }
 
-/* The rank of an expert, and experts of a rank, without a window. */
+/* The rank of an expert, and the number of experts of a rank, from the config alone: there is no window yet. */
 static int moek_ep_owner_(const moek_ep_config *c, int physical, int e)
 {
     return c->owner ? (int)c->owner[e] : (int)(moek_ep_home_(c, physical, e) >> 16);
@@ -248,8 +260,9 @@ int moek_ep_expert(const moek_ep *ep, int rank, int local)
 
 /* ---- addresses --------------------------------------------------------------------------------------------------- */
 
-/* Bytes from the base of a window: a field of a received row; a row of partial; the line of (kind 0 ready or 1 credit,
- * phase, handle, from), phases from MOEK_EP_COUNTS on; a rank's own totals of a phase and handle. */
+/* Offsets in bytes from the base of a window: of a field of a received row; of a row of partial; of the flag line of
+ * (kind: 0 ready, 1 credit; phase; handle; from); of a rank's own totals of a phase and handle.  Phases start at
+ * MOEK_EP_COUNTS: opening has no flags. */
 MOEK_FN size_t moek_ep_field_at_(const moek_ep_layout *l, int handle, moek_ep_field field, size_t row)
 {
     return l->rows + (size_t)handle * l->rows_size + field.at + row * field.stride;
@@ -269,13 +282,13 @@ MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks
     return l->local + 8 * n * (2 * (size_t)ranks + 1);
 }
 
-/* Line n of what rank `from` said when it opened. */
+/* Line n of the hello of rank `from`. */
 static size_t moek_ep_hello_at_(const moek_ep *ep, int n, int from)
 {
     return ep->layout.hello + ((size_t)n * (size_t)ep->config.ranks + (size_t)from) * MOEK_EP_LINE_;
 }
 
-/* counts of rank `from`; the mark of a row of dispatch (low_latency) or of partial (the others). */
+/* Offset of the counts of rank `from`; of the mark of a received row (low_latency) or of a row of partial (others). */
 MOEK_FN size_t moek_ep_counts_at_(const moek_ep_layout *l, int ranks, int handle, int from)
 {
     return l->counts + ((size_t)handle * (size_t)ranks + (size_t)from) * l->counts_stride;

@@ -1,22 +1,24 @@
-/* moek/ep_hello.h -- what ranks compare when a group opens.
+/* moek/ep/hello.h -- the configuration that ranks compare when a group opens (the "hello").
  *
- * One list has all of it: what travels, what is compared and the name in the sentence come from there.  A field of the
- * layer must also be the same in every plan on the group, for plans are made later, by each rank alone
- * (moek_ep_supports_); with mixed_layers, only those that the exchange rests on.  Configs are compared with their
- * defaults filled in, and what means the same is made the same first (moek_ep_level_).
+ * One list drives everything: the values that are sent, the comparison, and the field names in error sentences.
+ * The layer's fields must also match in every plan on the group.  Each rank makes its plans later and alone, so that
+ * check is local (moek_ep_supports_).  With mixed_layers it covers only the fields that the exchange depends on.
+ * Configs are compared with their defaults filled in.  Values that mean the same are normalized to one first
+ * (moek_ep_level_).
  *
- * A value is a word of 64 bits; words go by lines (ep_layout.h), each behind the mark of its rank.  The first line lies
- * where it has always lain, and begins with the version: so versions hear of each other.  The number of ranks is in it,
- * too, since the other lines lie behind one of each rank. */
+ * Each value is a 64-bit word.  Words are grouped in lines (layout.h); a line starts with the mark of its rank.
+ * Line 0 keeps its offset in all versions and begins with the version, so that different versions detect each other.
+ * Line 0 also holds the number of ranks, because the offsets of all later lines depend on that number. */
 #ifndef MOEK_EP_HELLO_H
 #define MOEK_EP_HELLO_H
 
-enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of what ranks say to each other */
+enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of the protocol between ranks */
 
-/* X(field of moek_config, how, all): how is INT_ or FLOAT_; all: the exchange itself rests on the field, so layers of a
- * group have the same, also with mixed_layers.  No rows of these: backend, exclude, kernel, tuned, weight_layout (how
- * one rank computes); local_experts, max_replicas (a rank's own); max_tokens, chunk_tokens, format (what they come to
- * is below: max_tokens, chunks, kind). */
+/* X(field of moek_config, how, all).  how: its type, INT_ or FLOAT_.  all: 1 if the exchange itself depends on the
+ * field; then all layers of a group must agree on it, even with mixed_layers.
+ * Left out on purpose: backend, exclude, kernel, tuned, weight_layout (how one rank computes); local_experts,
+ * max_replicas (a rank's own); max_tokens, chunk_tokens, format (their effect is compared below as max_tokens, chunks
+ * and kind). */
 #define MOEK_EACH_EP_LAYER_FIELD_(X) \
     X(hidden, INT_, 1) X(inter, INT_, 0) X(experts, INT_, 1) X(topk, INT_, 1) X(shared_slots, INT_, 1) \
     X(quant, INT_, 1) X(act, INT_, 0) X(dtype, INT_, 1) X(alpha, FLOAT_, 0) X(beta, FLOAT_, 0) X(limit, FLOAT_, 0) \
@@ -26,8 +28,8 @@ enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of what ranks say to e
     X(batch_invariant, INT_, 0) X(router_eps, FLOAT_, 0) X(group_score, INT_, 0) X(up_scales, INT_, 0) \
     X(inter_offset, INT_, 0)
 
-/* Of the group: X(name, value), ahead of the layer's and behind them: what others follow from by default comes first,
- * so that the name is that of the field that was set.  ep: settled, with its layout; c: its config. */
+/* X(name, value): fields of the group, before and after those of the layer.  A field that other defaults derive from
+ * comes first, so that the error names the field that the user set.  ep: settled, with its layout; c: its config. */
 #define MOEK_EACH_EP_FIRST_FIELD_(X) \
     X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("transport", c->transport) \
     X("kind", c->kind) X("combine", c->combine) X("max_tokens", c->max_tokens)
@@ -46,7 +48,7 @@ enum {
 };
 #undef MOEK_ONE_
 
-/* Lines of a rank, and words of each behind its mark. */
+/* Bytes of a line; words of a line after its mark; lines of a rank. */
 enum {
     MOEK_EP_LINE_ = 128, MOEK_EP_HELLO_WORDS_ = MOEK_EP_LINE_ / 8 - 1,
     MOEK_EP_HELLO_LINES_ = (MOEK_EP_HELLO_ + MOEK_EP_HELLO_WORDS_ - 1) / MOEK_EP_HELLO_WORDS_
@@ -73,7 +75,7 @@ static void moek_ep_layer_words_(const moek_config *c, uint64_t *to)
 {
     int i = 0;
 #define MOEK_EP_WORD_INT_(value) (uint64_t)(value)
-#define MOEK_EP_WORD_FLOAT_(value) moek_bits_((value) + 0.0f)          /* not -0 */
+#define MOEK_EP_WORD_FLOAT_(value) moek_bits_((value) + 0.0f)          /* -0 becomes 0 */
 #define MOEK_VALUE_(field, how, all) to[i++] = MOEK_EP_WORD_##how(c->field);
     MOEK_EACH_EP_LAYER_FIELD_(MOEK_VALUE_)
 #undef MOEK_VALUE_
@@ -93,7 +95,7 @@ static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
 #undef MOEK_VALUE_
 }
 
-/* Two values of field i that differ, to be read. */
+/* Two different values of field i, printed so that they look different. */
 typedef struct moek_ep_two_ { char a[32], b[32]; } moek_ep_two_;
 static moek_ep_two_ moek_ep_two_of_(int i, uint64_t a, uint64_t b)
 {
@@ -104,7 +106,7 @@ static moek_ep_two_ moek_ep_two_of_(int i, uint64_t a, uint64_t b)
         snprintf(two.b, sizeof two.b, "%lld", (long long)b);
         return two;
     }
-    for (digits = 6; digits <= 9; digits += 3) {       /* nine digits tell all floats apart */
+    for (digits = 6; digits <= 9; digits += 3) {       /* 9 digits distinguish all floats */
         snprintf(two.a, sizeof two.a, "%.*g", digits, (double)moek_float_((uint32_t)a));
         snprintf(two.b, sizeof two.b, "%.*g", digits, (double)moek_float_((uint32_t)b));
         if (strcmp(two.a, two.b)) break;
@@ -112,8 +114,8 @@ static moek_ep_two_ moek_ep_two_of_(int i, uint64_t a, uint64_t b)
     return two;
 }
 
-/* A config whose defaults are filled in: what means the same in the group is the same afterwards.  (With MAX by default
- * a group's score depends on weights, so that stays the default.) */
+/* Normalizes a config whose defaults are filled in: settings with the same meaning get the same value.  (Where the
+ * method's own group score is MAX, the effective score depends on weights.router_bias, so DEFAULT stays as it is.) */
 static void moek_ep_level_(const moek_ep *ep, moek_config *c)
 {
     const int few = ep->config.kind == MOEK_EP_LOW_LATENCY;
@@ -128,6 +130,6 @@ static void moek_ep_level_(const moek_ep *ep, moek_config *c)
     c->batch_invariant = c->batch_invariant != 0;
 }
 
-/* Chunks of a run. */
+/* The number of chunks of a run. */
 static int moek_ep_chunks_(const moek_config *c) { return (c->max_tokens - 1) / moek_chunk_(c) + 1; }
 #endif

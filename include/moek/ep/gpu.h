@@ -1,42 +1,23 @@
-/* moek/ep_gpu.h -- the three kinds on GPUs: what the host does to launch the kernels of ep_device.h, and to
- * open a group whose windows are in GPU memory. */
+/* moek/ep/gpu.h -- the host side of the three kinds on GPUs: opens a group whose windows are in GPU memory, moves rows
+ * where windows are not reachable, and launches the kernels of the four stages. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
 #if MOEK_HAVE_CUDA_
-#include "ep_device.h"
 
-/* ---- what the host asks of CUDA ---------------------------------------------------------------------------------- */
+/* ---- calls of the CUDA runtime ----------------------------------------------------------------------------------- */
 
 #if MOEK_HAVE_CUDART_
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* Makes a device current; returns which one was. */
-static int moek_ep_on_device_(int device)
-{
-    int before = device;
-    if (cudaGetDevice(&before) == cudaSuccess && before != device) (void)cudaSetDevice(device);
-    return before;
-}
-/* Where a group ends: a stream for one kernel, and the end of both. */
-static moek_stream moek_ep_new_stream_(void)
-{
-    cudaStream_t stream = NULL;
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) (void)cudaGetLastError();
-    return stream;
-}
-static void moek_ep_finish_(moek_status launched, moek_stream stream)
-{
-    if (launched != MOEK_OK || cudaStreamSynchronize(stream) != cudaSuccess) (void)cudaGetLastError();
-    if (stream) cudaStreamDestroy(stream);
-}
+/* 1 if work on the stream has not finished. */
 static int moek_ep_is_busy_(moek_stream stream)
 {
     const cudaError_t error = cudaStreamQuery((cudaStream_t)stream);
     if (error != cudaSuccess) (void)cudaGetLastError();
     return error == cudaErrorNotReady;
 }
-/* Memory that kernels and the host know by the same address? */
+/* 1 if this is pinned host memory that kernels reach by the same address. */
 static int moek_ep_is_pinned_(const void *report)
 {
     struct cudaPointerAttributes at;
@@ -46,7 +27,8 @@ static int moek_ep_is_pinned_(const void *report)
     return 0;
 }
 
-/* What ranks greet with: odd, and the same for all ranks of a device, however processes number it. */
+/* The mark of a device: a hash of its UUID, so that all processes get the same value however they number devices.  Odd,
+ * so never 0: a rank's hello lines start with it, and 0 means "not written". */
 static uint64_t moek_ep_device_mark_(int ordinal)
 {
     struct cudaDeviceProp p;
@@ -60,7 +42,8 @@ static uint64_t moek_ep_device_mark_(int ordinal)
     return hash >> 1 | 1;
 }
 
-/* Whose memory base[p] is, and can kernels of this device reach it? */
+/* Checks that each base[p] is GPU memory, and that of this rank on the current device; turns on peer access to the
+ * others. */
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {
     const moek_device_ device = moek_device_query_();
@@ -89,7 +72,8 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
     return MOEK_OK;
 }
 
-/* Where the memory begins that cudaMalloc gave, or cudaIpc mapped, and that holds p.  NULL: not to be found out. */
+/* The start of the allocation that holds p, as cudaMalloc returned it or cudaIpc mapped it; NULL if it can not be
+ * found. */
 static char *moek_ep_start_of_(void *p)
 {
     typedef int (*range)(unsigned long long *start, size_t *size, unsigned long long p);    /* as cuda.h has it */
@@ -101,15 +85,15 @@ static char *moek_ep_start_of_(void *p)
 
 typedef struct moek_ep_ipc_ {
     cudaIpcMemHandle_t handle;                         /* of the whole allocation */
-    uint64_t at;                                       /* the window, from its start */
+    uint64_t at;                                       /* offset of the window in it */
     void *window;
-    uint64_t process[2];                               /* no two processes have the same */
+    uint64_t process[2];                               /* identifies the process */
     int64_t status;
 } moek_ep_ipc_;
 
 static moek_ep_ipc_ moek_ep_ipc_of_(void *window)
 {
-    const void *random = (const void *)getauxval(AT_RANDOM);          /* 16 bytes, anew in each exec */
+    const void *random = (const void *)getauxval(AT_RANDOM);          /* 16 random bytes, new in each exec */
     const char *start;
     moek_ep_ipc_ m;
     memset(&m, 0, sizeof m);
@@ -117,7 +101,7 @@ static moek_ep_ipc_ moek_ep_ipc_of_(void *window)
     if (random) memcpy(m.process, random, sizeof m.process);
     m.process[0] += (uint64_t)getpid();
     m.status = cudaIpcGetMemHandle(&m.handle, window);
-    start = window ? moek_ep_start_of_(window) : NULL;                 /* behind that: this thread has a context now */
+    start = window ? moek_ep_start_of_(window) : NULL;                 /* after the call above: it needs a context */
     if (m.status == cudaSuccess && !start) m.status = cudaErrorNotSupported;
     m.at = start ? (uint64_t)((char *)window - start) : 0;
     return m;
@@ -168,73 +152,48 @@ moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather g
 void moek_ep_ipc_close(int ranks, void *window, void **base)
 {
     int p, device = 0;
-    /* Where windows begin is asked of a context, which this thread may not have yet. */
+    /* start_of_ needs a CUDA context; this thread may not have one yet. */
     if (cudaGetDevice(&device) == cudaSuccess) (void)cudaSetDevice(device);
     for (p = 0; p < ranks; p++) {
         void *const start = base[p] && base[p] != window ? moek_ep_start_of_(base[p]) : NULL;
         if (base[p] && base[p] != window && (!start || cudaIpcCloseMemHandle(start) != cudaSuccess) &&
             cudaIpcCloseMemHandle(base[p]) != cudaSuccess)
-            (void)cudaGetLastError();                  /* of this process: it was not mapped */
+            (void)cudaGetLastError();                  /* a window of this process: was not mapped */
         base[p] = NULL;
     }
 }
 
 #else
-static int moek_ep_on_device_(int device) { return device; }
-static moek_stream moek_ep_new_stream_(void) { return (moek_stream)0; }
-static void moek_ep_finish_(moek_status launched, moek_stream stream) { (void)launched; (void)stream; }
 static int moek_ep_is_busy_(moek_stream stream) { (void)stream; return 0; }
 static int moek_ep_is_pinned_(const void *report) { return report != NULL; }
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {
     (void)base; (void)why;
     ep->device = moek_device_query_().ordinal;
-    ep->multiprocessors = 16;                          /* so that ranks that share it have a few blocks each */
+    ep->multiprocessors = 16;                          /* so that ranks that share it get a few blocks */
     return MOEK_OK;
 }
 #endif
 
-/* ---- the group, as kernels are told of it ------------------------------------------------------------------------ */
-
-/* m: what travels; NULL where that is not looked at. */
-static moek_ep_gpu_ moek_ep_on_gpu_(const moek_ep *ep, int handle, int tag, const moek_ep_message_ *m)
-{
-    const moek_ep_config *c = &ep->config;
-    moek_ep_gpu_ g;
-    memset(&g, 0, sizeof g);
-    g.layout = m ? moek_ep_fields_(ep, m) : ep->layout;
-    g.gather = c->kind == MOEK_EP_ALLGATHER;
-    g.packed = c->kind == MOEK_EP_ALLTOALL && !c->move ? c->max_rows : 0;
-    g.rank = c->rank; g.ranks = c->ranks; g.handle = handle; g.handles = c->handles;
-    g.slots = ep->slots; g.physical_experts = ep->physical_experts; g.max_tokens = moek_ep_share_(ep);
-    g.tag = tag;
-    g.combine = c->combine;
-    g.moved = c->move != NULL;
-    g.every = g.moved && g.gather && c->move_gathers;
-    g.timeout_ns = g.moved ? 0 : (uint64_t)c->timeout_ms * 1000000;       /* moved: it has come, or never will */
-    g.report = (uint64_t *)c->report;
-    memcpy(g.base, ep->base, sizeof g.base);
-    return g;
-}
-
-/* Ends the group by a kernel, from whatever thread; the host knows on return.  On a stream that waits for no other:
- * runs may be on the NULL stream, and wait for a peer there. */
-static moek_status moek_ep_fail_on_gpu_(const moek_ep *ep, const moek_ep_error *e)
-{
-    const int current = moek_ep_on_device_(ep->device);
-    const moek_stream stream = moek_ep_new_stream_();
-    moek_ep_end_ a;
-    a.g = moek_ep_on_gpu_(ep, 0, 0, NULL);
-    a.error = moek_ep_pack_(e);
-    moek_ep_finish_(MOEK_LAUNCH_(moek_ep_end_k_, 1, 1, 0, stream, a), stream);
-    moek_ep_on_device_(current);
-    return moek_ep_keep_(ep, e);                       /* if no kernel could: at least here */
-}
-
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* low_latency: the kernels of the group's hidden size, if there are any and they serve what is asked; else those for
- * any size. */
+/* Kernels of low_latency that are baked for a hidden size, and last those for any size (hidden 0). */
+typedef struct moek_ep_kernels_ {
+    int hidden;
+    void (*send_codes)(moek_ep_send_);
+    void (*giveback)(moek_ep_giveback_);
+    void (*collect)(moek_ep_collect_);
+} moek_ep_kernels_;
+#define MOEK_EP_KERNELS_(h) \
+    { h, moek_ep_send_codes_h##h##_k_, moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
+static const moek_ep_kernels_ moek_ep_few_kernels_[] = {
+    MOEK_EACH_HIDDEN(MOEK_EP_KERNELS_)
+    { 0, moek_ep_send_codes_k_, moek_ep_giveback_k_, moek_ep_collect_k_ }
+};
+#undef MOEK_EP_KERNELS_
+
+/* low_latency: the baked kernels of the group's hidden size, if there are any and if they serve the request; otherwise
+ * the kernels for any size. */
 static const moek_ep_kernels_ *moek_ep_few_of_(const moek_ep *ep, int serve)
 {
     const moek_ep_kernels_ *k = moek_ep_few_kernels_;
@@ -246,7 +205,7 @@ static const moek_ep_kernels_ *moek_ep_few_for_sums_(const moek_ep *ep)
     return moek_ep_few_of_(ep, ep->config.combine == MOEK_EP_REDUCED);
 }
 
-/* Kernels are loaded now: not while others wait in theirs. */
+/* Kernels are loaded when the group opens, not at the first launch: then kernels of other ranks may be waiting. */
 static int moek_ep_few_loaded_(const moek_ep_kernels_ *k)
 {
     return MOEK_READY_(k->send_codes, 0) == MOEK_OK && MOEK_READY_(k->giveback, 0) == MOEK_OK &&
@@ -268,16 +227,16 @@ static moek_status moek_ep_load_kernels_(const moek_ep *ep, moek_text_ *why)
 
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
 
-enum { MOEK_EP_PARTS_OF_ = 5 };                        /* the most: flags (and counts), four arrays */
-/* What goes to each rank in a phase: where rank 0's is (those of the others behind it), and how much a rank.  every: it
- * is the same for all, and in the rank's own window. */
+enum { MOEK_EP_PARTS_OF_ = 5 };                        /* the most parts of a phase: flags and counts; four arrays */
+/* A part of the data that goes to each rank in a phase.  at: the offset for rank 0; those for ranks 1, 2, ... follow
+ * without gaps.  bytes: for one rank.  every: the data is the same for all ranks, and lies in the own window. */
 typedef struct moek_ep_part_of_ { size_t at, bytes; int every; } moek_ep_part_of_;
 static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int phase, int handle,
                              moek_ep_part_of_ *part)
 {
     const moek_ep_config *c = &ep->config;
     const moek_ep_layout l = moek_ep_fields_(ep, m);
-    /* The first two are what is a row; its token is known by its place. */
+    /* The first two are the same for every rank (allgather).  `token` is not moved: it follows from the row's index. */
     const moek_ep_field field[] = { l.x, l.scale, l.ids, l.weights };
     const size_t rows = (size_t)moek_ep_share_(ep), first = l.rows + (size_t)handle * l.rows_size;
     const size_t element = c->combine == MOEK_EP_REDUCED_F32 ? 4 : 2;
@@ -319,7 +278,8 @@ static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_
     return !count || !ep->config.move(ep->config.move_context, piece, count, stream) ? MOEK_OK : MOEK_E_CUDA;
 }
 
-/* Behind the kernel that wrote what goes out.  Nothing where windows are reached. */
+/* Enqueues the moves of a phase, after the kernel that filled the outgoing window.  Does nothing where windows are
+ * reachable. */
 static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int phase, moek_stream stream)
 {
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
@@ -334,13 +294,15 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
                  "ended", moek_ep_phase_name_(phase), handle);
 }
 
+/* Moves a line of the hello to each rank. */
 static moek_status moek_ep_move_hello_(const moek_ep *ep, int line, moek_stream stream)
 {
     moek_ep_part_of_ part;
     part.at = moek_ep_hello_at_(ep, line, 0); part.bytes = MOEK_EP_LINE_; part.every = 0;
     return moek_ep_move_parts_(ep, &part, 1, stream);
 }
-/* Behind all marks, since bytes of a line may come in any order: a mark before the rest. */
+/* Waits until the moves have finished.  A mark is not enough: bytes of a line may arrive in any order, so the mark may
+ * arrive before the rest. */
 static moek_status moek_ep_wait_for_hello_(const moek_ep *ep, moek_stream stream)
 {
     moek_status status = MOEK_OK;
@@ -353,29 +315,31 @@ static moek_status moek_ep_wait_for_hello_(const moek_ep *ep, moek_stream stream
 
 /* ---- the four halves --------------------------------------------------------------------------------------------- */
 
-/* No GEMM of another operation or rank need run beside a kernel that waits. */
+/* 1 if no GEMM of another operation or rank has to run beside a kernel that waits. */
 static int moek_ep_alone_(const moek_ep *ep) { return ep->sharing <= 1 && ep->config.handles == 1; }
 
-/* The most blocks of a kernel, `each` on a multiprocessor.  Where GEMMs of another operation or rank may have to run
- * beside one that waits, half of the multiprocessors stay free for them: each could be what the other waits for. */
+/* The most blocks of a kernel that has `each` blocks on an SM.  Where GEMMs of another operation or rank may have to
+ * run beside a kernel that waits, half of the SMs stay free for them; otherwise the kernel could hold the SMs of the
+ * very work that it waits for. */
 static int moek_ep_blocks_(const moek_ep *ep, int each)
 {
     const int n = moek_ep_alone_(ep) ? each * ep->multiprocessors : ep->multiprocessors / 2 / ep->sharing;
     return n > 1 ? n : 1;
 }
-/* alltoall and allgather: of the kernel that sends.  It waits for wires, and so many are enough for those.  (What comes
- * back takes all multiprocessors: it reads topk rows for one that travels.) */
+/* alltoall and allgather: the most blocks of the send kernel.  The links limit it, and this many blocks saturate them.
+ * (giveback takes all SMs, because it reads topk rows for one row that travels.) */
 static int moek_ep_many_(const moek_ep *ep)
 {
     const int n = moek_ep_blocks_(ep, 1), most = MOEK_EP_WARPS_ / (MOEK_EP_MANY_ / 32);
     return n < most ? n : most;
 }
-/* low_latency: blocks that a row of what comes back, or of y, takes. */
+/* low_latency: slices of a row of partial, or of y.  Each is for one block. */
 static int moek_ep_stretches_(const moek_ep *ep)
 {
     return (ep->hidden + 8 * MOEK_EP_THREADS_ - 1) / (8 * MOEK_EP_THREADS_);
 }
-/* low_latency: of kernels with a block a received row, if the other ranks have about as many tokens as this one. */
+/* low_latency: blocks of a kernel with one block for each received row.  The host does not know that number, and
+ * assumes that the other ranks have about as many tokens as this one. */
 static int moek_ep_few_rows_(const moek_ep *ep, long long tokens)
 {
     const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_);
@@ -383,8 +347,9 @@ static int moek_ep_few_rows_(const moek_ep *ep, long long tokens)
     return rows < most ? (int)rows : most;
 }
 
-/* low_latency: may copies of received rows, and zeros where sums come, be the last to leave L2?  Where those of all
- * operations under way on this GPU take so much of it at most, if other ranks have about as many tokens as this one. */
+/* low_latency: 1 if copies of received rows, and the zeros that collect leaves, may be stored with L2 evict_last: if
+ * those of all operations in flight on this GPU take at most STAYS_ bytes.  Assumes that the other ranks have about as
+ * many tokens as this one. */
 enum { MOEK_EP_STAYS_ = 24 << 20 };
 static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
 {
@@ -418,7 +383,8 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.g.layout = moek_ep_fields_(ep, &m);
     a.tokens = tokens;
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
     if (fused) m.x_row = 2 * moek_x_stride_(&step->args, &plan->config);
@@ -463,7 +429,8 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan), &m);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(plan));
+    a.g.layout = moek_ep_fields_(ep, &m);
     a.go = moek_ep_alone_(ep);
     a.stays = moek_ep_stays_(ep, plan, step->tokens);
     a.shares = moek_ep_shares_(ep);
@@ -496,7 +463,8 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), &m);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
+    a.g.layout = moek_ep_fields_(ep, &m);
     a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.reduced = weight_and_reduce == MOEK_NOOP;
     a.counts = w.counts;
@@ -508,7 +476,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
         const int blocks = moek_ep_few_rows_(ep, (long long)step->tokens * moek_ep_stretches_(ep)) + 1;
         status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->giveback, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
-        /* Not early: two blocks would come to each multiprocessor that down leaves first, to the others none. */
+        /* Not early: SMs that down leaves first would get two blocks each, and the others none. */
         const int blocks = moek_ep_blocks_(ep, 1) + 1;
         status = MOEK_LAUNCH_(moek_ep_giveback_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, a);
     }
@@ -529,7 +497,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
     memset(&a, 0, sizeof a);
-    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan), NULL);
+    a.g = moek_ep_on_gpu_(ep, step->args.handle, moek_ep_tag_(step->plan));
     a.tokens = step->tokens; a.hidden = ep->hidden; a.dtype = ep->dtype;
     a.ids = step->ids;
     a.weights = step->plan->config.router_weight_on_input ? NULL : step->topk_weights;
