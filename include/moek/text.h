@@ -86,6 +86,35 @@ const char *moek_quant_name(int quant)
     return f ? f->name : NULL;
 }
 
+/* What host code asks most.  quant: a format there is, or one that has nothing of it. */
+static int moek_quantizes_(int quant)                  /* x and h become something else than T */
+{
+    const moek_format *const f = moek_format_of(quant);
+    return f && f->x_bits < 16;
+}
+static const moek_scale_shape *moek_x_scale_(int quant)
+{
+    static const moek_scale_shape none = { 0, 0, 0 };
+    const moek_format *const f = moek_format_of(quant);
+    return f ? &f->x_scale : &none;
+}
+static int moek_by_tensor_(int quant) { return moek_x_scale_(quant)->type && !moek_x_scale_(quant)->rows; }
+static int moek_by_row_(int quant) { return moek_x_scale_(quant)->rows && !moek_x_scale_(quant)->columns; }
+static int moek_blocked_(int quant) { return moek_x_scale_(quant)->columns > 0; }
+/* T of a format whose elements are T; 0: T is free. */
+static int moek_own_dtype_(int quant)
+{
+    const moek_format *const f = moek_format_of(quant);
+    return !f ? 0 : f->x == MOEK_ELEMENT_BF16 ? MOEK_DTYPE_BF16 : f->x == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : 0;
+}
+/* The format of that T. */
+static MOEK_UNUSED int moek_copies_(int dtype)
+{
+    int quant = 1;
+    while (moek_own_dtype_(quant) != dtype) quant++;
+    return quant;
+}
+
 size_t moek_element_bytes(int element, size_t columns)
 {
     return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
