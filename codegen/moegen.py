@@ -19,12 +19,14 @@ except ImportError:                                   # Python before 3.11
     import tomli as tomllib
 import jinja2
 
-AXES = ("quant", "act", "hidden", "inter")            # the contract: left of _on_
+AXES = ("quant", "hidden")                            # the contract: left of _on_
 SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
-KEYS = ("op", "template", "quant", "act", "hidden", "inter", "arch") + SCHEDULE
-LETTER = {"hidden": "h", "inter": "i"}
+KEYS = ("op", "template", "quant", "hidden", "arch") + SCHEDULE
+LETTER = {"hidden": "h"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
-LISTS = ("op", "quant", "act", "arch")                # of names and their numbers
+LISTS = ("op", "act", "arch")                         # of names and their numbers
+ELEMENTS = {"bf16": 16, "fp16": 16, "e4m3": 8}        # of weights and activations, and their bits
+SCALES = {"f32": 32}                                  # types of scales, and their bits
 BUDGET = ("files", "lines", "seconds")
 MODEL = {"hidden": int, "inter": int, "experts": int, "topk": int, "quant": "quant", "act": "act", "routing": "routing"}
 MODEL_MAY = {"groups": int, "topk_groups": int, "scale": float, "router_weight_on_input": int, "shared_slots": int,
@@ -76,9 +78,69 @@ def no_more(where, table, known):
             raise Bad(f"{where}: unknown key {shown(key)}; known: {' '.join(known)}")
 
 
+class Scale:
+    """A scale's type (None: there is none) and how many rows and columns share one; 0: all of them."""
+
+    def __init__(self, given, at):
+        self.type, self.rows, self.columns = None, 0, 0
+        if given is None:
+            return
+        if not isinstance(given, list) or len(given) != 3 or given[0] not in list(SCALES) or \
+                not all(is_number(n, 0, 1 << 16) for n in given[1:]):
+            raise Bad(f"{at} must be [type, rows, columns], the type one of {' '.join(SCALES)}, not {shown(given)}")
+        self.type, self.rows, self.columns = given
+
+
+class Format:
+    """A line of [formats], checked: what templates ask."""
+
+    def __init__(self, name, given, where):
+        at = f"{where}: formats.{shown(name)}"
+        if not is_name(name) or not isinstance(given, dict):
+            raise Bad(f"{at}: a format is a name and a table, as in  formats.bf16 = {{ number = 1, ... }}")
+        no_more(at, given, ("number", "w", "x", "w_scale", "x_scale", "static", "ue8m0", "about"))
+        self.name, self.number = name, given.get("number")
+        if not is_number(self.number, 1, 1 << 16):
+            raise Bad(f"{at}: number must be a whole number from 1 on, not {shown(self.number)}")
+        for key in ("w", "x"):
+            if given.get(key) not in list(ELEMENTS):
+                raise Bad(f"{at}: {key} must be one of {' '.join(ELEMENTS)}, not {shown(given.get(key))}")
+        self.w, self.x = given["w"], given["x"]
+        self.w_bits, self.x_bits = ELEMENTS[self.w], ELEMENTS[self.x]
+        self.w_scale, self.x_scale = Scale(given.get("w_scale"), at), Scale(given.get("x_scale"), at)
+        for key in ("static", "ue8m0"):
+            if not isinstance(given.get(key, False), bool):
+                raise Bad(f"{at}: {key} must be true or false, not {shown(given[key])}")
+        self.static, self.ue8m0 = given.get("static", False), given.get("ue8m0", False)
+        self.about = given.get("about")
+        if not isinstance(self.about, list) or len(self.about) != 2 or \
+                not all(isinstance(a, str) and re.fullmatch(r"[ -~]+", a) and '"' not in a for a in self.about):
+            raise Bad(f"{at}: about must be two short texts, of the weights and of the activations")
+        self.scaling = self.how()
+
+    def how(self):
+        """A word for the scales, by which a template says what it can: none tensor row block128, or as they are."""
+        (w, x) = ((s.type, s.rows, s.columns) for s in (self.w_scale, self.x_scale))
+        known = {((None, 0, 0), (None, 0, 0)): "none", (("f32", 0, 0), ("f32", 0, 0)): "tensor",
+                 (("f32", 1, 0), ("f32", 1, 0)): "row", (("f32", 128, 128), ("f32", 1, 128)): "block128"}
+        return known.get((w, x), "_".join(str(part) for part in w + x))
+
+
+def check_formats(manifest, where):
+    formats = manifest.get("formats")
+    if not isinstance(formats, dict) or not formats:
+        raise Bad(f"{where}: formats is missing, as in  formats.bf16 = {{ number = 1, w = \"bf16\", x = \"bf16\", ... }}")
+    formats = {name: Format(name, given, where) for name, given in formats.items()}
+    if len({f.number for f in formats.values()}) != len(formats):
+        raise Bad(f"{where}: formats: two formats have the same number")
+    return formats
+
+
 def check_manifest(manifest, where):
-    """kernels.toml, but for its rows."""
-    no_more(where, manifest, LISTS + ("hidden", "budget", "kernels"))
+    """kernels.toml, but for its rows.  Adds quant: the names and numbers of the formats."""
+    no_more(where, manifest, LISTS + ("formats", "hidden", "budget", "kernels"))
+    manifest["formats"] = check_formats(manifest, where)
+    manifest["quant"] = {name: f.number for name, f in manifest["formats"].items()}
     for key in LISTS:
         names = manifest.get(key)
         if not isinstance(names, dict) or not names:
@@ -184,19 +246,16 @@ def row_of(name, manifest):
         left, right = re.sub("^moek_", "", name).split("_on_")
         op, *words = left.split("_")
         row = {"op": op}
-        for letter, key in (("i", "inter"), ("h", "hidden")):
-            if words and re.fullmatch(letter + r"\d+", words[-1]):
-                row[key] = int(words.pop()[1:])
+        if words and re.fullmatch(r"h\d+", words[-1]):
+            row["hidden"] = int(words.pop()[1:])
         if words:
-            row["quant"] = words.pop(0)
-        if words:
-            row["act"] = "_".join(words)
+            row["quant"] = "_".join(words)
         arch, *schedule = right.split("_")
         row["arch"] = arch
         row.update((k, int(v)) for k, v in re.findall(r"([a-z])(\d+)", "".join(schedule)))
     except ValueError:
         raise Bad(f"{name}: not a kernel name")
-    for key in ("op", "quant", "act", "arch"):
+    for key in ("op", "quant", "arch"):
         if key in row and row[key] not in manifest[key]:
             raise Bad(f"{name}: {key} {row[key]} is not in kernels.toml")
     return row
@@ -226,15 +285,13 @@ def expand(manifest, where):
         for combination in itertools.product(*values):
             row = dict(zip(entry, combination))
             for key, value in row.items():
-                if key in LISTS and (not isinstance(value, str) or value not in manifest[key]):
+                if key in LISTS + ("quant",) and (not isinstance(value, str) or value not in manifest[key]):
                     no(f"{key} {repr(value)[:60]} is not one of {' '.join(manifest[key])}")
                 if key == "template" and not (isinstance(value, str) and re.fullmatch(r"\w+", value)):
                     no(f"template must be the name of a file in templates/, without .h.j2, not {shown(value)}")
-                if key in ("hidden", "inter") + SCHEDULE and not is_number(value):
+                if key in ("hidden",) + SCHEDULE and not is_number(value):
                     no(f"{key} must be a whole number, not {repr(value)[:60]}" +
                        (f"; at most {MOST}" if isinstance(value, int) and value > MOST else ""))
-            if "act" in row or "inter" in row:
-                no("act and inter are run-time arguments of every template; the table has no column to bake them")
             name = name_of(row)
             if name in seen:
                 no(f"{name} is there twice" if seen[name] is entry else f"{name} is also made by {text_of(seen[name])}")
@@ -260,7 +317,7 @@ class Generator:
                                       keep_trailing_newline=True)
         self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, text_of=text_of,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
-                                granules=self.granules)
+                                granules=self.granules, elements=ELEMENTS, scale_types=SCALES)
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
 
     def template(self, name):
@@ -283,8 +340,9 @@ class Generator:
                 raise Bad(f"{self.where}: {text_of(row)}: {sentence}")
             return ""
 
-        def serves(op, arch, keys):
-            """The first line of each template of a kernel: the ops and machines, and what a row must say."""
+        def serves(op, arch, keys, elements="", scales=""):
+            """The first line of each template of a kernel: the ops and machines, what a row must say, and of a template
+            that decodes or encodes: the elements and the kinds of scales."""
             template = row["template"]
             asked.append(op)
             require(row["op"] in op.split(), f"template {template} serves op {' or '.join(op.split())}, "
@@ -294,12 +352,18 @@ class Generator:
             for key in AXES + SCHEDULE:
                 require(key in row or key not in keys.split(), f"{key} is missing; template {template} needs {keys}")
                 require(key not in row or key in keys.split(), f"template {template} has no {key}; leave it away")
+            if "quant" in row:
+                require(fmt.w in elements.split() and fmt.x in elements.split(),
+                        f"template {template} knows elements {elements or '(none)'}; {fmt.name} has {fmt.w} and {fmt.x}")
+                require(fmt.scaling in scales.split(),
+                        f"template {template} knows scales {scales or '(none)'}; {fmt.name} has {fmt.scaling}")
             return ""
+        fmt = self.manifest["formats"].get(row.get("quant"))
         asked, axes = [], {k: row.get(k) for k in KEYS}
         template = self.template(row["template"] + ".h.j2")
         try:
             module = template.make_module({**axes, "name": row["name"], "row": row, "require": require,
-                                           "serves": serves})
+                                           "serves": serves, "fmt": fmt})
         except Bad:
             raise
         except Exception as e:                        # of jinja2, or whatever an expression of the template raises

@@ -75,11 +75,11 @@ def tree(root):
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 def test_names():
-    manifest = moegen.load(os.path.join(ROOT, "kernels.toml"))
-    rows = moegen.expand(manifest, "kernels.toml")
-    more = [{"op": "up", "template": "t", "quant": "bf16", "act": act, "hidden": 7168, "inter": 2048, "arch": "sm80",
-             "m": 4, "w": 8}
-            for act in manifest["act"]]                                       # every axis, acts with _ in their names
+    generator = moegen.Generator(ROOT)
+    manifest, rows = {**generator.manifest}, generator.rows
+    manifest["quant"] = {**manifest["quant"], "mxfp4_a16": 99}                # a format with _ in its name
+    more = [{"op": "up", "template": "t", "quant": q, "hidden": 7168, "arch": "sm80", "m": 4, "w": 8}
+            for q in manifest["quant"]]
     for row in [{**row, "name": moegen.name_of(row)} for row in more] + rows:
         back = moegen.row_of(row["name"], manifest)
         want = {k: v for k, v in row.items() if k not in ("name", "template")}
@@ -103,8 +103,8 @@ BAD = [                                                # row, what the sentence 
     (GOOD.replace("up", "fly"), "op 'fly' is not one of route"),
     (GOOD.replace("bf16", "int3"), "quant 'int3' is not one of bf16"),
     (GOOD.replace('"cpu"', '"z80"'), "arch 'z80' is not one of cpu"),
-    (GOOD + ', act = "swish"', "act 'swish' is not one of silu"),
-    (GOOD + ', act = "silu"', "act and inter are run-time arguments"),
+    (GOOD + ', act = "silu"', "unknown key act"),
+    (GOOD + ", inter = 8", "unknown key inter"),
     (GOOD.replace('"bf16"', "1"), "quant 1 is not one of bf16"),
     (GOOD.replace('op = "up", ', ""), "op is missing"),
     (GOOD.replace('template = "gemm_cpu", ', ""), "template is missing"),
@@ -211,7 +211,7 @@ def test_nonsense_rows():
 def test_nonsense_files():
     """Each key of kernels.toml and models.toml is nonsense in turn, or missing, or one too many; then whole files."""
     root = copy("nonsense")
-    for name, line in (("kernels.toml", r"(?m)^(op|quant|act|arch|hidden|budget) *= .*$"),
+    for name, line in (("kernels.toml", r"(?m)^(op|act|arch|hidden|budget|formats\.\w+) *= .*$"),
                        ("models.toml", r"(?m)^(olmoe_7b) *= .*$")):
         path = os.path.join(root, name)
         text = moegen.read(path)
@@ -272,7 +272,8 @@ def test_nonsense_files():
 def test_serves():
     """Every template with every op and machine: what kernels.toml has, and no more."""
     manifest = moegen.load(os.path.join(ROOT, "kernels.toml"))
-    rows, generator = moegen.expand(manifest, "kernels.toml"), moegen.Generator(ROOT)
+    generator = moegen.Generator(ROOT)
+    manifest, rows = generator.manifest, generator.rows
     serves = {(r["template"], r["op"], r["arch"]) for r in rows}
     templates = [n[:-len(".h.j2")] for n in sorted(os.listdir(os.path.join(ROOT, "templates"))) if n.endswith(".h.j2")]
     for template in templates:
@@ -290,7 +291,7 @@ def test_serves():
         for key in moegen.AXES + moegen.SCHEDULE:      # a key too few, or one too many
             row = {k: v for k, v in (like or rows[0]).items() if k != key}
             if like and key not in like:
-                row[key] = "silu" if key == "act" else "bf16" if key == "quant" else 8
+                row[key] = "bf16" if key == "quant" else 8
             row["template"] = template
             row["name"] = moegen.name_of(row)
             try:
@@ -298,6 +299,34 @@ def test_serves():
                 check(False, f"{template}: {moegen.text_of(row)} was taken")
             except moegen.Bad as e:
                 check(not like or key in str(e), f"{template}, {key}: {e}")
+
+
+def test_formats():
+    """A format that no template decodes is one sentence; nonsense in each field of a format, too."""
+    root = copy("formats")
+    path = os.path.join(root, "kernels.toml")
+    text = moegen.read(path)
+    fine = {"number": "6", "w": '"e4m3"', "x": '"e4m3"', "w_scale": '["f32", 128, 128]', "x_scale": '["f32", 1, 128]',
+            "static": "false", "ue8m0": "false", "about": '["a", "b"]'}
+
+    def says(fields, row_template):
+        line = "formats.fp8x = { " + ", ".join(f"{k} = {v}" for k, v in fields.items() if v) + " }"
+        row = '  { op = "up", template = "%s", quant = "fp8x", hidden = 0, arch = "%s", m = 16%s },'
+        arch = {"gemm_cpu": "cpu", "gemm_mma": "sm80"}.get(row_template, "sm90")
+        more = {"gemm_cpu": "", "gemm_mma": ", n = 32, s = 5, w = 4"}.get(row_template, ", n = 128, s = 11, w = 12")
+        with open(path, "w") as f:
+            f.write(text.replace("formats.bf16 ", line + "\nformats.bf16 ")
+                    .replace("kernels = [", "kernels = [\n" + row % (row_template, arch, more)))
+        return sentence(root, ["--check"], line)
+    for template in ("gemm_cpu", "gemm_mma", "gemm_wgmma"):
+        check("knows" not in (says(fine, template) or ""), f"{template}: a copy of fp8b128 is refused")
+        for w, x in (('["f32", 1, 32]', '["f32", 1, 32]'), ('["f32", 128, 128]', '["f32", 1, 0]'), ("", "")):
+            check("knows scales" in (says({**fine, "w_scale": w, "x_scale": x}, template) or ""),
+                  f"{template}: {w} {x}")
+    for field, nonsense in (("number", "0"), ("number", '"6"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"), ("x", ""),
+                            ("w_scale", '["f64", 1, 1]'), ("x_scale", '["f32", 1]'), ("x_scale", '["f32", -1, 128]'),
+                            ("static", "1"), ("ue8m0", '"no"'), ("about", '["a"]'), ("about", ""), ("unknown", "1")):
+        check(says({**fine, field: nonsense}, "gemm_cpu"), f"{field} = {nonsense}: accepted")
 
 
 # ---- fields ----------------------------------------------------------------------------------------------------------

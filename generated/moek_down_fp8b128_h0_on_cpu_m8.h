@@ -104,7 +104,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_cpu_m8(const void *args, moek_stream strea
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_(&found, MOEK_FP8B128, 0);
+    moek_find_halves_(&found, 8, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

@@ -307,7 +307,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m16n128s11w12(const void *args, moek_
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
-    moek_find_halves_(&p.a, MOEK_FP8B128, 1);
+    moek_find_halves_(&p.a, 8, 0, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + 63) / 64);                               /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;

@@ -186,7 +186,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m16n64s5w4(const void *args, moek_stream
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *a;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
-    moek_find_halves_(&found, MOEK_FP8C, 0);
+    moek_find_halves_(&found, 8, 1, 0);
     return MOEK_LAUNCH_(moek_down_fp8c_h0_on_sm80_m16n64s5w4_k, (unsigned)blocks, 128, 51520, stream, found);
 }
 #endif

@@ -186,7 +186,7 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m128n128s3w4(const void *args, moek_stre
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *a;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
-    moek_find_halves_(&found, MOEK_FP8T, 0);
+    moek_find_halves_(&found, 8, 0, 0);
     return MOEK_LAUNCH_(moek_down_fp8t_h0_on_sm80_m128n128s3w4_k, (unsigned)blocks, 128, 99328, stream, found);
 }
 #endif

@@ -938,8 +938,8 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m8n256s6w12(const void *args, moek_stre
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.a.discard = a->discard && moek_whole_lines_(a->down->out, (size_t)a->down->n * 2);
-    moek_find_halves_(&p.up, MOEK_FP16, 1);
-    moek_find_halves_(&p.down, MOEK_FP16, 1);
+    moek_find_halves_(&p.up, 16, 0, 1);
+    moek_find_halves_(&p.down, 16, 0, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_layer_fp16_h0_on_sm90_m8n256s6w12_size *const z = &p.size[i];

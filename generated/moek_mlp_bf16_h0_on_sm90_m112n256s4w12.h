@@ -597,8 +597,8 @@ MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m112n256s4w12(const void *args, moek_stre
         return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 2;
-    moek_find_halves_(&p.up, MOEK_BF16, 1);
-    moek_find_halves_(&p.down, MOEK_BF16, 1);
+    moek_find_halves_(&p.up, 16, 0, 1);
+    moek_find_halves_(&p.down, 16, 0, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_mlp_bf16_h0_on_sm90_m112n256s4w12_size *const z = &p.size[i];

@@ -98,7 +98,7 @@ MOEK_LAUNCHER moek_up_fp16_h0_on_cpu_m8(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_(&found, MOEK_FP16, 0);
+    moek_find_halves_(&found, 16, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

@@ -374,7 +374,7 @@ MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m32n128s10w12(const void *args, moek_strea
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 2;
-    moek_find_halves_(&p.a, MOEK_FP16, 1);
+    moek_find_halves_(&p.a, 16, 0, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + 63) / 64);                               /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;

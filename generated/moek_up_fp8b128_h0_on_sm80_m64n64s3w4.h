@@ -268,7 +268,7 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m64n64s3w4(const void *args, moek_strea
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *a;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
-    moek_find_halves_(&found, MOEK_FP8B128, 0);
+    moek_find_halves_(&found, 8, 0, 0);
     return MOEK_LAUNCH_(moek_up_fp8b128_h0_on_sm80_m64n64s3w4_k, (unsigned)blocks, 128, 75456, stream, found);
 }
 #endif

@@ -383,7 +383,7 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_strea
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
-    moek_find_halves_(&p.a, MOEK_FP8C, 1);
+    moek_find_halves_(&p.a, 8, 1, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + 63) / 64);                               /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;

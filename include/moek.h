@@ -556,6 +556,7 @@ extern const moek_prepare_finalize moek_batched;      /* one rank, batched forma
 }
 #endif
 
+#include "moek/format.h"                              /* what a format is: elements, scales, bytes */
 #include "moek/ops.h"                                 /* the contract of each kernel, and moek_quantize's arguments */
 
 #ifdef __cplusplus

@@ -84,8 +84,10 @@ static int make(moek_plan *plan, const moek_config *c, int fixed)
     memset(&w, 0, sizeof w);
     if (moek_plan_init(plan, c) != MOEK_OK) return 0;
     w.w_up = at(10); w.w_down = at(11);
-    if (moek_is_fp8_(c->quant)) w.w_up_scale = (const float *)at(12), w.w_down_scale = (const float *)at(13);
-    if (c->quant == MOEK_FP8T && fixed) w.x_scale = (const float *)at(14), w.h_scale = (const float *)at(15);
+    if (moek_format_of(c->quant)->w_scale.type)
+        w.w_up_scale = (const float *)at(12), w.w_down_scale = (const float *)at(13);
+    if (moek_format_of(c->quant)->static_x && fixed)
+        w.x_scale = (const float *)at(14), w.h_scale = (const float *)at(15);
     return moek_plan_bind(plan, &w) == MOEK_OK;
 }
 

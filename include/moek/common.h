@@ -101,12 +101,12 @@ MOEK_FN uint32_t moek_ue8m0_(float s)
 }
 
 #include "../../generated/moek_act.h"
-/* Finds a->halves.  in_memory: gated, [0] is of what lies first in memory, as maps of weights want it; else of gate. */
-static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int quant, int in_memory)
+/* Finds a->halves.  bits: of an element of w; by_row: a scale for each row of w; in_memory: gated, [0] is of what lies first in memory, as maps of weights want it; else of gate. */
+static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int bits, int by_row, int in_memory)
 {
     const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;
-    const int blocks = (a->n_offset + a->n + 127) / 128, fp8c = quant == MOEK_FP8C;
-    const size_t row = (size_t)a->k * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1);
+    const int blocks = (a->n_offset + a->n + 127) / 128;
+    const size_t row = (size_t)a->k * (size_t)bits / 8;
     const size_t groups = ((size_t)a->k + 127) / 128;
     moek_halves *const h = &a->halves;
     int i;
@@ -122,7 +122,7 @@ static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int quant, int in_m
         const float *const scale = own ? a->gate_scale : a->w_scale;
         h->w[i] = (const char *)(own ? a->w_gate : a->w) + (size_t)first * row;
         h->bias[i] = bias ? (const uint16_t *)bias + first : NULL;
-        h->scale[i] = !scale ? NULL : fp8c ? scale + first : scales_apart && first ? scale + blocks * groups
+        h->scale[i] = !scale ? NULL : by_row ? scale + first : scales_apart && first ? scale + blocks * groups
                     : scale;
         h->shift[i] = gated && !apart && !scales_apart ? first : a->n_offset;
     }

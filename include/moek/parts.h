@@ -40,21 +40,20 @@ static void *moek_take_(moek_carver_ *c, size_t bytes)
     return p;
 }
 
-static int moek_is_fp8_(int quant) { return quant == MOEK_FP8T || quant == MOEK_FP8C || quant == MOEK_FP8B128; }
-static int moek_element_(int quant) { return moek_is_fp8_(quant) ? 1 : 2; }            /* bytes, of weights as of q */
+static int moek_element_(int quant) { return moek_format_of(quant)->w_bits / 8; }         /* bytes, of weights as of q */
 /* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
 static int moek_can_tile_(const moek_config *c)
 {
     const int line = 128 / moek_element_(c->quant);
     return c->hidden % line == 0 && c->inter % line == 0;
 }
-static size_t moek_groups_(size_t columns) { return (columns + 127) / 128; }
 
 /* f32 scales of `rows` quantized rows (fp8b128: of which groups may begin some columns before, which then count). */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
 {
-    return quant == MOEK_FP8B128 ? moek_times_(rows, moek_groups_(columns))
-         : quant == MOEK_FP8C ? rows : quant == MOEK_FP8T ? 1 : 0;
+    const moek_scale_shape *const of = &moek_format_of(quant)->x_scale;
+    const size_t each = moek_scale_count(of, 1, columns);
+    return of->rows ? moek_times_(rows, each) : each;
 }
 
 typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantized_;
@@ -65,7 +64,7 @@ static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *
     moek_quantized_ q;
     q.q = moek_take_(c, moek_times_(moek_times_(rows, columns), (size_t)moek_element_(config->quant)));
     q.scale = (float *)moek_take_(c, moek_times_(moek_scales_(config->quant, rows, columns + (size_t)offset), 4));
-    q.partial = (float *)moek_take_(c, config->quant == MOEK_FP8T ? 4 * MOEK_QUANT_PARTIALS : 0);
+    q.partial = (float *)moek_take_(c, moek_by_tensor_(config->quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
     return q;
 }
 
@@ -109,7 +108,7 @@ static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_
 {
     const moek_config *c = &plan->config;
     const int batched = plan->rows_per_expert > 0;
-    const int copied = moek_is_fp8_(c->quant) || c->router_weight_on_input;      /* else x is used as it is */
+    const int copied = moek_quantizes_(c->quant) || c->router_weight_on_input;      /* else x is used as it is */
     const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert
                       : copied ? (size_t)plan->chunk : 0;
     moek_carver_ carver;
@@ -155,7 +154,7 @@ static int moek_self_sorts_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const moek_kernel *up = moek_sm90_up_(step);
-    const int fp8 = plan->config.quant == MOEK_FP8B128 || (plan->config.quant == MOEK_FP8T && plan->weights.h_scale);
+    const int fp8 = moek_blocked_(plan->config.quant) || (moek_by_tensor_(plan->config.quant) && plan->weights.h_scale);
     return up && up->op == MOEK_OP_UP && up->m < 128 && fp8 && (long long)step->tokens * plan->slots <= MOEK_SELF_SORT;
 }
 
@@ -164,7 +163,7 @@ static int moek_self_sorts_(const moek_step *step)
 static int moek_orders_wide_(const moek_plan *plan)
 {
     const moek_config *c = &plan->config;
-    return moek_sm90_here_(plan) && c->quant != MOEK_FP8C && c->inter >= 4096 && c->hidden >= 512;
+    return moek_sm90_here_(plan) && !moek_by_row_(c->quant) && c->inter >= 4096 && c->hidden >= 512;
 }
 static int moek_orders_(const moek_step *step)
 {
@@ -178,7 +177,7 @@ static int moek_orders_(const moek_step *step)
 static int moek_counts_(const moek_step *step)
 {
     const moek_kernel *up = moek_sm90_up_(step);
-    return up && (up->op == MOEK_OP_MLP || up->m == 128) && step->plan->config.quant != MOEK_FP8C &&
+    return up && (up->op == MOEK_OP_MLP || up->m == 128) && !moek_by_row_(step->plan->config.quant) &&
            !moek_orders_(step) &&
            (long long)step->tokens * step->plan->slots <= MOEK_SORT_FEW;
 }
@@ -199,7 +198,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     step->expert_weights = step->topk_weights;
     step->expert_tokens = NULL;
     step->a_stride = moek_x_stride_(&step->args, &plan->config);
-    if ((defer || !moek_is_fp8_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
+    if ((defer || !moek_quantizes_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
     if (moek_orders_(step)) return MOEK_OK;           /* moek_table_apply_ quantizes behind its sort */
     step->a_stride = (size_t)plan->config.hidden;
     a = moek_quant_x_(step, NULL, w.a);
@@ -211,7 +210,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     else if (!self_sorts && plan->arch >= 90 && step->routed && plan->prepare_finalize == &moek_local)
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;
-    step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
+    step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
     return plan->quant->launch(&a, stream);
 }
 
@@ -234,7 +233,7 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
     a = moek_quant_x_(step, w.slot_row, w.a);
     step->a = w.a.q;
-    step->a_scale = moek_is_fp8_(plan->config.quant) ? w.a.scale : NULL;
+    step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
     a.early = plan->arch >= 90;
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;
@@ -342,7 +341,7 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     w->block_row = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
     w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
     w->h = moek_take_(&carver, moek_times_(rows, 2 * (size_t)c->inter));
-    if (moek_is_fp8_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter, c->inter_offset);
+    if (moek_quantizes_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter, c->inter_offset);
     else memset(&w->hq, 0, sizeof w->hq);
     return carver.used;
 }
@@ -361,7 +360,7 @@ static int moek_tile_mean_(const moek_plan *plan, const moek_kernel *up)
 {
     if (up->arch != 90) return up->m;
     if (up->op == MOEK_OP_MLP)
-        return up->m - 8 > 48 && moek_is_fp8_(plan->config.quant) && plan->config.inter <= 256 ? 48 : up->m - 8;
+        return up->m - 8 > 48 && moek_quantizes_(plan->config.quant) && plan->config.inter <= 256 ? 48 : up->m - 8;
     return up->m == 32 && plan->config.inter < 512 ? 14 : 2 * up->m / 3;
 }
 
@@ -479,7 +478,7 @@ moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, 
 static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
 {
     const int quant = plan->config.quant;
-    const int can = quant == MOEK_FP8B128 ? !plan->config.inter_offset : quant == MOEK_FP8T && plan->weights.h_scale;
+    const int can = moek_blocked_(quant) ? !plan->config.inter_offset : moek_by_tensor_(quant) && plan->weights.h_scale;
     return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can ? 512 : 0;
 }
 
@@ -496,7 +495,7 @@ static moek_status moek_order_x_(const moek_step *step, const moek_table_work_ *
                               (size_t)plan->config.hidden, 0);
     q = moek_quant_x_(step, w->slot_row, to);
     q.early = 1;
-    g->rows = q.rows; g->a = to.q; g->a_scale = moek_is_fp8_(plan->config.quant) ? to.scale : NULL;
+    g->rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
     g->a_order = NULL; g->a_div = 1;
     g->a_row_bytes = 0;
     return plan->quant->launch(&q, stream);
@@ -508,8 +507,8 @@ static void moek_both_gemms_(const moek_step *step, const moek_table_work_ *w, m
     const moek_plan *plan = step->plan;
     moek_up_weights_(plan, up);
     moek_down_weights_(plan, down);
-    down->a = moek_is_fp8_(plan->config.quant) ? w->hq.q : w->h;
-    down->a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.h_scale : w->hq.scale;
+    down->a = moek_quantizes_(plan->config.quant) ? w->hq.q : w->h;
+    down->a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.h_scale : w->hq.scale;
     down->out = step->out;
 }
 
@@ -534,7 +533,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
     const int early = plan->arch >= 90, rows = moek_run_rows_(step), tile = moek_plan_tile(plan, rows);
-    const int fp8 = moek_is_fp8_(c->quant), slots = step->rows * plan->slots;
+    const int fp8 = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
     const int from = moek_requantizes_from_(plan, plan->up[tile]);
     const int requantizes = from && moek_mean_rows_(plan, rows) >= from, orders = moek_orders_(step);
     const int self_sorts = moek_self_sorts_(step), counts = moek_counts_(step);
@@ -587,7 +586,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.split = w.split; g.split_flags = w.flags;
     g.invariant = c->batch_invariant;
     if (requantizes) {
-        if (c->quant == MOEK_FP8T) w.hq.scale = (float *)weights->h_scale;
+        if (moek_by_tensor_(c->quant)) w.hq.scale = (float *)weights->h_scale;
         g.q = w.hq.q; g.q_scale = w.hq.scale; g.ue8m0 = c->ue8m0;
     }
     if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
@@ -628,7 +627,7 @@ static long long moek_used_experts_(const moek_plan *plan, long long slots)
  * launch cannot look at all of it first. */
 static int moek_scales_known_(const moek_plan *plan)
 {
-    return plan->config.quant != MOEK_FP8T || (plan->weights.x_scale && plan->weights.h_scale);
+    return !moek_by_tensor_(plan->config.quant) || (plan->weights.x_scale && plan->weights.h_scale);
 }
 /* Can a layer row with m = 4 take so many tokens? */
 static int moek_few_fits_(const moek_plan *plan, int tokens)
@@ -650,7 +649,7 @@ static int moek_few_wins_(const moek_plan *plan, int tokens)
     if (c->inter > 1024) return tokens <= 2;
     return tokens == 1 || plan->layers == 1 ||
            moek_used_experts_(plan, (long long)tokens * plan->slots) * expert / 10000 + (long long)tokens * c->hidden <=
-           (moek_is_fp8_(c->quant) ? 35000 : 46000);
+           (moek_quantizes_(c->quant) ? 35000 : 46000);
 }
 
 /* Measured: the rows with m > 4 win where down has tiles enough for all multiprocessors, or short ones, while experts
@@ -688,7 +687,7 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, int rows)
     const long long used = moek_used_experts_(plan, slots);
     const long long mean = moek_mean_rows_(plan, rows), tiles = 2 * plan->multiprocessors;
     const int columns = moek_act_gated_(c->act) ? 128 : 256, element = moek_element_(c->quant);
-    const int few = moek_is_fp8_(c->quant) ? 10 : 16;                  /* rows an expert */
+    const int few = moek_quantizes_(c->quant) ? 10 : 16;                  /* rows an expert */
     const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, rows);
     const moek_kernel *k = NULL;
     int i;
@@ -727,8 +726,8 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     memset(&down, 0, sizeof down);
     memset(&a, 0, sizeof a);
     moek_both_gemms_(step, &w, &up, &down);
-    up.a = moek_is_fp8_(plan->config.quant) ? one.a.q : step->args.x;
-    up.a_scale = plan->config.quant == MOEK_FP8T ? plan->weights.x_scale : one.a.scale;
+    up.a = moek_quantizes_(plan->config.quant) ? one.a.q : step->args.x;
+    up.a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.x_scale : one.a.scale;
     a.tokens = step->tokens; a.topk = plan->slots;
     a.ids = step->ids; a.weights = step->topk_weights;
     a.x = step->args.x; a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);
@@ -766,20 +765,18 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
         args->source_div < 1 || !args->x || !args->q || args->zeros < 0 || (args->zeros && !args->zero) ||
         args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(arch, args))
         return MOEK_E_ARGUMENT;
-    if (args->ue8m0 && moek_is_fp8_(quant) && quant != MOEK_FP8B128) return MOEK_E_ARGUMENT;
+    if (args->ue8m0 && moek_quantizes_(quant) && !moek_blocked_(quant)) return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
-    if ((quant == MOEK_BF16 && args->dtype != MOEK_DTYPE_BF16) ||
-        (quant == MOEK_FP16 && args->dtype != MOEK_DTYPE_FP16))
-        return MOEK_E_ARGUMENT;
+    if (moek_own_dtype_(quant) && args->dtype != moek_own_dtype_(quant)) return MOEK_E_ARGUMENT;
     if (args->counts && (args->rows_per_expert < 1 || args->rows % args->rows_per_expert)) return MOEK_E_ARGUMENT;
     if (args->scale_layout < MOEK_SCALE_ROW || args->scale_layout > MOEK_SCALE_PACKED) return MOEK_E_ARGUMENT;
-    if (args->scale_layout != MOEK_SCALE_ROW && (quant != MOEK_FP8B128 || args->scale_stride < args->rows))
+    if (args->scale_layout != MOEK_SCALE_ROW && (!moek_blocked_(quant) || args->scale_stride < args->rows))
         return MOEK_E_ARGUMENT;
     if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0) return MOEK_E_ARGUMENT;
-    if (args->group_offset < 0 || args->group_offset > 127 || (args->group_offset && quant != MOEK_FP8B128) ||
+    if (args->group_offset < 0 || args->group_offset > 127 || (args->group_offset && !moek_blocked_(quant)) ||
         (arch && args->group_offset % 8)) return MOEK_E_ARGUMENT;
-    if (moek_is_fp8_(quant) && !args->scale) return MOEK_E_ARGUMENT;
-    if (quant == MOEK_FP8T && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
+    if (moek_quantizes_(quant) && !args->scale) return MOEK_E_ARGUMENT;
+    if (moek_by_tensor_(quant) && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
     if (args->x_stride && args->x_stride != args->cols && (args->x_stride < args->cols || args->x_stride % 8))
         return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_ROWS_; i++) {

@@ -41,7 +41,7 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
-    const int own = c->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : c->dtype;
+    const int own = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : c->dtype;
     if (c->backend && !moek_backend_name_(c->backend))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     if (!moek_quant_name(c->quant))
@@ -66,7 +66,7 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                  "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
                  128 / moek_element_(c->quant));
-    if (c->ue8m0 && c->quant != MOEK_FP8B128)
+    if (c->ue8m0 && !moek_blocked_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
@@ -115,7 +115,7 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
                  "array, and up_layout is MOEK_UP_APART: leave one of them 0");
     if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
-    if (c->up_scales && c->quant != MOEK_FP8B128)
+    if (c->up_scales && !moek_blocked_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for fp8b128, not for %s, where each row has its own or an "
                  "expert has one: leave it 0", moek_quant_name(c->quant));
     if (c->up_scales && gated && interleaved)
@@ -123,7 +123,7 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
                  "that 128 of them are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART");
     if (c->inter_offset < 0 || c->inter_offset > 127)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to 127: (rank * inter) %% 128", c->inter_offset);
-    if (c->inter_offset && c->quant != MOEK_FP8B128)
+    if (c->inter_offset && !moek_blocked_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is for fp8b128, not for %s, which has no blocks of "
                  "128 rows: leave it 0", moek_quant_name(c->quant));
     if (c->inter_offset && gated && !apart && !c->up_scales)
@@ -183,12 +183,12 @@ static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
 
 static void moek_fill_defaults_(moek_config *c)
 {
-    if (!c->dtype) c->dtype = c->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    if (!c->dtype) c->dtype = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : MOEK_DTYPE_BF16;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (!c->up_layout && moek_act_gated_(c->act))
         c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
-    if (c->up_layout == MOEK_UP_APART && c->quant == MOEK_FP8B128) c->up_scales = MOEK_UP_SCALES_APART;
+    if (c->up_layout == MOEK_UP_APART && moek_blocked_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
     if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;
@@ -237,7 +237,7 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
-    else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && k->quant != MOEK_FP16)
+    else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && moek_quantizes_(k->quant))
         moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
         moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
@@ -369,7 +369,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
                  moek_format_name_(pf->format), pf->name, experts->name, moek_format_name_(experts->format));
     if (pf->supports && !pf->supports(pf, c, why, sizeof why))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s does not support %s", pf->name, why);
-    if (pf->cannot_defer && experts->expects_unquantized && moek_is_fp8_(c->quant))
+    if (pf->cannot_defer && experts->expects_unquantized && moek_quantizes_(c->quant))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, "
                  "and experts %s expect unquantized rows", pf->name, experts->name);
     if (pf->max_tokens_per_rank && moek_chunk_(c) > pf->max_tokens_per_rank)
@@ -377,7 +377,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
                  "set chunk_tokens",
                  pf->name, pf->max_tokens_per_rank, c->max_tokens);
     if (pf->prepare_send == moek_local_prepare_ && experts->expects_unquantized && c->router_weight_on_input &&
-        moek_is_fp8_(c->quant))
+        moek_quantizes_(c->quant))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows "
                  "that experts %s quantize themselves", pf->name, experts->name);
     return MOEK_OK;
@@ -760,7 +760,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     if ((uintptr_t)weights->field % bytes) \
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
     if (plan->backend != MOEK_BACKEND_USER) {
-        const int scaled = moek_is_fp8_(c->quant);
+        const int scaled = moek_quantizes_(c->quant);
         MOEK_NEED_(w_up, 1, "every layer needs it");
         MOEK_NEED_(w_down, 1, "every layer needs it");
         MOEK_NEED_(w_up_scale, scaled, "fp8 weights need scales");
@@ -769,10 +769,10 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
                      "which has none", moek_quant_name(c->quant));
         if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
-        if (c->quant != MOEK_FP8T && (weights->x_scale || weights->h_scale))
+        if (!moek_by_tensor_(c->quant) && (weights->x_scale || weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, "
                      "not %s", moek_quant_name(c->quant));
-        if (c->batch_invariant && c->quant == MOEK_FP8T && (!weights->x_scale || !weights->h_scale))
+        if (c->batch_invariant && moek_by_tensor_(c->quant) && (!weights->x_scale || !weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
                      "fp8t needs x_scale and h_scale for it");
     }
@@ -901,8 +901,8 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_describe_route_(plan, &t);
     moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
               moek_format_name_(plan->prepare_finalize->format),
-              moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
-              moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
+              moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
+              moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
     if (plan->tiles && !plan->rows_per_expert) moek_say_(&t, "sort      %s\n", plan->sort->name);
     if (!plan->tiles) moek_say_(&t, "experts   %s\n", plan->experts->name);
     else moek_describe_choices_(plan, &t);
@@ -913,7 +913,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
                   last ? "any number of rows:" : "up to");
         if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_mean_(plan, plan->up[i]));
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
-        if (moek_is_fp8_(c->quant)) {
+        if (moek_quantizes_(c->quant)) {
             const int from = moek_requantizes_from_(plan, plan->up[i]);
             moek_say_(&t, "  quant   %s", plan->quant->name);
             if (from) moek_say_(&t, " (from %d rows an expert on: up itself)", from);

@@ -60,14 +60,74 @@ const char *moek_status_text(moek_status status)
     }
 }
 
+#define MOEK_BITS_(name, bits) bits,
+static const int moek_element_bits_[] = { 0, MOEK_EACH_ELEMENT(MOEK_BITS_) };
+static const int moek_scale_bits_[] = { 0, MOEK_EACH_SCALE_TYPE(MOEK_BITS_) };
+#undef MOEK_BITS_
+
+const moek_format *moek_format_of(int quant)
+{
+    static const moek_format all[] = {
+#define MOEK_ROW_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
+                  x_type, x_rows, x_columns, fixed, ue8m0) \
+        { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
+          { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, fixed, \
+          ue8m0 },
+        MOEK_EACH_FORMAT(MOEK_ROW_)
+#undef MOEK_ROW_
+    };
+    size_t i;
+    for (i = 0; i < sizeof all / sizeof all[0]; i++) if (all[i].number == quant) return &all[i];
+    return NULL;
+}
 const char *moek_quant_name(int quant)
 {
-    switch (quant) {
-#define MOEK_CASE_(NAME, name, number) case number: return #name;
-    MOEK_EACH_QUANT(MOEK_CASE_)
-#undef MOEK_CASE_
-    default: return NULL;
-    }
+    const moek_format *const f = moek_format_of(quant);
+    return f ? f->name : NULL;
+}
+
+/* What host code asks most.  quant: a format there is, or one that has nothing of it. */
+static int moek_quantizes_(int quant)                  /* x and h become something else than T */
+{
+    const moek_format *const f = moek_format_of(quant);
+    return f && f->x_bits < 16;
+}
+static const moek_scale_shape *moek_x_scale_(int quant)
+{
+    static const moek_scale_shape none = { 0, 0, 0 };
+    const moek_format *const f = moek_format_of(quant);
+    return f ? &f->x_scale : &none;
+}
+static int moek_by_tensor_(int quant) { return moek_x_scale_(quant)->type && !moek_x_scale_(quant)->rows; }
+static int moek_by_row_(int quant) { return moek_x_scale_(quant)->rows && !moek_x_scale_(quant)->columns; }
+static int moek_blocked_(int quant) { return moek_x_scale_(quant)->columns > 0; }
+/* T of a format whose elements are T; 0: T is free. */
+static int moek_own_dtype_(int quant)
+{
+    const moek_format *const f = moek_format_of(quant);
+    return !f ? 0 : f->x == MOEK_ELEMENT_BF16 ? MOEK_DTYPE_BF16 : f->x == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : 0;
+}
+/* The format of that T. */
+static MOEK_UNUSED int moek_copies_(int dtype)
+{
+    int quant = 1;
+    while (moek_own_dtype_(quant) != dtype) quant++;
+    return quant;
+}
+
+size_t moek_element_bytes(int element, size_t columns)
+{
+    return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
+}
+size_t moek_scale_count(const moek_scale_shape *of, size_t rows, size_t columns)
+{
+    const size_t by_rows = of->rows ? (rows + (size_t)of->rows - 1) / (size_t)of->rows : 1;
+    const size_t by_columns = of->columns ? (columns + (size_t)of->columns - 1) / (size_t)of->columns : 1;
+    return of->type ? by_rows * by_columns : 0;
+}
+size_t moek_scale_bytes(const moek_scale_shape *of, size_t rows, size_t columns)
+{
+    return moek_scale_count(of, rows, columns) * (size_t)moek_scale_bits_[of->type] / 8;
 }
 
 const char *moek_act_name(int act)

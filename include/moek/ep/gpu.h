@@ -372,7 +372,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     const moek_plan *plan = step->plan;
     const int weighted = plan->config.router_weight_on_input, tokens = step->tokens;
     const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, MOEK_EP_EACH_) : moek_ep_many_(ep);
-    const int fused = plan->config.quant == MOEK_FP8B128 && !moek_ep_sends_t_(plan) && !weighted;
+    const int fused = moek_blocked_(plan->config.quant) && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
     const int early = plan->arch >= 90, warps = most * (MOEK_EP_MANY_ / 32);

@@ -89,7 +89,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (!ep->local_experts) ep->local_experts = 1;
     for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
         ep->owners = (ep->owners ^ (uint32_t)moek_ep_owner_(c, ep->physical_experts, e)) * 16777619u;
-    raw = !moek_is_fp8_(ep->quant) || ep->quant == MOEK_FP8T ||
+    raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
     ep->row_bytes = ep->hidden * (raw ? 2 : 1);
     ep->ue8m0 = layer.ue8m0 != 0;
@@ -123,7 +123,7 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_say_(t, "experts %s add up by themselves, so there are no rows for MOEK_EP_EXACT", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->weight_and_reduce != MOEK_DELEGATE)
         moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
-    else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_is_fp8_(ep->quant))
+    else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_quantizes_(ep->quant))
         moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
     else if (demanded) return;
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)

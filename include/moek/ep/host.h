@@ -90,7 +90,7 @@ static int moek_ep_may_lose_(const moek_ep *ep)
 static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
 {
     const moek_config *c = &plan->config;
-    const int fp8 = moek_is_fp8_(c->quant) && !plan->experts->expects_unquantized, batched = moek_ep_low_latency_(ep);
+    const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized, batched = moek_ep_low_latency_(ep);
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
@@ -99,9 +99,9 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     carver.base = (char *)base; carver.used = 0;
     w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden, 0);
     w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && c->quant == MOEK_FP8T ? received : 0, hidden,
+    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && moek_by_tensor_(c->quant) ? received : 0, hidden,
                                       0);
-    w->unquantized = (uint16_t *)moek_take_(&carver, batched && c->quant == MOEK_FP8T ? 2 * rows * hidden : 0);
+    w->unquantized = (uint16_t *)moek_take_(&carver, batched && moek_by_tensor_(c->quant) ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
     w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
@@ -130,11 +130,11 @@ static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_p
 /* 1 if rows are quantized after arrival: fp8t without a static scale. */
 static int moek_ep_late_(const moek_plan *plan)
 {
-    return plan->config.quant == MOEK_FP8T && !plan->weights.x_scale && !plan->experts->expects_unquantized;
+    return moek_by_tensor_(plan->config.quant) && !plan->weights.x_scale && !plan->experts->expects_unquantized;
 }
 static int moek_ep_sends_t_(const moek_plan *plan)
 {
-    return !moek_is_fp8_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
+    return !moek_quantizes_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
 }
 
 /* Rows of x and their scales: their sizes on the wire and, at the sender, their addresses.  Scales travel as floats;
@@ -152,7 +152,7 @@ static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
     const moek_config *c = &plan->config;
     moek_ep_message_ m;
     m.x_bytes = (size_t)c->hidden * (moek_ep_sends_t_(plan) ? 2 : 1);
-    m.groups = moek_ep_sends_t_(plan) || c->quant == MOEK_FP8T ? 0 : moek_scales_(c->quant, 1, (size_t)c->hidden);
+    m.groups = moek_ep_sends_t_(plan) || moek_by_tensor_(c->quant) ? 0 : moek_scales_(c->quant, 1, (size_t)c->hidden);
     m.ue8m0 = c->ue8m0;
     m.scale_bytes = moek_ep_scale_bytes_(m.groups, m.ue8m0);
     m.x_row = m.x_bytes;
@@ -223,7 +223,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
         if (weighted) m->x = (const char *)w.weighted;
         if (weighted && plan->device >= 0) {
             a.q = w.weighted;
-            return moek_quantize(dtype == MOEK_DTYPE_FP16 ? MOEK_FP16 : MOEK_BF16, plan->arch, &a, stream);
+            return moek_quantize(moek_copies_(dtype), plan->arch, &a, stream);
         }
         for (t = 0; weighted && t < step->tokens; t++) {
             const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
@@ -380,8 +380,8 @@ static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_w
     const int late = moek_ep_late_(plan);
     moek_quant_args a;
     step->a = w->arrived.q;
-    step->a_scale = !moek_is_fp8_(plan->config.quant) ? NULL
-                  : plan->config.quant == MOEK_FP8T && !late ? plan->weights.x_scale : w->arrived.scale;
+    step->a_scale = !moek_quantizes_(plan->config.quant) ? NULL
+                  : moek_by_tensor_(plan->config.quant) && !late ? plan->weights.x_scale : w->arrived.scale;
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;
     step->expert_weights = NULL;
