@@ -129,7 +129,7 @@ class Format:
 def check_formats(manifest, where):
     formats = manifest.get("formats")
     if not isinstance(formats, dict) or not formats:
-        raise Bad(f"{where}: formats is missing, as in  formats.bf16 = {{ number = 1, w = \"bf16\", x = \"bf16\", ... }}")
+        raise Bad(f"{where}: formats is missing, as in  formats.bf16 = {{ number = 1, w = \"bf16\", ... }}")
     formats = {name: Format(name, given, where) for name, given in formats.items()}
     if len({f.number for f in formats.values()}) != len(formats):
         raise Bad(f"{where}: formats: two formats have the same number")
@@ -354,7 +354,7 @@ class Generator:
                 require(key not in row or key in keys.split(), f"template {template} has no {key}; leave it away")
             if "quant" in row:
                 require(fmt.w in elements.split() and fmt.x in elements.split(),
-                        f"template {template} knows elements {elements or '(none)'}; {fmt.name} has {fmt.w} and {fmt.x}")
+                        f"template {template} knows elements {elements or '(none)'}; {fmt.name} has {fmt.w}, {fmt.x}")
                 require(fmt.scaling in scales.split(),
                         f"template {template} knows scales {scales or '(none)'}; {fmt.name} has {fmt.scaling}")
             return ""

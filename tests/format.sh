@@ -45,6 +45,8 @@ say "ep: a file calls one above it, or is not in the order of moek_ep.h" \
 say "heavy include" \
     "$(grep -nE '#include <(cub|thrust|cuda/|cooperative_groups|cuda_(bf16|fp16|fp8|fp4)|mma\.h|cutlass)' \
        $library /dev/null)"
+say "a format by number or name, where moek.format.h or fmt in templates have what it is" \
+    "$(grep -rnE '[=!]= *MOEK_(BF16|FP16|FP8[A-Z0-9]*)([^A-Z0-9_]|$)|quant (==|!=|in) ["(\[]' include templates)"
 say "C++ in a kernel" \
     "$(grep -nE '(^|[^a-z_])(template *<|auto |class |constexpr |namespace |operator *[^a-z ])' $library /dev/null)"
 say "notes: longer than 160 characters" "$(awk 'length > 160 { print FILENAME ":" FNR }' docs/notes/*.md)"

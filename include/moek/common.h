@@ -101,7 +101,8 @@ MOEK_FN uint32_t moek_ue8m0_(float s)
 }
 
 #include "../../generated/moek_act.h"
-/* Finds a->halves.  bits: of an element of w; by_row: a scale for each row of w; in_memory: gated, [0] is of what lies first in memory, as maps of weights want it; else of gate. */
+/* Finds a->halves.  bits: of an element of w; by_row: w has a scale for each row; in_memory: gated, [0] is of what lies
+ * first in memory, as maps of weights want it; else of gate. */
 static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int bits, int by_row, int in_memory)
 {
     const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;

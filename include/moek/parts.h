@@ -40,7 +40,7 @@ static void *moek_take_(moek_carver_ *c, size_t bytes)
     return p;
 }
 
-static int moek_element_(int quant) { return moek_format_of(quant)->w_bits / 8; }         /* bytes, of weights as of q */
+static int moek_element_(int quant) { return moek_format_of(quant)->w_bits / 8; }      /* bytes, of weights as of q */
 /* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
 static int moek_can_tile_(const moek_config *c)
 {

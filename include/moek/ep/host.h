@@ -90,7 +90,8 @@ static int moek_ep_may_lose_(const moek_ep *ep)
 static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
 {
     const moek_config *c = &plan->config;
-    const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized, batched = moek_ep_low_latency_(ep);
+    const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized;
+    const int batched = moek_ep_low_latency_(ep), by_tensor = moek_by_tensor_(c->quant);
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
@@ -99,9 +100,8 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     carver.base = (char *)base; carver.used = 0;
     w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden, 0);
     w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && moek_by_tensor_(c->quant) ? received : 0, hidden,
-                                      0);
-    w->unquantized = (uint16_t *)moek_take_(&carver, batched && moek_by_tensor_(c->quant) ? 2 * rows * hidden : 0);
+    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && by_tensor ? received : 0, hidden, 0);
+    w->unquantized = (uint16_t *)moek_take_(&carver, batched && by_tensor ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
     w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
