@@ -77,24 +77,28 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* Which activations have which parameters (moek.h). */
 static int moek_act_is_oai_(int act) { return act == MOEK_SWIGLUOAI || act == MOEK_SWIGLUOAI_UNINTERLEAVE; }
+static int moek_act_scales_(int act) { return moek_act_is_oai_(act) || act == MOEK_SITU; }      /* alpha and beta */
+static int moek_act_clamps_(int act)                                                            /* limit */
+{
+    return moek_act_is_oai_(act) || act == MOEK_SILU || act == MOEK_SWIGLUSTEP;
+}
 
 /* The parameters of an activation (moek.h): one that is set and that the formula does not have is refused, since the
  * caller means something by it. */
 static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
 {
-    const int oai = moek_act_is_oai_(c->act), situ = c->act == MOEK_SITU;
-    const int clamps = oai || c->act == MOEK_SILU || c->act == MOEK_SWIGLUSTEP;
     const char *const name = moek_act_name(c->act);
     if (!(c->alpha - c->alpha == 0 && c->beta - c->beta == 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g; they must be finite",
                  (double)c->alpha, (double)c->beta);
-    if ((c->alpha != 0 || c->beta != 0) && !oai && !situ)
+    if ((c->alpha != 0 || c->beta != 0) && !moek_act_scales_(c->act))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g, but %s has neither: leave them 0",
                  (double)c->alpha, (double)c->beta, name);
-    if (situ && c->beta < 0)
+    if (c->act == MOEK_SITU && c->beta < 0)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.beta is %g; situ takes one above 0, or 0 for none", (double)c->beta);
-    if (c->limit != 0 && c->limit != MOEK_NO_LIMIT && !clamps)
+    if (c->limit != 0 && c->limit != MOEK_NO_LIMIT && !moek_act_clamps_(c->act))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g, but %s does not clamp: leave it 0", (double)c->limit, name);
     if (!(c->limit >= 0) && c->limit != MOEK_NO_LIMIT)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; a limit above 0, 0 for the default of the activation, or "
@@ -842,25 +846,19 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
 }
 
 /* What the config left 0 and what it stands for, where that changes results. */
-static void moek_describe_limit_(const moek_config *c, moek_text_ *t)
-{
-    if (c->limit > 0 && c->limit < HUGE_VALF) moek_say_(t, ", limit %g", (double)c->limit);
-    else moek_say_(t, ", limit none");
-}
 static void moek_describe_act_(const moek_config *c, moek_text_ *t)
 {
     static const char *const layouts[] = { "?", "gate, then up", "gate and up interleaved", "up, then gate",
                                            "up alone, gate in w_gate" };
     const int layout = c->up_layout >= 0 && c->up_layout <= MOEK_UP_APART ? c->up_layout : 0;
-    moek_say_(t, "act       %s", moek_act_name(c->act));
-    if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SITU)
-        moek_say_(t, ", alpha %g", (double)c->alpha);
-    if (c->act == MOEK_SITU && !(c->beta > 0)) moek_say_(t, ", beta none");
-    else if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SITU)
-        moek_say_(t, ", beta %g", (double)c->beta);
-    if (c->act == MOEK_SWIGLUOAI || c->act == MOEK_SWIGLUOAI_UNINTERLEAVE || c->act == MOEK_SILU ||
-        c->act == MOEK_SWIGLUSTEP)
-        moek_describe_limit_(c, t);
+    const int scales = moek_act_scales_(c->act), clamps = moek_act_clamps_(c->act);
+    const char *const name = moek_act_name(c->act);
+    moek_say_(t, "act       %s", name ? name : "?");
+    if (scales) moek_say_(t, ", alpha %g", (double)c->alpha);
+    if (scales && c->act == MOEK_SITU && !(c->beta > 0)) moek_say_(t, ", beta none");
+    else if (scales) moek_say_(t, ", beta %g", (double)c->beta);
+    if (clamps && c->limit > 0 && c->limit < HUGE_VALF) moek_say_(t, ", limit %g", (double)c->limit);
+    else if (clamps) moek_say_(t, ", limit none");
     if (moek_act_gated_(c->act)) moek_say_(t, "; rows of w_up: %s\n", layouts[layout]);
     else moek_say_(t, "; not gated\n");
 }
