@@ -5,7 +5,7 @@
  *   ./moek tune [words ...]                  the same cells by each row that fits: which is the fastest?
  *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude bench/bench.cu -o bench
  *   ./bench [tune] [options] [words ...]
- *      -o FILE       a tab-separated file; of tune: for config.tuned (include/moek/tuned.h has its columns)
+ *      -o FILE       a tab-separated file; of tune: for config.tuned (include/moek/plan/tuned.h has its columns)
  *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
  *      -s            without args.state: step by step
  *      -w            with tiled weights (config.weight_layout)

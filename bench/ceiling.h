@@ -1,7 +1,7 @@
 /* ceiling.h -- what this machine can do at most: copying, reading, and multiplying by wgmma (sm_90a).  CUDA C++. */
 #ifndef CEILING_H
 #define CEILING_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/kernel/sm90.h"
 #include "../tests/mem.h"
 #include "fill.h"
 #include "measure.h"

@@ -2,7 +2,7 @@
  * same on host and device.  Compile as C99 or as CUDA. */
 #ifndef FILL_H
 #define FILL_H
-#include "../include/moek/common.h"
+#include "../include/moek/kernel/numbers.h"
 
 MOEK_FN uint32_t fill_hash(uint64_t i, uint32_t seed)
 {

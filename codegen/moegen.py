@@ -197,10 +197,10 @@ def check_models(models, where, manifest, header):
 
 
 def fields_of(header, struct):
-    """The fields of a public struct, in order, from the list in moek/fields.h."""
+    """The fields of a public struct, in order, from the list in moek/plan/fields.h."""
     found = re.search(r"#define MOEK_EACH_" + struct + r"_FIELD_\(X\)((?:.*\\\n)*.*\n)", header)
     if not found:
-        raise Bad(f"include/moek/fields.h: there is no MOEK_EACH_{struct}_FIELD_")
+        raise Bad(f"include/moek/plan/fields.h: there is no MOEK_EACH_{struct}_FIELD_")
     return re.findall(r"\bX\((\w+)\)", found.group(1))
 
 
@@ -305,7 +305,8 @@ class Generator:
         self.root, self.where = root, rows_file or "kernels.toml"
         self.manifest = load(os.path.join(root, "kernels.toml"))
         check_manifest(self.manifest, "kernels.toml")
-        header, fields = (read(os.path.join(root, "include", *name)) for name in (("moek.h",), ("moek", "fields.h")))
+        header, fields = (read(os.path.join(root, "include", *name))
+                          for name in (("moek.h",), ("moek", "plan", "fields.h")))
         self.models = check_models(load(os.path.join(root, "models.toml")), "models.toml", self.manifest, header)
         if rows_file:
             rows = load(rows_file)
@@ -539,7 +540,7 @@ def write(g, a, start):
     changed = sum(write_if_changed(path, text) for path, text in sorted(targets.items()))
     for name in left_over:
         os.remove(os.path.join(folder, name))
-    inputs = ["kernels.toml", "models.toml", "codegen/moegen.py", "include/moek.h", "include/moek/fields.h"] + \
+    inputs = ["kernels.toml", "models.toml", "codegen/moegen.py", "include/moek.h", "include/moek/plan/fields.h"] + \
              ["templates/" + n for n in sorted(os.listdir(os.path.join(g.root, "templates")))]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")

@@ -241,7 +241,7 @@ def test_nonsense_files():
             check(says or fits, f"models.toml: {key} = {str(nonsense)[:100]}: accepted")
     with open(path, "w") as f:
         f.write(text)
-    for name in ("kernels.toml", "models.toml", os.path.join("include", "moek", "fields.h"),
+    for name in ("kernels.toml", "models.toml", os.path.join("include", "moek", "plan", "fields.h"),
                  os.path.join("templates", "map_cpu.h.j2"), os.path.join("templates", "moek_enums.h.j2"), "README.md"):
         path = os.path.join(root, name)
         with open(path, "rb") as f:
@@ -345,10 +345,10 @@ def declared(text, struct):
 
 
 def test_fields():
-    """moek/fields.h has every field of every struct that it names, in order, and names every public struct."""
+    """moek/plan/fields.h has every field of every struct that it names, in order, and names every public struct."""
     header = moegen.read(os.path.join(ROOT, "include", "moek.h"))
     ops = moegen.read(os.path.join(ROOT, "include", "moek", "ops.h"))
-    fields = moegen.read(os.path.join(ROOT, "include", "moek", "fields.h"))
+    fields = moegen.read(os.path.join(ROOT, "include", "moek", "plan", "fields.h"))
     structs = [s for s in re.findall(r"(?m)^\} (moek_\w+);", header) if s != "moek_status"] + \
               re.findall(r"(?m)^typedef struct (moek_choice) \{", header) + ["moek_quant_args"]
     check(len(structs) == 10, f"{len(structs)} structs: {structs}")
@@ -358,7 +358,7 @@ def test_fields():
             have = moegen.fields_of(fields, struct[5:].upper())
         except moegen.Bad as e:
             have = [str(e)]
-        check(have == want, f"{struct}: moek/fields.h has {[f for f in have if f not in want]} too many, lacks "
+        check(have == want, f"{struct}: moek/plan/fields.h has {[f for f in have if f not in want]} too many, lacks "
                             f"{[f for f in want if f not in have]}, or has another order")
         check(re.search(r'"' + struct[5:] + r'", #field, offsetof\(' + struct + r", field\)", fields),
               f"{struct}: moek_offset does not know it")

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_COMBINE_H0_ON_CPU_H
 #define MOEK_COMBINE_H0_ON_CPU_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream)
 {

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_COMBINE_H0_ON_SM80_T128_H
 #define MOEK_COMBINE_H0_ON_SM80_T128_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 static __global__ void __launch_bounds__(128)
 moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_DOWN_FP16_H0_ON_CPU_M8_H
 #define MOEK_DOWN_FP16_H0_ON_CPU_M8_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 /* Row p of the work reads this row of a. */
 static MOEK_UNUSED size_t moek_down_fp16_h0_on_cpu_m8_from_(const moek_gemm_args *a, int p)

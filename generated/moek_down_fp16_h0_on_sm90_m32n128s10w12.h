@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_DOWN_FP16_H0_ON_SM90_M32N128S10W12_H
 #define MOEK_DOWN_FP16_H0_ON_SM90_M32N128S10W12_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/kernel/sm90_schedule.h"
 
 typedef struct moek_down_fp16_h0_on_sm90_m32n128s10w12_params { moek_gemm_args a; CUtensorMap w; } moek_down_fp16_h0_on_sm90_m32n128s10w12_params;
 

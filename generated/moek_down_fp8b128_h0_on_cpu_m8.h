@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_DOWN_FP8B128_H0_ON_CPU_M8_H
 #define MOEK_DOWN_FP8B128_H0_ON_CPU_M8_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 /* Those of 128 of k from k on that are there, and zeros behind them. */
 static MOEK_UNUSED const void *moek_down_fp8b128_h0_on_cpu_m8_group_(uint8_t *tail, const uint8_t *row, int k, int last)

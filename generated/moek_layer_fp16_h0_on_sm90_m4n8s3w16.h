@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_LAYER_FP16_H0_ON_SM90_M4N8S3W16_H
 #define MOEK_LAYER_FP16_H0_ON_SM90_M4N8S3W16_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 typedef struct moek_layer_fp16_h0_on_sm90_m4n8s3w16_params {
     moek_layer_args a;

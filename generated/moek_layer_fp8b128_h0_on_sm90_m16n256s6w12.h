@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_H
 #define MOEK_LAYER_FP8B128_H0_ON_SM90_M16N256S6W12_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/kernel/sm90_schedule.h"
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
 typedef struct moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_size { int columns, tiles, steps; moek_over over_tiles, over_steps; } moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_size;

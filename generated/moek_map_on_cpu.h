@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_MAP_ON_CPU_H
 #define MOEK_MAP_ON_CPU_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 static MOEK_UNUSED int32_t moek_map_on_cpu_narrow_(int64_t id, int experts)
 {

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_MAP_ON_SM80_T256_H
 #define MOEK_MAP_ON_SM80_T256_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 static __global__ void __launch_bounds__(256)
 moek_map_on_sm80_t256_k(const moek_map_args a)

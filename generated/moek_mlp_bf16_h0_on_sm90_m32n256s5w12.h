@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_MLP_BF16_H0_ON_SM90_M32N256S5W12_H
 #define MOEK_MLP_BF16_H0_ON_SM90_M32N256S5W12_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/kernel/sm90_schedule.h"
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
 typedef struct moek_mlp_bf16_h0_on_sm90_m32n256s5w12_size { int columns, tiles, steps; moek_over over_tiles; } moek_mlp_bf16_h0_on_sm90_m32n256s5w12_size;

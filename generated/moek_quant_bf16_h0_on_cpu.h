@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_QUANT_BF16_H0_ON_CPU_H
 #define MOEK_QUANT_BF16_H0_ON_CPU_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 static MOEK_UNUSED int moek_quant_bf16_h0_on_cpu_live_(const moek_quant_args *a, int r)
 {

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_QUANT_FP16_H0_ON_SM80_T256_H
 #define MOEK_QUANT_FP16_H0_ON_SM80_T256_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 /* Eight T, times the weight of their row and rounded to T. */
 MOEK_DEVICE moek_words_ moek_quant_fp16_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_QUANT_FP8T_H0_ON_SM80_T256_H
 #define MOEK_QUANT_FP8T_H0_ON_SM80_T256_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 MOEK_DEVICE int moek_quant_fp8t_h0_on_sm80_t256_live(const moek_quant_args *a, int r)
 {

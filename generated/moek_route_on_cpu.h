@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_ROUTE_ON_CPU_H
 #define MOEK_ROUTE_ON_CPU_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 /* The best of c[0 .. n) that is not out: the lower index of equals; -1 if all are. */
 static MOEK_UNUSED int moek_route_on_cpu_best_(const float *c, const unsigned char *out, int n)

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_ROUTE_ON_SM80_W1_H
 #define MOEK_ROUTE_ON_SM80_W1_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 /* Groups (one, if there are none), experts of a group, log2 of the lanes that have one. */
 typedef struct moek_route_on_sm80_w1_params { moek_route_args a; int groups, size, shift, whole, whole_bias; } moek_route_on_sm80_w1_params;

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_SORT_ON_CPU_H
 #define MOEK_SORT_ON_CPU_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream)
 {

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_SORT_ON_SM80_T1024_H
 #define MOEK_SORT_ON_SM80_T1024_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 /* Four ids from `slot` on; -1 for those at `end` and behind. */
 MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids, int slot, int end, int aligned)

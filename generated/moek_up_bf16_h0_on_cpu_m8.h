@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_UP_BF16_H0_ON_CPU_M8_H
 #define MOEK_UP_BF16_H0_ON_CPU_M8_H
-#include "../include/moek/cpu.h"
+#include "../include/moek/kernel/cpu.h"
 
 /* Row p of the work reads this row of a. */
 static MOEK_UNUSED size_t moek_up_bf16_h0_on_cpu_m8_from_(const moek_gemm_args *a, int p)

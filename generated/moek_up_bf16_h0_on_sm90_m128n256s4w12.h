@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_UP_BF16_H0_ON_SM90_M128N256S4W12_H
 #define MOEK_UP_BF16_H0_ON_SM90_M128N256S4W12_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/kernel/sm90_schedule.h"
 
 typedef struct moek_up_bf16_h0_on_sm90_m128n256s4w12_params {
     moek_gemm_args a;

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_UP_FP16_H0_ON_SM80_M128N64S3W4_H
 #define MOEK_UP_FP16_H0_ON_SM80_M128N64S3W4_H
-#include "../include/moek/device.h"
+#include "../include/moek/kernel/cuda.h"
 
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
  * left as they are; behind the end of k there are zeros.  apart: bytes from rows of w in the first half of the tile to

@@ -6,7 +6,7 @@
  */
 #ifndef MOEK_UP_FP8T_H0_ON_SM90_M32N128S10W12_H
 #define MOEK_UP_FP8T_H0_ON_SM90_M32N128S10W12_H
-#include "../include/moek/sm90.h"
+#include "../include/moek/kernel/sm90_schedule.h"
 
 typedef struct moek_up_fp8t_h0_on_sm90_m32n128s10w12_params { moek_gemm_args a; CUtensorMap w; } moek_up_fp8t_h0_on_sm90_m32n128s10w12_params;
 

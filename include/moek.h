@@ -198,7 +198,7 @@ typedef struct moek_config {
     const struct moek_prepare_finalize *prepare_finalize;      /* your own; NULL: built in, by format                 */
     const struct moek_experts *experts_impl;                   /* your own; NULL: built in                            */
     const char *tuned;                /* the text of a file that ./moek tune wrote: which rows were the fastest, by
-                                         tokens (moek/tuned.h has the columns).  Only lines for this device, quant,
+                                         tokens (moek/plan/tuned.h has the columns).  Only lines for this device, quant,
                                          hidden, inter, local experts and slots count; without any, or NULL: the
                                          built-in rule.  Rows of an excluded or not demanded backend are passed over.
                                          Yours again when moek_plan_init returns                                      */
@@ -490,7 +490,7 @@ const char *moek_quant_name(int quant);                                         
 const char *moek_act_name(int act);                                              /* "silu"                            */
 
 /* For callers without a C compiler (ctypes, Rust, Go, ...): bytes of the structs of the implementation, and where a
- * field lies (moek/fields.h lists them all).  Zero a struct, then set fields by offset.  They call
+ * field lies (moek/plan/fields.h lists them all).  Zero a struct, then set fields by offset.  They call
  * moek_plan_init_(plan, config, moek_config_size(), moek_plan_size(), moek_version()).  examples/ffi.py does it.     */
 size_t      moek_config_size(void);
 size_t      moek_plan_size(void);

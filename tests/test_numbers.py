@@ -1,4 +1,5 @@
-"""test_numbers.py -- conversions (include/moek/common.h) and moek_quantize against numpy and ml_dtypes, bit for bit.
+"""test_numbers.py -- conversions (include/moek/kernel/numbers.h) and moek_quantize against numpy and ml_dtypes,
+bit for bit.
 
 All codes of bf16, fp16 and e4m3 to float; and to them: every 16-bit float prefix, every tie and its neighbours, random
 floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not installed.
@@ -24,7 +25,7 @@ except ImportError as e:
 
 PROGRAM = r"""
 #include <stdio.h>
-#include "moek/common.h"
+#include "moek/kernel/numbers.h"
 static void put(const void *p, size_t n) { fwrite(p, n, 1, stdout); }
 int main(void)
 {

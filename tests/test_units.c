@@ -2,7 +2,7 @@
  *
  *   cc -std=c99 -O2 -Iinclude tests/test_units.c -lm -o units            (or as C++, or nvcc -x cu) */
 #include "moek.h"
-#include "moek/common.h"
+#include "moek/kernel/numbers.h"
 #include "check.h"
 #include "ref.h"
 #include <float.h>

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include "strict.h"
-#include "common.h"
+#include "kernel/numbers.h"
 
 #if defined(__CUDACC__) || defined(MOEK_EMU)
 #define MOEK_HAVE_CUDA_ 1
@@ -16,12 +16,12 @@
 #else
 #define MOEK_HAVE_CUDART_ 0
 #endif
-#include "device_query.h"
-#include "table.h"
+#include "plan/device_query.h"
+#include "plan/table.h"
 #include "text.h"
-#include "parts.h"
-#include "plan.h"
-#include "tuned.h"
-#include "run.h"
-#include "fields.h"
+#include "walk/parts.h"
+#include "plan/plan.h"
+#include "plan/tuned.h"
+#include "walk/run.h"
+#include "plan/fields.h"
 #endif

@@ -92,8 +92,8 @@ int caller_nccl(ncclComm_t comm)
 }
 END
 # A program that has another moek.h than its implementation: of another version, or with another plan.
-mkdir -p other/include/moek other/generated
-cp "$root"/include/*.h other/include && cp "$root"/include/moek/*.h other/include/moek &&
+mkdir -p other/include other/generated
+cp "$root"/include/*.h other/include && cp -R "$root"/include/moek other/include &&
     cp "$root"/generated/*.h other/generated
 cat > other.c <<'END'
 #include <stdio.h>
@@ -121,9 +121,9 @@ other() {                                              # NAME SED-SCRIPT WORDS: 
 # Headers in any order, with or without the define, more than once: "D" stands for it.
 orders='moek.h D moek.h
 D moek.h moek.h
-D moek/common.h moek.h
-D moek/cpu.h
-moek/common.h moek/cpu.h D moek.h D moek.h
+D moek/kernel/numbers.h moek.h
+D moek/kernel/cpu.h
+moek/kernel/numbers.h moek/kernel/cpu.h D moek.h D moek.h
 moek_ep.h D moek_ep.h
 moek.h D moek_ep.h
 D moek.h moek_ep.h moek.h moek_ep.h
@@ -142,7 +142,7 @@ warnings="-Wall -Wextra -Werror -I$root/include"
 # Every name that moek.h brings, beyond those of the system headers it includes, starts with moek_ or MOEK_.
 macros() {                                             # NAME HEADER COMMAND-THAT-PRINTS-MACROS
     name=$1 header=$2; shift 2
-    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h "$root"/include/moek/ep/*.h |
+    grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h "$root"/include/moek/*/*.h |
         grep -v 'cuda\|nccl' | sort -u > before.h
     { cat before.h; echo "#include \"$header\""; } > after.h
     "$@" before.h 2>&1 | sort > before.txt
@@ -193,8 +193,8 @@ c_part() {
     for f in "$root"/generated/*_on_cpu*.h; do
         must "alone: $(basename "$f")" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -x c -c "$f" -o alone.o
     done
-    for f in "$root"/include/moek/*.h; do
-        case $(basename "$f") in common.h | ops.h | cpu.h)
+    for f in "$root"/include/moek/*.h "$root"/include/moek/kernel/*.h; do
+        case $(basename "$f") in ops.h | numbers.h | cpu.h)
             must "alone: moek/$(basename "$f")" $cc -std=c99 -pedantic $warnings -x c -c "$f" -o alone.o ;;
         esac
     done

@@ -43,7 +43,7 @@
  * at system scope, a relaxed store.  Polls are acquire loads: that saves the second load that a relaxed poll needs. */
 #ifndef MOEK_EP_DEVICE_H
 #define MOEK_EP_DEVICE_H
-#include "../device.h"
+#include "../kernel/cuda.h"
 
 /* ---- one function for each instruction --------------------------------------------------------------------------- */
 

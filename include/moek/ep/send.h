@@ -441,7 +441,7 @@ MOEK_EP_FEW_K_ moek_ep_send_codes_k_(const moek_ep_send_ a)
     else moek_ep_gpu_send_few_(&a, a.size, MOEK_DTYPE_BF16);
 }
 
-/* Baked: for each supported hidden size, with bf16 (device.h). */
+/* Baked: for each supported hidden size, with bf16 (ep/device.h). */
 #define MOEK_EP_SEND_BAKED_(h) \
     MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
     { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h, a.size.x_stride), MOEK_DTYPE_BF16); }

@@ -19,7 +19,7 @@
  * rank sends its combine rows after it has read its dispatch rows.  So send halves wait for no other rank (except for
  * the counts of alltoall), and ranks that take turns on one GPU, or in one thread, do not block each other.
  *
- * On GPUs rows may arrive after their count; a kernel that reads a row waits for the row's mark (device.h).  Nothing
+ * On GPUs rows may arrive after their count; a kernel that reads a row waits for the row's mark (ep/device.h).  Nothing
  * else changes: the rows of a rank are released together.
  *
  * Every wait checks from time to time for an error of its own rank (latch), for an error of another rank (abort_word),

@@ -1,5 +1,6 @@
-/* moek/common.h -- what host and device code share: linkage words, bf16, fp16 and e4m3 by integer arithmetic. */
-#include "../moek.h"                                   /* ahead of the guard: an implementation needs this */
+/* moek/kernel/numbers.h -- what host and device code share: linkage words; bf16, fp16 and e4m3 by integer
+ * arithmetic. */
+#include "../../moek.h"                                   /* ahead of the guard: an implementation needs this */
 #ifndef MOEK_COMMON_H
 #define MOEK_COMMON_H
 #include <math.h>
@@ -100,7 +101,7 @@ MOEK_FN uint32_t moek_ue8m0_(float s)
     return e > 254 ? 254 : e;
 }
 
-#include "../../generated/moek_act.h"
+#include "../../../generated/moek_act.h"
 /* Finds a->halves.  bits: of an element of w; by_row: w has a scale for each row; in_memory: gated, [0] is of what lies
  * first in memory, as maps of weights want it; else of gate. */
 static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int bits, int by_row, int in_memory)

@@ -1,4 +1,5 @@
-/* moek/tuned.h -- measured choices (config.tuned): reads the text, keeps in the plan what is of its device and shape.
+/* moek/plan/tuned.h -- measured choices (config.tuned): reads the text, keeps in the plan what is of its device and
+ * shape.
  *
  * A line has ten columns, separated by tabs:  device quant hidden inter experts topk tokens up_row us built_in_us.
  *   device     its name ("NVIDIA H200"), or "sm90", "cpu"

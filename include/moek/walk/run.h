@@ -1,4 +1,4 @@
-/* moek/run.h -- the walk: route, prepare, experts, finalize; checks first, then launches only. */
+/* moek/walk/run.h -- the walk: route, prepare, experts, finalize; checks first, then launches only. */
 #ifndef MOEK_RUN_H
 #define MOEK_RUN_H
 

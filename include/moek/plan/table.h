@@ -1,4 +1,4 @@
-/* moek/table.h -- which rows are wanted, their kernels, and the table of them.  Selection at compile time is this
+/* moek/plan/table.h -- which rows are wanted, their kernels, and the table of them.  Selection at compile time is this
  * table, filtered by #if; selection at run time is a walk through it. */
 #ifndef MOEK_TABLE_H
 #define MOEK_TABLE_H
@@ -28,12 +28,12 @@
     (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_ARCH(arch) && \
      ((arch) == 0 || MOEK_HAVE_CUDA_))
 
-#include "../../generated/moek_kernels.h"
+#include "../../../generated/moek_kernels.h"
 
 static const moek_kernel moek_table_[] = {
 #define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row) \
     { #name, MOEK_OP_##op, quant, hidden, granule, m, arch, threads, shared, name, row },
-#include "../../generated/moek_table.h"
+#include "../../../generated/moek_table.h"
 #undef MOEK_KERNEL
 };
 enum { MOEK_ROWS_ = (int)(sizeof moek_table_ / sizeof moek_table_[0]) };

@@ -1,4 +1,4 @@
-/* moek/parts.h -- the built-in parts: prepare/finalize `local` and `batched`, and the experts made of table rows.
+/* moek/walk/parts.h -- the built-in parts: prepare/finalize `local` and `batched`, and the experts made of table rows.
  *
  * Each lays out its workspace in one function that serves both the query (base NULL) and the use. */
 #ifndef MOEK_PARTS_H

@@ -1,4 +1,4 @@
-/* moek/fields.h -- the fields of each public struct, in the order of its declaration: for moek_offset, and for the
+/* moek/plan/fields.h -- the fields of each public struct, in the order of its declaration: for moek_offset, and for the
  * generator, which makes the initializers of models from them.  codegen/test_moegen.py compares them with moek.h. */
 #ifndef MOEK_FIELDS_H
 #define MOEK_FIELDS_H

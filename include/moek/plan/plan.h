@@ -1,4 +1,5 @@
-/* moek/plan.h -- the oracle: fills in defaults, walks the backends, takes the first to accept, says why of the rest. */
+/* moek/plan/plan.h -- the oracle: fills in defaults, walks the backends, takes the first to accept, says why of the
+ * rest. */
 #ifndef MOEK_PLAN_H
 #define MOEK_PLAN_H
 

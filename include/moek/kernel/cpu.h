@@ -1,11 +1,11 @@
-/* moek/cpu.h -- helpers of the CPU rows: plain C99, any compiler; OpenMP where it is switched on.
+/* moek/kernel/cpu.h -- helpers of the CPU rows: plain C99, any compiler; OpenMP where it is switched on.
  *
  * The loops are written so that a compiler vectorizes them without being allowed to reorder sums: no branch in the
  * body, and sums in MOEK_LANES independent lanes.  So the bits do not depend on the vector width either.            */
-#include "common.h"                                    /* ahead of the guard, as there */
+#include "numbers.h"                                    /* ahead of the guard, as there */
 #ifndef MOEK_CPU_H
 #define MOEK_CPU_H
-#include "strict.h"
+#include "../strict.h"
 
 #if defined(_OPENMP)
 #define MOEK_PARALLEL_FOR _Pragma("omp parallel for schedule(dynamic)")

@@ -1,4 +1,4 @@
-/* moek/device_query.h -- the little that the host asks of a device; without nvcc there is none. */
+/* moek/plan/device_query.h -- the little that the host asks of a device; without nvcc there is none. */
 #ifndef MOEK_DEVICE_QUERY_H
 #define MOEK_DEVICE_QUERY_H
 
