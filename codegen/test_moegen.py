@@ -320,6 +320,7 @@ def test_formats():
         return sentence(root, ["--check"], line)
     for template in ("gemm_cpu", "gemm_mma", "gemm_wgmma"):
         check("knows" not in (says(fine, template) or ""), f"{template}: a copy of fp8b128 is refused")
+    for template in ("gemm_mma", "gemm_wgmma"):
         for w, x in (('["f32", 1, 32]', '["f32", 1, 32]'), ('["f32", 128, 128]', '["f32", 1, 0]'), ("", "")):
             check("knows scales" in (says({**fine, "w_scale": w, "x_scale": x}, template) or ""),
                   f"{template}: {w} {x}")

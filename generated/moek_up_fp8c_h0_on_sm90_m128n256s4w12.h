@@ -110,7 +110,7 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8c_
     #pragma unroll
     for (i = lane; i < 256; i += 32) {
         const size_t row = (size_t)e * a->halves.rows + moek_up_fp8c_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i, a->n);
-        at->w_scale[i] = MOEK_HALF_(a->halves.scale, i / 64 % 2)[row];
+        at->w_scale[i] = MOEK_F32_(MOEK_HALF_(a->halves.scale, i / 64 % 2))[row];
     }
 }
 
@@ -642,7 +642,7 @@ moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
                 const int r0 = list[q].from[at + lane / 4], r1 = list[q].from[at + lane / 4 + 8];
-const float s0 = r0 < 0 ? 0 : a->a_scale[r0], s1 = r1 < 0 ? 0 : a->a_scale[r1];
+const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
                 moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, s0, s1,
                     moek_shared_address_(list[q].w_scale + half * 128), n, dtype);
                 #pragma unroll

@@ -534,7 +534,8 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int of, int ro
     const int in_gate = a->w_gate && of == REF_GATE;   /* an array of its own */
     const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
     const void *const biases = in_gate ? a->gate_bias : a->bias;
-    const float *const scales = in_gate ? a->gate_scale : a->w_scale;
+    const float *const scales = (const float *)(in_gate ? a->gate_scale : a->w_scale);
+    const float *const a_scale = (const float *)a->a_scale;
     ref_sum sum = { 0, 0 };
     int k0, k, end;
     for (k0 = 0; k0 < a->k; k0 = end) {
@@ -549,10 +550,10 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int of, int ro
             part += term;
             size += fabs(term);
         }
-        if (quant == MOEK_FP8T) scale = (double)a->a_scale[0] * scales[expert];
-        if (quant == MOEK_FP8C) scale = (double)a->a_scale[row] * scales[w_row];
+        if (quant == MOEK_FP8T) scale = (double)a_scale[0] * scales[expert];
+        if (quant == MOEK_FP8C) scale = (double)a_scale[row] * scales[w_row];
         if (quant == MOEK_FP8B128)
-            scale = (double)a->a_scale[(size_t)row * groups + g] *
+            scale = (double)a_scale[(size_t)row * groups + g] *
                     scales[ref_scale_row(a, of, expert, wrow) * groups + g];
         sum.value += part * scale;
         sum.size += size * fabs(scale);

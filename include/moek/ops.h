@@ -170,11 +170,11 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  * kernels want this, some that); [1], of the other; not gated: all of it, twice. */
 typedef struct moek_halves {
     const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
-    const float *scale[2];          /* fp8t, fp8c: likewise.  fp8b128: of row j it is row (shift + j * step) / 128 of
-                                       scales from here on                                                           */
+    const void *scale[2];           /* fp8t, fp8c and where each row has scales: likewise.  fp8b128: of row j it is row
+                                       (shift + j * step) / 128 of scales from here on                               */
     int shift[2];
     int step;                       /* rows from j to j + 1                                                          */
-    int rows, scale_rows;           /* from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales     */
+    int rows, scale_rows;           /* from an expert to the next: of w and bias; rows of scales                     */
     int swapped;                    /* [0] is of up                                                                  */
 } moek_halves;
 typedef struct moek_gemm_args {
@@ -183,9 +183,9 @@ typedef struct moek_gemm_args {
                                        batched, of one: ceil(most live rows of an expert / m)                         */
     int rows;                       /* of a, in memory                                                               */
     const void *a;                  /* [rows][k] T or e4m3                                                           */
-    const float *a_scale;
+    const void *a_scale;            /* of the types that the format says (moek/format.h), as is w_scale              */
     const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */
-    const float *w_scale;
+    const void *w_scale;
     const void *bias;               /* [experts][w_rows] T, or NULL                                                  */
     void *out;                      /* written: rows of n, T                                                         */
     int dtype;                      /* T                                                                             */
@@ -223,7 +223,7 @@ typedef struct moek_gemm_args {
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
                                        read, and the scales of fp8b128 are apart.  sm90 rows: not tiled              */
     const void *gate_bias;          /* with w_gate: [experts][n] T, or NULL, as bias is                              */
-    const float *gate_scale;        /* with w_gate: of w_gate, as w_scale is of w                                    */
+    const void *gate_scale;         /* with w_gate: of w_gate, as w_scale is of w                                    */
     int scales_apart;               /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
                                        scales][ceil(k/128)], first of what lies first in w                           */
     int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
@@ -232,6 +232,19 @@ typedef struct moek_gemm_args {
                                        tiled, and 0 for rows that quantize h                                         */
     moek_halves halves;             /* found by launchers from the above: not the caller's to fill                   */
 } moek_gemm_args;
+/* What rows of formats with a second scale or zero points take: more than a moek_gemm_args, which comes first. */
+typedef struct moek_gemm_more_args {
+    moek_gemm_args gemm;
+    const float *w_global_scale;    /* second scale: [experts], gated [experts][2] of what comes first in w and of the
+                                       other; else NULL                                                              */
+    const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
+    const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
+                                       from a byte on; w - zero counts.  NULL: there are none                        */
+    const void *gate_zero;          /* with w_gate: of w_gate                                                        */
+    const float *global[2];         /* as moek_halves has scales, found likewise.  Of expert 0, or NULL              */
+    int globals;                    /* from an expert to the next                                                    */
+    const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */
+} moek_gemm_more_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2 to this bytes apart: a stride of the copy engine */
 /* sm90 rows with m > 32 reckon in 32 bits, and 16 bytes, where a row of a begins that they gather: bytes of all. */

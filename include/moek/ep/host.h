@@ -236,7 +236,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     }
     a.static_scale = plan->weights.x_scale;
     m->x = (const char *)w.sent.q;
-    m->scale = w.sent.scale;
+    m->scale = (const float *)w.sent.scale;
     return plan->quant->launch(&a, stream);
 }
 
@@ -366,7 +366,7 @@ static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const m
                 if (!fits) continue;
                 memcpy(to + (size_t)at * m.x_bytes, moek_ep_field_(ep, me, handle, ep->layout.x, row), m.x_bytes);
                 if (m.groups)
-                    moek_ep_get_scales_(&m, w->arrived.scale + (size_t)at * m.groups,
+                    moek_ep_get_scales_(&m, (float *)w->arrived.scale + (size_t)at * m.groups,
                                         moek_ep_field_(ep, me, handle, ep->layout.scale, row));
             }
         }

@@ -640,11 +640,13 @@ MOEK_DEVICE int moek_quotient_(int n, int d)
 
 /* What is of a half.  (By an index that is no constant the compiler would keep a copy of the parameters in memory.) */
 #define MOEK_HALF_(array, half) ((half) ? (array)[1] : (array)[0])
+/* Scales whose type the format says, where it is f32. */
+#define MOEK_F32_(scales) ((const float *)(scales))
 /* fp8b128: scales of row j of expert e, of half 0 or 1; row: how many there are of a row. */
 MOEK_DEVICE const float *moek_scales_of_(const moek_halves *h, int half, int e, int j, int row)
 {
     const size_t at = (size_t)e * h->scale_rows + (MOEK_HALF_(h->shift, half) + j * h->step) / 128;
-    return MOEK_HALF_(h->scale, half) + at * row;
+    return MOEK_F32_(MOEK_HALF_(h->scale, half)) + at * row;
 }
 
 /* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */

@@ -66,8 +66,8 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                  "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
-                 128 / moek_element_(c->quant));
-    if (c->ue8m0 && !moek_blocked_(c->quant))
+                 moek_w_line_(c->quant));
+    if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
@@ -110,28 +110,50 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* config.block, and the sizes that the format's elements fill bytes with. */
+static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    int i = 0;
+    if (c->block && !f->blocks)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
+                 "it 0", c->block, f->name);
+    while (i < f->blocks && f->block[i] != c->block) i++;
+    if (f->blocks && i == f->blocks) {
+        moek_say_(why, "config.block is %d; of %s it is one of", c->block, f->name);
+        for (i = 0; i < f->blocks; i++) moek_say_(why, " %d", f->block[i]);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
+    }
+    if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
+                 "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
+    return MOEK_OK;
+}
+
 /* How weights and their scales lie. */
 static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {
     const int gated = moek_act_gated_(c->act), apart = c->up_layout == MOEK_UP_APART;
+    const int shared = moek_shared_by_(c->quant, c->block);
     const int interleaved = c->up_layout == MOEK_UP_INTERLEAVED || (!c->up_layout && c->act == MOEK_SWIGLUOAI);
     if (apart && c->weight_layout == MOEK_WEIGHTS_TILED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
                  "array, and up_layout is MOEK_UP_APART: leave one of them 0");
     if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
-    if (c->up_scales && !moek_blocked_(c->quant))
+    if (c->up_scales && !moek_rows_share_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for fp8b128, not for %s, where each row has its own or an "
                  "expert has one: leave it 0", moek_quant_name(c->quant));
     if (c->up_scales && gated && interleaved)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, so "
                  "that 128 of them are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART");
-    if (c->inter_offset < 0 || c->inter_offset > 127)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to 127: (rank * inter) %% 128", c->inter_offset);
-    if (c->inter_offset && !moek_blocked_(c->quant))
+    if (c->inter_offset < 0 || c->inter_offset >= (shared ? shared : 128))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to %d: (rank * inter) %% %d", c->inter_offset,
+                 (shared ? shared : 128) - 1, shared ? shared : 128);
+    if (c->inter_offset && !shared)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is for fp8b128, not for %s, which has no blocks of "
                  "128 rows: leave it 0", moek_quant_name(c->quant));
-    if (c->inter_offset && gated && !apart && !c->up_scales)
+    if (c->inter_offset && gated && !apart && !c->up_scales && moek_rows_share_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
                  "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
     if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
@@ -193,7 +215,7 @@ static void moek_fill_defaults_(moek_config *c)
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (!c->up_layout && moek_act_gated_(c->act))
         c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
-    if (c->up_layout == MOEK_UP_APART && moek_blocked_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
+    if (c->up_layout == MOEK_UP_APART && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
     if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;
@@ -242,6 +264,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
+    else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
+    else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
     else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && moek_quantizes_(k->quant))
         moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
@@ -286,6 +310,9 @@ static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek
         } else if (near_row->hidden && !strncmp(p, "hidden = ", 9)) {
             moek_say_(t, "hidden = %d", c->hidden);
             p += 9 + strspn(p + 9, "0123456789");
+        } else if (moek_format_of(c->quant)->blocks && !strncmp(p, "block = ", 8)) {
+            moek_say_(t, "block = %d", c->block);
+            p += 8 + strspn(p + 8, "0123456789");
         } else {
             moek_say_(t, "%c", *p++);
         }
@@ -519,7 +546,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
-    if (arch >= 90 && !per_expert && (double)rows * c->hidden * moek_element_(c->quant) >= (double)MOEK_GATHERED)
+    if (arch >= 90 && !per_expert &&
+        (double)rows * (double)moek_x_bytes_(c->quant, (size_t)c->hidden) >= (double)MOEK_GATHERED)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
                  c->hidden);
     plan->rows = (int)rows;
@@ -643,7 +671,8 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if (!config) MOEK_NO_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
-        (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_weights_(c, why)) != MOEK_OK ||
+        (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
+        (status = moek_check_weights_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(c);
@@ -732,7 +761,7 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are the same array; config.up_layout is MOEK_UP_APART, "
                  "so they are two");
     if (!weights->w_gate_scale != !weights->w_up_scale)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: fp8 weights need scales for both, "
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: weights with scales need them for both, "
                  "other ones have none", weights->w_gate_scale ? "w_up_scale" : "w_gate_scale",
                  weights->w_gate_scale ? "w_gate_scale" : "w_up_scale");
     if (!weights->w_gate_bias != !weights->w_up_bias)
@@ -747,14 +776,51 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
     return MOEK_OK;
 }
 
+/* weights.w_up_global_scale and its like: all of them where the format has a second scale, else none. */
+static moek_status moek_bind_second_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
+{
+    const moek_config *c = &plan->config;
+    const int second = moek_format_of(c->quant)->second, apart = c->up_layout == MOEK_UP_APART;
+    const char *const given = w->w_up_global_scale ? "w_up_global_scale" : w->w_down_global_scale
+                            ? "w_down_global_scale" : w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
+    const char *const missing = !w->w_up_global_scale ? "w_up_global_scale" : !w->w_down_global_scale
+                              ? "w_down_global_scale" : apart && !w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
+    if (!second && given)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.quant is %s, which has no second scale", given,
+                 moek_quant_name(c->quant));
+    if (second && missing)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s has a second scale, one an expert", missing,
+                 moek_quant_name(c->quant));
+    if (!apart && w->w_gate_global_scale)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate_global_scale is given, but config.up_layout is not "
+                 "MOEK_UP_APART: w_up_global_scale has that of gate, too");
+    return MOEK_OK;
+}
+
+/* weights.w_up_zero and its like: of all weights or of none, and only where the format may have them. */
+static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
+{
+    const moek_config *c = &plan->config;
+    const int apart = c->up_layout == MOEK_UP_APART, any = w->w_up_zero || w->w_down_zero || w->w_gate_zero;
+    if (any && !moek_format_of(c->quant)->zero)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.quant is "
+                 "%s, which has no zero points", moek_quant_name(c->quant));
+    if (any && (!w->w_up_zero || !w->w_down_zero || !w->w_gate_zero != !apart))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero and w_down_zero go together, and w_gate_zero with them where "
+                 "config.up_layout is MOEK_UP_APART, and only there");
+    return MOEK_OK;
+}
+
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 {
     moek_status status;
     moek_text_ why;
     const moek_config *c;
+    int scale_bytes;
     if (!plan) return MOEK_E_ARGUMENT;
     why = moek_text_in_(plan->why, sizeof plan->why);
     c = &plan->config;
+    scale_bytes = moek_w_scale_(c->quant)->type ? moek_scale_bits_[moek_w_scale_(c->quant)->type] / 8 : 4;
     plan->bound = 0;
     if (!plan->backend)
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
@@ -765,15 +831,18 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     if ((uintptr_t)weights->field % bytes) \
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
     if (plan->backend != MOEK_BACKEND_USER) {
-        const int scaled = moek_quantizes_(c->quant);
+        const int scaled = moek_w_scale_(c->quant)->type != 0;
         MOEK_NEED_(w_up, 1, "every layer needs it");
         MOEK_NEED_(w_down, 1, "every layer needs it");
-        MOEK_NEED_(w_up_scale, scaled, "fp8 weights need scales");
-        MOEK_NEED_(w_down_scale, scaled, "fp8 weights need scales");
+        if (scaled && (!weights->w_up_scale || !weights->w_down_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s weights need scales",
+                     weights->w_up_scale ? "w_down_scale" : "w_up_scale", moek_quant_name(c->quant));
         if (!scaled && (weights->w_up_scale || weights->w_down_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
                      "which has none", moek_quant_name(c->quant));
         if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_second_(plan, weights, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;
         if (!moek_by_tensor_(c->quant) && (weights->x_scale || weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, "
                      "not %s", moek_quant_name(c->quant));
@@ -781,8 +850,10 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
                      "fp8t needs x_scale and h_scale for it");
     }
-    MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_up_scale, 4); MOEK_ALIGNED_(w_down_scale, 4);
-    MOEK_ALIGNED_(w_gate, 16); MOEK_ALIGNED_(w_gate_scale, 4); MOEK_ALIGNED_(w_gate_bias, 16);
+    MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_gate, 16); MOEK_ALIGNED_(w_gate_bias, 16);
+    MOEK_ALIGNED_(w_up_scale, scale_bytes); MOEK_ALIGNED_(w_down_scale, scale_bytes);
+    MOEK_ALIGNED_(w_gate_scale, scale_bytes); MOEK_ALIGNED_(w_up_global_scale, 4);
+    MOEK_ALIGNED_(w_down_global_scale, 4); MOEK_ALIGNED_(w_gate_global_scale, 4);
     MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
     MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
     MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);

@@ -40,15 +40,19 @@ static void *moek_take_(moek_carver_ *c, size_t bytes)
     return p;
 }
 
-static int moek_element_(int quant) { return moek_format_of(quant)->w_bits / 8; }      /* bytes, of weights as of q */
+/* Bytes of so many columns of weights, of q. */
+static size_t moek_w_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->w, columns); }
+static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
+/* Columns of a line of 128 bytes of weights. */
+static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
 /* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
 static int moek_can_tile_(const moek_config *c)
 {
-    const int line = 128 / moek_element_(c->quant);
+    const int line = moek_w_line_(c->quant);
     return c->hidden % line == 0 && c->inter % line == 0;
 }
 
-/* f32 scales of `rows` quantized rows (fp8b128: of which groups may begin some columns before, which then count). */
+/* Scales of `rows` quantized rows (where columns share them: groups may begin some columns before, which count). */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
 {
     const moek_scale_shape *const of = &moek_format_of(quant)->x_scale;
@@ -56,14 +60,19 @@ static size_t moek_scales_(int quant, size_t rows, size_t columns)
     return of->rows ? moek_times_(rows, each) : each;
 }
 
-typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantized_;
+static size_t moek_scales_bytes_(int quant, size_t rows, size_t columns)
+{
+    return moek_times_(moek_scales_(quant, rows, columns), (size_t)moek_scale_bits_[moek_x_scale_(quant)->type] / 8);
+}
+
+typedef struct moek_quantized_ { void *q, *scale; float *partial; } moek_quantized_;
 
 static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns,
                                             int offset)
 {
     moek_quantized_ q;
-    q.q = moek_take_(c, moek_times_(moek_times_(rows, columns), (size_t)moek_element_(config->quant)));
-    q.scale = (float *)moek_take_(c, moek_times_(moek_scales_(config->quant, rows, columns + (size_t)offset), 4));
+    q.q = moek_take_(c, moek_times_(rows, moek_x_bytes_(config->quant, columns)));
+    q.scale = moek_take_(c, moek_scales_bytes_(config->quant, rows, columns + (size_t)offset));
     q.partial = (float *)moek_take_(c, moek_by_tensor_(config->quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
     return q;
 }
@@ -437,6 +446,23 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
 }
 
+/* Launches up or down; of a format with a second scale or zero points, with these. */
+static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k, const moek_gemm_args *g,
+                                     moek_stream stream)
+{
+    const moek_weights *const w = &plan->weights;
+    const int down = k->op == MOEK_OP_DOWN;
+    moek_gemm_more_args more;
+    if (!moek_format_of(k->quant)->second && !moek_format_of(k->quant)->zero) return k->launch(g, stream);
+    memset(&more, 0, sizeof more);
+    more.gemm = *g;
+    more.w_global_scale = down ? w->w_down_global_scale : w->w_up_global_scale;
+    more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
+    more.w_zero = down ? w->w_down_zero : w->w_up_zero;
+    more.gate_zero = down ? NULL : w->w_gate_zero;
+    return k->launch(&more, stream);
+}
+
 /* Weights of a checkpoint -> tiled, or back. */
 static moek_status moek_repack_(const moek_plan *plan, int down, const void *from, void *to, int experts, int back,
                                 moek_stream stream)
@@ -458,7 +484,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, const void *fro
     else moek_up_weights_(plan, &g);
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
-    a.row_bytes = (size_t)g.k * moek_element_(plan->config.quant);
+    a.row_bytes = moek_w_bytes_(plan->config.quant, (size_t)g.k);
     a.back = back; a.from = from; a.to = to;
     return k->launch(&a, stream);
 }
@@ -550,7 +576,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.experts = plan->local_experts;
     g.dtype = c->dtype;
     g.rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
-    g.a_row_bytes = (int)(step->a_stride * (size_t)moek_element_(c->quant));
+    g.a_row_bytes = (int)moek_x_bytes_(c->quant, step->a_stride);
     g.a_div = 1;
     if (plan->rows_per_expert) {
         g.rows = g.experts * plan->rows_per_expert;
@@ -586,17 +612,17 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.split = w.split; g.split_flags = w.flags;
     g.invariant = c->batch_invariant;
     if (requantizes) {
-        if (moek_by_tensor_(c->quant)) w.hq.scale = (float *)weights->h_scale;
-        g.q = w.hq.q; g.q_scale = w.hq.scale; g.ue8m0 = c->ue8m0;
+        if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
+        g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
     }
-    if ((status = plan->up[tile]->launch(&g, stream)) != MOEK_OK) return status;
+    if ((status = moek_launch_gemm_(plan, plan->up[tile], &g, stream)) != MOEK_OK) return status;
 
     if (fp8 && !requantizes) {
         q = moek_quant_to_(plan, w.h,
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
-        q.group_offset = c->inter_offset;
+        q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = early;
@@ -615,7 +641,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.q = NULL;
     if (plan->down[tile]->m == 128) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
-    return plan->down[tile]->launch(&g, stream);
+    return moek_launch_gemm_(plan, plan->down[tile], &g, stream);
 }
 
 /* The most experts that so many slots can have. */
@@ -635,7 +661,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     const moek_config *c = &plan->config;
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
-                       moek_element_(c->quant), blocks).fits;
+                       (int)moek_w_bytes_(c->quant, 1), blocks).fits;
 }
 /* Does it, as measured, or, if such a row was asked for or is the only one, can it?  Each block of it quantizes all
  * of x for itself, and the rows with m > 4 read weights a little faster: so narrow experts go to those by the elements
@@ -686,7 +712,7 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, int rows)
     const long long slots = (long long)rows * plan->slots;
     const long long used = moek_used_experts_(plan, slots);
     const long long mean = moek_mean_rows_(plan, rows), tiles = 2 * plan->multiprocessors;
-    const int columns = moek_act_gated_(c->act) ? 128 : 256, element = moek_element_(c->quant);
+    const int columns = moek_act_gated_(c->act) ? 128 : 256, element = (int)moek_x_bytes_(c->quant, 1);
     const int few = moek_quantizes_(c->quant) ? 10 : 16;                  /* rows an expert */
     const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, rows);
     const moek_kernel *k = NULL;
@@ -749,31 +775,36 @@ static const moek_experts moek_table_batched_ = {
 };
 
 /* Is everything where its elements want it?  Rows of a GPU move 16 bytes at a time. */
-static int moek_quant_aligned_(int arch, const moek_quant_args *a)
+static int moek_quant_aligned_(int quant, int arch, const moek_quant_args *a)
 {
     const uintptr_t wide = (uintptr_t)a->x | (uintptr_t)a->q;
     const uintptr_t words = (uintptr_t)a->row_weight | (uintptr_t)a->static_scale | (uintptr_t)a->target |
                             (uintptr_t)a->row_limit | (uintptr_t)a->counts | (uintptr_t)a->partial |
-                            (uintptr_t)a->scale | (uintptr_t)a->zero;
+                            (uintptr_t)a->zero | (a->scale_layout == MOEK_SCALE_PACKED ? (uintptr_t)a->scale : 0);
+    const size_t scale = (size_t)moek_scale_bits_[moek_x_scale_(quant)->type] / 8;
+    if (scale && (uintptr_t)a->scale % scale) return 0;
     return wide % 16 == 0 || (!arch && (uintptr_t)a->x % 2 == 0) ? words % 4 == 0 : 0;
 }
 
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream)
 {
+    const moek_format *const f = moek_format_of(quant);
     int i;
+    if (!f) return MOEK_E_NO_KERNEL;
     if (!args || args->rows < 0 || args->rows > MOEK_MAX_SLOTS_ || args->cols < 1 || args->cols > MOEK_MAX_COLUMNS_ ||
         args->source_div < 1 || !args->x || !args->q || args->zeros < 0 || (args->zeros && !args->zero) ||
-        args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(arch, args))
+        args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(quant, arch, args))
         return MOEK_E_ARGUMENT;
-    if (args->ue8m0 && moek_quantizes_(quant) && !moek_blocked_(quant)) return MOEK_E_ARGUMENT;
+    if (args->ue8m0 && moek_quantizes_(quant) && !f->ue8m0) return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
     if (moek_own_dtype_(quant) && args->dtype != moek_own_dtype_(quant)) return MOEK_E_ARGUMENT;
     if (args->counts && (args->rows_per_expert < 1 || args->rows % args->rows_per_expert)) return MOEK_E_ARGUMENT;
     if (args->scale_layout < MOEK_SCALE_ROW || args->scale_layout > MOEK_SCALE_PACKED) return MOEK_E_ARGUMENT;
     if (args->scale_layout != MOEK_SCALE_ROW && (!moek_blocked_(quant) || args->scale_stride < args->rows))
         return MOEK_E_ARGUMENT;
-    if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0) return MOEK_E_ARGUMENT;
-    if (args->group_offset < 0 || args->group_offset > 127 || (args->group_offset && !moek_blocked_(quant)) ||
+    if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0 && f->x_scale.type != MOEK_SCALE_TYPE_E8M0)
+        return MOEK_E_ARGUMENT;
+    if (args->group_offset < 0 || (args->group_offset && args->group_offset >= f->x_scale.columns) ||
         (arch && args->group_offset % 8)) return MOEK_E_ARGUMENT;
     if (moek_quantizes_(quant) && !args->scale) return MOEK_E_ARGUMENT;
     if (moek_by_tensor_(quant) && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
