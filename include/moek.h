@@ -350,6 +350,7 @@ typedef struct moek_plan {
     int mlps;                         /* rows that do up, quantization of h and down in one launch, smallest first    */
     const moek_kernel *mlp[MOEK_MAX_TILES];
     int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
+    int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -409,20 +410,31 @@ moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
 
-/* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts, unless one
- * of the next two functions has a row for it: the measured choice for them, if there is one, else the built-in rule:
- * the smallest tile that holds an expert's mean share of them; the largest has no bound.  (0 and, of the next two,
- * NULL for a plan that is not initialized.)                                                                          */
-int         moek_plan_tile(const moek_plan *plan, int rows);
-
-/* The row that moek_run takes, given args.state, for the whole of a run of so many tokens, after routing; NULL: it goes
- * step by step, as the stages below always do.                                                                       */
-const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);
-
-/* The row that, given args.state, does up, quantization of h and down of such a run in one launch, where
- * moek_plan_layer has none; NULL: those of moek_plan_tile.  On one rank, standard format, at most 1024 row blocks
- * (moek/ops.h), hidden above 896 bytes and inter above 128; fp8t: after moek_plan_bind, with static scales.          */
-const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);
+/* The course of a run: which kernels serve it, and how they share the work.  moek_run decides it once a chunk, by the
+ * measured choice for so many rows if there is one (config.tuned), else by the built-in rule (rules.toml).           */
+typedef struct moek_course {
+    const moek_kernel *layer;         /* all behind routing in one launch; or NULL                                    */
+    const moek_kernel *mlp;           /* else, up, quantization of h and down in one launch; or NULL.  standard format,
+                                         at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
+                                         128; a scale a tensor: after moek_plan_bind, with static scales              */
+    int tile;                         /* else, plan.up[tile] and plan.down[tile].  Built-in rule: the smallest tile that
+                                         holds an expert's mean share of the rows; the largest has no bound           */
+    int self_sorts;                   /* 1: up sorts slots itself, no sort is launched                                */
+    int counts_ids;                   /* 1: up (or mlp) counts ids itself, and begins beside sort and quantization    */
+    int sorted_x;                     /* 1: x is written in sorted order, a row a slot, for TMA                       */
+    int requantizes;                  /* 1: up quantizes h itself, no launch does it                                  */
+    int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
+    int discards;                     /* 1: combine lets L2 forget what it has read                                   */
+} moek_course;
+enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
+                                                                  none; mlp; layer and mlp                            */
+/* rows: those that a run brings to the experts (tokens, on one rank).  fuse: moek_run takes FUSE_LAYER, and FUSE_MLP
+ * with args.shared, and the stages below FUSE_MLP, if there is args.state, else FUSE_NONE.  A plan that is not
+ * initialized: all zeros.                                                                                            */
+moek_course moek_course_of(const moek_plan *plan, int rows, int fuse);
+int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .tile of FUSE_NONE                */
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);           /* .layer of FUSE_LAYER              */
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);               /* .mlp of FUSE_MLP                  */
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
  * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in
@@ -464,6 +476,8 @@ typedef struct moek_step {
     size_t a_stride;                  /* elements from a row of a to the next, set with a: hidden, unless a prepare part
                                          says otherwise.  `local` leaves x where it is if nobody is to change it (bf16,
                                          fp16, or expects_unquantized): then x's stride                               */
+    moek_course course;               /* of this chunk; where prepare brings rows of other ranks, decided anew by
+                                         moek_experts_apply                                                           */
 } moek_step;
 
 moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */
@@ -551,6 +565,9 @@ typedef struct moek_experts {
 
 extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                    */
 extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]      */
+extern const moek_experts moek_standard_experts;      /* made of kernels of the table: for config.experts_impl, or to
+                                                         compare plan.experts with                                    */
+extern const moek_experts moek_batched_experts;       /* likewise, for the batched format                             */
 
 #ifdef __cplusplus
 }
