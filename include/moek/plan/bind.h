@@ -61,7 +61,7 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
     for (i = 0; i < plan->pairs; i++) sm90 |= plan->up[i]->arch == 90;
     if (sm90 && (uint64_t)(gate < up ? up - gate : gate - up) >> MOEK_SM90_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are 2^%d bytes apart or more, too far for a stride "
-                 "of the copy engine: allocate them closer, or set config.backend = MOEK_BACKEND_SM80",
+                 "of a TMA map: allocate them closer, or set config.backend = MOEK_BACKEND_SM80",
                  MOEK_SM90_APART);
     return MOEK_OK;
 }

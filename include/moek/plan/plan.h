@@ -240,7 +240,8 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
     if (k->op == MOEK_OP_REPACK) return "it is in no plan: moek_repack_up and moek_repack_down take it";
     if ((gemm || several) && !p->tiles) return "experts are config.experts_impl";
     if (several && !moek_several_steps_serve_(p, k->op))
-        return "it is for prepare/finalize local, without batch_invariant or, a layer row, router_weight_on_input";
+        return "it is for prepare/finalize local, without batch_invariant; a layer kernel, without "
+               "router_weight_on_input";
     for (i = 0; gemm && i < MOEK_ROWS_; i++)
         partners |= moek_table_[i].op == (k->op == MOEK_OP_UP ? MOEK_OP_DOWN : MOEK_OP_UP) &&
                     moek_table_[i].m == k->m && moek_table_[i].arch == k->arch && moek_table_[i].quant == k->quant;
