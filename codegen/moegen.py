@@ -141,6 +141,8 @@ class Format:
         self.granule = given.get("granule", max(8 // self.w_bits, 8 // self.x_bits, 1))
         if not is_number(self.granule, 1, 1 << 16) or self.granule * self.w_bits % 8 or self.granule * self.x_bits % 8:
             raise Bad(f"{at}: granule must be a whole number of elements that fill bytes, not {shown(self.granule)}")
+        if (self.x_bits < 16) != bool(self.x_scale.type):
+            raise Bad(f"{at}: x has an x_scale if it has fewer than 16 bits, and only then")
         if (self.second or self.zero) and not self.w_scale.type:
             raise Bad(f"{at}: second and zero go with a w_scale, and there is none")
         self.about = given.get("about")

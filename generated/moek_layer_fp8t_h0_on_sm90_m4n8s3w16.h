@@ -73,7 +73,7 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_fp8
     }
     at->left = bytes - g * 256;
     at->run = p->steps[down] - g;
-    at->scale = MOEK_F32_(MOEK_HALF_(a->halves.scale, half)) + e;
+    at->scale = MOEK_HALF_(a->halves.scale, half) + e;
 }
 /* To the next rows, or to this warp's first item of the next part that has one. */
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m4n8s3w16_next_(const moek_layer_fp8t_h0_on_sm90_m4n8s3w16_params *p, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_walk *at, int mine)

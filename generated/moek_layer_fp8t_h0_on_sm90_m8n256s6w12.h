@@ -197,7 +197,7 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m8n256s6w12_scaled_(const moek_gemm_
             bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     {
         const float s = *MOEK_F32_(a->a_scale);
-        const float scale[2] = { s * MOEK_F32_(a->halves.scale[0])[e], s * MOEK_F32_(a->halves.scale[1])[e] };
+        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
         #pragma unroll
         for (i = 0; i < 4; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
     }

@@ -60,7 +60,7 @@ MOEK_DEVICE void moek_mlp_fp8t_h0_on_sm90_m48n256s5w12_scaled_(const moek_gemm_a
             bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     {
         const float s = *MOEK_F32_(a->a_scale);
-        const float scale[2] = { s * MOEK_F32_(a->halves.scale[0])[e], s * MOEK_F32_(a->halves.scale[1])[e] };
+        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
         #pragma unroll
         for (i = 0; i < 24; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
     }
@@ -190,7 +190,7 @@ MOEK_DEVICE void moek_mlp_fp8t_h0_on_sm90_m48n256s5w12_up_finish_(const moek_mlp
     int part, b, i;
     if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
         const float s = *MOEK_F32_(a->a_scale);
-        const float scale[2] = { s * MOEK_F32_(a->halves.scale[0])[at->e], s * MOEK_F32_(a->halves.scale[1])[at->e] };
+        const float scale[2] = { s * a->halves.scale[0][at->e], s * a->halves.scale[1][at->e] };
         #pragma unroll
         for (i = 0; i < 48; i++) sum[i / 24][i % 24] *= scale[i / 2 % 2];
         #pragma unroll

@@ -534,8 +534,7 @@ moek_up_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8b1
                                                     (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
                         if (lane < 4)
                             moek_cp_async4_(scales + slot * SCALES + M + lane, w_scale + step +
-                                            MOEK_F32_(
-                                                MOEK_HALF_(a->halves.scale, lane % 2)));
+                                            MOEK_HALF_(a->halves.scale, lane % 2));
                         moek_mbar_arrive_copied_(full + slot);
                     }
                     MOEK_NEXT_STAGE_

@@ -110,7 +110,7 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8c_
     #pragma unroll
     for (i = lane; i < 256; i += 32) {
         const size_t row = (size_t)e * a->halves.rows + moek_up_fp8c_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i, a->n);
-        at->w_scale[i] = MOEK_F32_(MOEK_HALF_(a->halves.scale, i / 64 % 2))[row];
+        at->w_scale[i] = MOEK_HALF_(a->halves.scale, i / 64 % 2)[row];
     }
 }
 

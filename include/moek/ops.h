@@ -171,8 +171,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  * lies first in memory.  [1]: the other.  Not gated: both halves are all of w. */
 typedef struct moek_halves {
     const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
-    const void *scale[2];           /* fp8t, fp8c, and where each row has scales: likewise.  fp8b128: for row j,
-                                       row (shift + j * step) / 128 of scales from here on                           */
+    const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): likewise.
+                                       fp8b128: for row j, row (shift + j * step) / 128 of scales from here on       */
     int shift[2];
     int step;                       /* rows from j to j + 1                                                          */
     int rows, scale_rows;           /* rows from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales */

@@ -646,7 +646,7 @@ MOEK_DEVICE int moek_quotient_(int n, int d)
 MOEK_DEVICE const float *moek_scales_of_(const moek_halves *h, int half, int e, int j, int row)
 {
     const size_t at = (size_t)e * h->scale_rows + (MOEK_HALF_(h->shift, half) + j * h->step) / 128;
-    return MOEK_F32_(MOEK_HALF_(h->scale, half)) + at * row;
+    return MOEK_HALF_(h->scale, half) + at * row;
 }
 
 /* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */

@@ -95,8 +95,8 @@ static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int sc
         const char *const scale = (const char *)(own ? a->gate_scale : a->w_scale);
         h->w[i] = (const char *)(own ? a->w_gate : a->w) + (size_t)first * row;
         h->bias[i] = bias ? (const uint16_t *)bias + first : NULL;
-        h->scale[i] = !scale ? NULL : scale_rows == 1 ? scale + (size_t)first * scales
-                    : scales_apart && first ? scale + (size_t)blocks * scales : scale;
+        h->scale[i] = (const float *)(!scale ? NULL : scale_rows == 1 ? scale + (size_t)first * scales
+                                      : scales_apart && first ? scale + (size_t)blocks * scales : scale);
         h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_apart ? first : a->n_offset;
     }
 }

@@ -103,7 +103,8 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
                  "python3 codegen/moegen.py list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
-    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden) {
+    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
+        near_row->block == c->block) {
         if (c->hidden % near_row->granule || c->inter % near_row->granule)
             moek_say_(o->why, "pad hidden and inter to multiples of %d", near_row->granule);
         return MOEK_E_NO_KERNEL;
