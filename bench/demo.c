@@ -73,7 +73,8 @@ static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids
     memset(&w, 0, sizeof w);
     w.w_up = l->up; w.w_down = l->down; w.w_up_scale = l->up_scale; w.w_down_scale = l->down_scale;
     r.tokens = TOKENS; r.hidden = c->hidden; r.inter = c->inter; r.slots = c->topk; r.experts = c->experts;
-    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
+    r.format = moek_format_of(c->quant); r.dtype = c->dtype; r.act = c->act;
+    r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
     r.up_layout = c->up_layout;
     r.x = l->x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);

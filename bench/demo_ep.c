@@ -201,7 +201,8 @@ static void one_rank(whole *l)
     memcpy(l->one, l->y, 2 * (size_t)(TOKENS * l->config.hidden));
     memset(&r, 0, sizeof r);
     r.tokens = TOKENS; r.hidden = l->config.hidden; r.inter = l->config.inter; r.slots = l->config.topk;
-    r.experts = l->config.experts; r.quant = l->config.quant; r.dtype = plan.config.dtype; r.act = l->config.act;
+    r.experts = l->config.experts; r.format = moek_format_of(l->config.quant);
+    r.dtype = plan.config.dtype; r.act = l->config.act;
     r.alpha = plan.config.alpha; r.beta = plan.config.beta; r.limit = plan.config.limit;
     r.up_layout = plan.config.up_layout;
     r.x = l->x; r.ids = l->ids; r.weights = l->weights; r.w = &l->w;

@@ -79,7 +79,7 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
         w.x_scale = w.h_scale = &fixed;
     }
     r.tokens = 1; r.hidden = h; r.inter = c->inter; r.slots = k; r.experts = k;
-    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
+    r.format = moek_format_of(c->quant); r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
     r.up_layout = MOEK_UP_HALVES;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);

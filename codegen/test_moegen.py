@@ -433,7 +433,8 @@ int main(int count, char **words)
     for (d = 0; d < 2; d++) {
         for (i = 0; i < E * H * I; i++) w[d][i] = moek_to_e4m3_((float)rnd(200) / 100 - 1);
         for (i = 0; i < E * H * 7; i++) {
-            zero[d][i] = moek_to_e4m3_((float)rnd(200) / 400), scale[d][i] = moek_to_bf16_((float)(50 + rnd(100)) / 1000);
+            zero[d][i] = moek_to_e4m3_((float)rnd(200) / 400);
+            scale[d][i] = moek_to_bf16_((float)(50 + rnd(100)) / 1000);
         }
         for (i = 0; i < E; i++) global[d][i] = 0.5f + (float)rnd(100) / 100;
     }
@@ -453,7 +454,8 @@ int main(int count, char **words)
         a.tokens = T; a.x = x; a.router_logits = logits; a.y = y;
         a.workspace = (void *)(((uintptr_t)workspace + 255) / 256 * 256); a.workspace_size = sizeof workspace - 256;
         if (moek_run(&plan, &a, NULL) != MOEK_OK) return 5;
-        printf("%d: %s %d %s\n", block, plan.up[0]->name, plan.up[0]->block, worst(block, d) < 0.006 ? "right" : "wrong");
+        printf("%d: %s %d %s\n", block, plan.up[0]->name, plan.up[0]->block,
+               worst(block, d) < 0.006 ? "right" : "wrong");
     }
     return count < 0 || !words;
 }

@@ -1513,9 +1513,8 @@ static void test_nonfinite(void)
 /* Element i of x or of weights. */
 static void rounding_put(const layer *l, const void *array, size_t i, double value)
 {
-    if (array != l->args.x && l->config.quant >= MOEK_FP8T)
-        ((uint8_t *)(size_t)array)[i] = (uint8_t)ref_encode(&ref_e4m3, value);
-    else ((uint16_t *)(size_t)array)[i] = ref_to_t(value, l->config.dtype);
+    ref_put(array == l->args.x ? ref_t(l->config.dtype) : ref_element(l->format->w, l->config.dtype),
+            (void *)(size_t)array, i, value);
 }
 static void rounding_ones(layer *l, const void *scale)
 {
