@@ -27,8 +27,8 @@ static inline void *ref_alloc(size_t bytes)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-/* Of elements and of scales, a line each: kind; REF_FLOAT: bits of the significand, the smallest step is 2^low; bits of a
- * code; the largest code without its sign, and whether that is Inf. */
+/* Of elements and of scales, a line each: kind; REF_FLOAT: bits of the significand, the smallest step is 2^low; bits of
+ * a code; the largest code without its sign, and whether that is Inf. */
 enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_IS_T };
 #define REF_EACH_NUMBER(X) \
     X(BF16, REF_FLOAT,    8,  -133, 16, 0x7f80,     1) \
@@ -47,7 +47,10 @@ enum { REF_EACH_NUMBER(REF_INDEX_) REF_NUMBERS };
 #define REF_LINE_(name, kind, bits, low, width, top, inf) { #name, kind, bits, low, width, top, inf },
 static const ref_number ref_numbers[] = { REF_EACH_NUMBER(REF_LINE_) };
 
-static inline const ref_number *ref_t(int dtype) { return &ref_numbers[dtype == MOEK_DTYPE_FP16 ? REF_FP16 : REF_BF16]; }
+static inline const ref_number *ref_t(int dtype)
+{
+    return &ref_numbers[dtype == MOEK_DTYPE_FP16 ? REF_FP16 : REF_BF16];
+}
 /* Of MOEK_ELEMENT_* and MOEK_SCALE_TYPE_*: one without its line above does not compile. */
 static inline const ref_number *ref_element(int element, int dtype)
 {
