@@ -355,6 +355,9 @@ MOEK_KERNEL(QUANT, MOEK_FP8C, 0, 1, 0, 0, 0, 0, moek_quant_fp8c_h0_on_cpu, "{ op
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
 MOEK_KERNEL(QUANT, MOEK_FP8B128, 0, 1, 0, 0, 0, 0, moek_quant_fp8b128_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"fp8b128\", hidden = 0, arch = \"cpu\" },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_MXFP8, 0, 1, 0, 0, 0, 0, moek_quant_mxfp8_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_up_bf16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
@@ -370,6 +373,9 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 1, 8, 0, 0, 0, moek_up_fp8c_h0_on_cpu_m8, "{ op = 
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 8, 0, 0, 0, moek_up_fp8b128_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp8b128\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 8, 0, 0, 0, moek_up_mxfp8_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_down_bf16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
@@ -384,6 +390,9 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 1, 8, 0, 0, 0, moek_down_fp8c_h0_on_cpu_m8, "{ o
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 8, 0, 0, 0, moek_down_fp8b128_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 8, 0, 0, 0, moek_down_mxfp8_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 0, 0, 0, moek_combine_h0_on_cpu, "{ op = \"combine\", template = \"combine_cpu\", hidden = 0, arch = \"cpu\" },", 0)
