@@ -179,7 +179,7 @@ struct moek_experts;
 typedef struct moek_config {
     int hidden, inter;                /* required, at most 2^24 each.  inter: of this rank's shard                    */
     int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
-    int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
+    int quant;                        /* required: the format, MOEK_BF16, MOEK_FP8B128, ... (moek/format.h)           */
     int act;                          /* required: MOEK_SILU, ...                                                     */
     int max_tokens;                   /* required: the most tokens a run will carry; at most 2^31 - 2^20 slots        */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */

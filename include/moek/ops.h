@@ -117,16 +117,18 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *               q = e4m3(x * (1/s)), 0 if 1/s is Inf
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
+ *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   ue8m0 not 0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
- *   group_offset (fp8b128): group g has columns from 128 g - group_offset on, 128 at most.
- *   scale of fp8b128, G = ceil((group_offset + cols) / 128) groups, is f32 unless packed:
+ *   Where columns share a scale, C of them (moek/format.h; fp8b128: 128):
+ *   group_offset: group g has columns from C g - group_offset on, C at most.
+ *   scale, G = ceil((group_offset + cols) / C) groups, is of the format's type unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]
  *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
- *                        bytes of missing groups are 0; needs ue8m0                                                  */
+ *                        bytes of missing groups are 0; needs ue8m0, or e8m0 scales                                  */
 typedef struct moek_quant_args {
     int rows, cols, source_div;     /* rows <= 2^31 - 2^20, cols <= 2^24, source_div >= 1                            */
     int dtype;                      /* of x                                                                          */
@@ -140,14 +142,14 @@ typedef struct moek_quant_args {
     int rows_per_expert;
     float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
     void *q;                        /* written: rows of cols, T or e4m3                                              */
-    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
+    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], others as above            */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* 1: see above.  2: likewise, and the previous kernel writes nothing that is read
                                        here, and reads nothing that is written here                                  */
     int few;                        /* > 0: at most so many blocks, of more threads, which leaves SMs to a kernel that
                                        runs beside.  Not for fp8c, nor for fp8t without static_scale                 */
     int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
-    int group_offset;               /* fp8b128: see above; < 128, and on GPUs a multiple of 8                        */
+    int group_offset;               /* see above; < C, and on GPUs a multiple of 8                                   */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 

@@ -57,15 +57,15 @@ MOEK_FN uint32_t moek_ue8m0_(float s)
     return e > 254 ? 254 : e;
 }
 
-/* e8m0: 2^(b - 127), 255 is NaN; 0 is 2^-127, which is subnormal.  To: up to the next, 0 and what is below 2^-127 to 0,
- * Inf to 254. */
+/* e8m0: 2^(b - 127), 255 is NaN; 0 is 2^-127, which is subnormal.  To: up to the next; what is below 2^-127
+ * to 0, Inf to 254. */
 MOEK_FN float moek_from_e8m0_(uint8_t b)
 {
     return moek_float_(b == 255 ? 0x7fc00000 : b ? (uint32_t)b << 23 : 0x00400000);
 }
 MOEK_FN uint8_t moek_to_e8m0_(float s)
 {
-    return s != s ? 255 : moek_bits_(s) <= 0x00400000 ? 0 : (uint8_t)moek_ue8m0_(s);
+    return s != s ? 255 : s > moek_float_(0x00400000) ? (uint8_t)moek_ue8m0_(s) : 0;
 }
 
 #include "../../../generated/moek_act.h"
