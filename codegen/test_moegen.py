@@ -351,7 +351,7 @@ def test_formats():
     root = copy("formats")
     path = os.path.join(root, "kernels.toml")
     text = moegen.read(path)
-    fine = {"number": "6", "w": '"e4m3"', "x": '"e4m3"', "w_scale": '["f32", 128, 128]', "x_scale": '["f32", 1, 128]',
+    fine = {"number": "98", "w": '"e4m3"', "x": '"e4m3"', "w_scale": '["f32", 128, 128]', "x_scale": '["f32", 1, 128]',
             "static": "false", "ue8m0": "false", "about": '["a", "b"]'}
 
     def says(fields, row_template):
@@ -369,7 +369,7 @@ def test_formats():
         for w, x in (('["f32", 1, 32]', '["f32", 1, 32]'), ('["f32", 128, 128]', '["f32", 1, 0]')):
             check("knows scales" in (says({**fine, "w_scale": w, "x_scale": x}, template) or ""),
                   f"{template}: {w} {x}")
-    for field, nonsense in (("number", "0"), ("number", '"6"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"), ("x", ""),
+    for field, nonsense in (("number", "0"), ("number", '"98"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"), ("x", ""),
                             ("w_scale", '["f64", 1, 1]'), ("x_scale", '["f32", 1]'), ("x_scale", '["f32", -1, 128]'),
                             ("w_scale", '["f32", 1, [32]]'), ("w_scale", '["f32", 1, [32, 32]]'),
                             ("w_scale", '["f32", 1, [1, 2, 4, 8, 16]]'), ("x_scale", '["f32", 1, [32, 64]]'),

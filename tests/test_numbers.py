@@ -2,7 +2,8 @@
 bit for bit.
 
 All codes of bf16, fp16, e4m3 and e8m0 to float; and to them: every 16-bit float prefix, every tie and its neighbours,
-random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not installed.
+random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not
+installed.
 Last line: N passed, N failed, N skipped."""
 import os, subprocess, sys
 
