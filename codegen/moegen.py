@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""moegen.py -- expands kernels.toml, models.toml and templates/ into generated/.
+"""moegen.py -- expands kernels.toml, models.toml, rules.toml and templates/ into generated/.
 
     moegen.py                       write generated/ (only what changed)
     moegen.py --check               write nothing; name each stale, missing or left-over file; exit 1 if there is one
@@ -18,6 +18,7 @@ try:
 except ImportError:                                   # Python before 3.11
     import tomli as tomllib
 import jinja2
+import rules
 
 AXES = ("quant", "hidden")                            # the contract: left of _on_
 SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
@@ -308,6 +309,10 @@ class Generator:
         header, fields = (read(os.path.join(root, "include", *name))
                           for name in (("moek.h",), ("moek", "plan", "fields.h")))
         self.models = check_models(load(os.path.join(root, "models.toml")), "models.toml", self.manifest, header)
+        try:
+            self.rules = rules.check_rules(load(os.path.join(root, "rules.toml")), "rules.toml")
+        except rules.Bad as e:
+            raise Bad(str(e))
         if rows_file:
             rows = load(rows_file)
             no_more(rows_file, rows, ("kernels",))
@@ -316,7 +321,8 @@ class Generator:
         self.env = jinja2.Environment(loader=jinja2.FileSystemLoader(os.path.join(root, "templates")),
                                       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
                                       keep_trailing_newline=True)
-        self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, text_of=text_of,
+        self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, rules=self.rules,
+                                text_of=text_of,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, elements=ELEMENTS, scale_types=SCALES)
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
@@ -540,8 +546,9 @@ def write(g, a, start):
     changed = sum(write_if_changed(path, text) for path, text in sorted(targets.items()))
     for name in left_over:
         os.remove(os.path.join(folder, name))
-    inputs = ["kernels.toml", "models.toml", "codegen/moegen.py", "include/moek.h", "include/moek/plan/fields.h"] + \
-             ["templates/" + n for n in sorted(os.listdir(os.path.join(g.root, "templates")))]
+    inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py", "include/moek.h",
+              "include/moek/plan/fields.h"]
+    inputs += ["templates/" + n for n in sorted(os.listdir(os.path.join(g.root, "templates")))]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")
     print(f"{len(files)} files, {changed} changed, {len(left_over)} removed, {time.perf_counter() - start:.2f} s")

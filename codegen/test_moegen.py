@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
-import moegen
+import moegen, rules
 
 CC = (os.environ.get("CC") or "cc").split()
 NVCC = os.environ["NVCC"] if "NVCC" in os.environ else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
@@ -38,7 +38,7 @@ def copy(name):
     to = os.path.join(work, name)
     for part in ("codegen", "include", "templates", "generated"):
         shutil.copytree(os.path.join(ROOT, part), os.path.join(to, part), ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("kernels.toml", "models.toml", "README.md"):
+    for part in ("kernels.toml", "models.toml", "rules.toml", "README.md"):
         if os.path.exists(os.path.join(ROOT, part)):
             shutil.copy(os.path.join(ROOT, part), to)
     return to
@@ -208,6 +208,51 @@ def test_nonsense_rows():
             check(says or fits or nonsense == '"up"' and 'op = "up"' in text, f"{text[:200]}: accepted")
 
 
+def test_rules():
+    """Expressions of rules.toml in C give what Python makes of them; what is none is a sentence."""
+    facts = {"a": "", "b": "", "c": ""}
+    for text in ("a", "7", "a + b * c", "(a + b) * c", "a - (b - c)", "a - b - c", "a * b / (c + 1)",
+                 "a / (b + 1) / (c + 1)", "a < b", "a <= b and b <= c", "a == b or b != c and a > c",
+                 "not a", "not (a < b)", "not a < b",
+                 "(a < b) + (b < c)", "2 * a >= 3 * (b + c)", "a * 5000000000 > b", "(a or b) and c"):
+        program = "#include <stdio.h>\nstruct f { long long a, b, c; };\n" \
+                  "static long long rule(const struct f *f) { return " + rules.in_c(text, facts, "") + "; }\n" \
+                  "int main(void) { struct f f; for (f.a = 0; f.a < 4; f.a++) for (f.b = 0; f.b < 4; f.b++) " \
+                  "for (f.c = 0; f.c < 4; f.c++) printf(\"%lld\\n\", rule(&f)); return 0; }\n"
+        path = os.path.join(work, "rule.c")
+        with open(path, "w") as f:
+            f.write(program)
+        out = compile_and_run([*CC, "-std=c99", "-Wall", "-Werror", path, "-o", path + ".out"], work, path + ".out",
+                              f"rule {text}")
+        want = [int(bool(v) if re.search("and|or|not", text) else v)
+                for v in (eval(text.replace("/", "//"), {}, {"a": a, "b": b, "c": c})
+                          for a in range(4) for b in range(4) for c in range(4))]
+        check(out is not None and [int(n) for n in out.split()] == want, f"rule {text}: {out}")
+    for text in ("", "d", "a b", "a ** b", "a % b", "f(a)", "a < b < c", "1.5", "-a", "a if b else c", "'a'", "True",
+                 "[a]", "a; b", "a = b", "lambda: a", "(", "99999999999999999"):
+        try:
+            rules.in_c(text, facts, "here")
+            check(False, f"rule {text}: accepted")
+        except rules.Bad as e:
+            check(str(e).startswith("here: "), f"rule {text}: {e}")
+    root = copy("rules")
+    path = os.path.join(root, "rules.toml")
+    text = moegen.read(path)
+    for was, now in (("note = \"x-in-order\"", "note = 1"),
+                     ("{ value = 512, note", "{ when = \"by_row\", value = 512, note"),
+                     ("[facts]", "[facts]\nBad = \"\""), ("[facts]", "[fact]"), ("about = \"1: comb", "about = 1 #"),
+                     ("value = \"m - 8\"", "value = \"m - eight\""), ("lines = [", "lines = [ 7,"),
+                     ("value = 48", "value = true"), ("[rules.x_sms]", "[rules.x_sms]\nextra = 1")):
+        with open(path, "w") as f:
+            f.write(text.replace(was, now, 1))
+        check(was in text and sentence(root, ["list"], f"rules.toml: {now}"), f"rules.toml: {now}: accepted")
+    with open(path, "w") as f:                         # a bound that changes changes one generated file
+        f.write(text.replace("value = 48", "value = 47", 1))
+    status, out, err = generate(root, "--check")
+    check(status == 1 and "stale: generated/moek_rules.h\n" in out and out.count("stale") == 1,
+          f"rules.toml: {out}{err}")
+
+
 def test_nonsense_files():
     """Each key of kernels.toml and models.toml is nonsense in turn, or missing, or one too many; then whole files."""
     root = copy("nonsense")
@@ -241,7 +286,7 @@ def test_nonsense_files():
             check(says or fits, f"models.toml: {key} = {str(nonsense)[:100]}: accepted")
     with open(path, "w") as f:
         f.write(text)
-    for name in ("kernels.toml", "models.toml", os.path.join("include", "moek", "plan", "fields.h"),
+    for name in ("kernels.toml", "models.toml", "rules.toml", os.path.join("include", "moek", "plan", "fields.h"),
                  os.path.join("templates", "map_cpu.h.j2"), os.path.join("templates", "moek_enums.h.j2"), "README.md"):
         path = os.path.join(root, name)
         with open(path, "rb") as f:
@@ -351,7 +396,7 @@ def test_fields():
     fields = moegen.read(os.path.join(ROOT, "include", "moek", "plan", "fields.h"))
     structs = [s for s in re.findall(r"(?m)^\} (moek_\w+);", header) if s != "moek_status"] + \
               re.findall(r"(?m)^typedef struct (moek_choice) \{", header) + ["moek_quant_args"]
-    check(len(structs) == 10, f"{len(structs)} structs: {structs}")
+    check(len(structs) == 11, f"{len(structs)} structs: {structs}")
     for struct in structs:
         want = declared(ops if struct == "moek_quant_args" else header, struct)
         try:
@@ -588,8 +633,8 @@ if __name__ == "__main__":
     os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
-        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_serves, test_fields,
-                     test_stable, test_check, test_bundle, test_new_row):
+        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_rules, test_serves,
+                     test_fields, test_stable, test_check, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

@@ -32,6 +32,8 @@ static void moek_say_(moek_text_ *t, const char *format, ...)
     if (n > 0) t->length += (size_t)n;
 }
 
+/* A sentence, and the status is returned. */
+#define MOEK_NO_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
 /* A sentence for the caller of a run; the status is passed through. */
 #define MOEK_REFUSE_(args, status, ...) \
     do { \
