@@ -4,7 +4,7 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   ./layer [-v] [SM90 | SM80 | CPU [WORD]]                one backend only, and tests whose names hold the word
+ *   ./layer [quick] [-v] [SM90 | SM80 | CPU [WORD]]                one backend only, and tests whose names hold the word
  *
  * -v: tells each run before it, and when.
  *
@@ -21,6 +21,7 @@
 #include "moek.h"
 #include "../bench/clock.h"
 #include "layer.h"
+#include "quick.h"
 
 /* Emulation is 100 times slower: fewer combinations, and smaller layers. */
 enum {
@@ -178,7 +179,7 @@ static void test_wide_alone(void)
         moek_config c = config_of(quant);
         char name[64];
         layer l;
-        if (layer_arch != 90) continue;
+        if (layer_arch != 90 || (quick_set && quant != MOEK_FP8B128)) continue;
         snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", moek_quant_name(quant));
         c.hidden = 128; c.inter = 64; c.experts = 2; c.topk = 1; c.max_tokens = 300;
         c.kernel = name; c.batch_invariant = 1;
@@ -960,6 +961,7 @@ static void test_strides(void)
             moek_config c = config_of(quant);
             layer l;
             if (k[i].quant != quant || k[i].arch != layer_arch || !layer_arch) continue;
+            if (quick_set && !quick_row(&k[i])) continue;
             if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             SKIP_IF_SMALL(k[i].op != MOEK_OP_LAYER && (i + q_) % 4);
             c.kernel = k[i].name;
@@ -1107,13 +1109,13 @@ static void test_mlp(void)
         const moek_kernel *k = moek_kernels(&n);
         if (layer_arch != 90 || quant == MOEK_FP8C) continue;          /* there are none */
         for (i = 0; i < n; i++)
-            if (k[i].op == MOEK_OP_MLP && k[i].quant == quant) {
+            if (k[i].op == MOEK_OP_MLP && k[i].quant == quant && !(quick_set && !quick_row(&k[i]))) {
                 mlp_case(quant, k[i].name, 40, turn);
                 turn += 2;
                 SKIP_IF_SMALL((turn + q_) % 8 > 1);
                 mlp_case(quant, k[i].name, 300, turn - 1);
             }
-        SKIP_IF_SMALL(quant != MOEK_FP8B128);
+        SKIP_IF_SMALL(quant != MOEK_FP8B128 || quick_set);
         mlp_case(quant, NULL, 300 + 300 * (quant % 3), quant);
     }
 }
@@ -1600,7 +1602,7 @@ static void test_rounding(void)
         if (quant == MOEK_FP8C) continue;              /* (its scales are no powers of two) */
         for (tokens = 1; tokens <= 8; tokens++) rounding_case(quant, NULL, tokens, turn++);
         for (i = 0; i < n; i++) {
-            if (k[i].quant != quant || k[i].arch != layer_arch) continue;
+            if (k[i].quant != quant || k[i].arch != layer_arch || (quick_set && !quick_row(&k[i]))) continue;
             if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             if (k[i].op == MOEK_OP_LAYER && k[i].m == 4 && quant != MOEK_FP16) {
                 if (quant != MOEK_BF16) rounding_refused(quant, &k[i]);
@@ -1934,13 +1936,14 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
     fflush(stdout);
 }
 #define RUN(test) run(name, #test, test)
+#define RUN_LONG(test) if (!quick_set || !SMALL || layer_arch != 90) RUN(test)          /* emulated: a minute or more */
 static void test_backend(const char *name)
 {
     RUN(test_formats);
     RUN(test_sizes);
     RUN(test_tiles);
     RUN(test_wide_alone);
-    RUN(test_wide_ordered);
+    RUN_LONG(test_wide_ordered);
     RUN(test_tuned);
     RUN(test_routing);
     RUN(test_routing_more);
@@ -1957,7 +1960,7 @@ static void test_backend(const char *name)
     RUN(test_options);
     RUN(test_same_bits);
     RUN(test_strides);
-    RUN(test_one_launch);
+    RUN_LONG(test_one_launch);
     RUN(test_mlp);
     RUN(test_tiled);
     RUN(test_apart);
@@ -1991,6 +1994,7 @@ static void try_backend(const char *name, int number, int arch, const char *only
 int main(int argc, char **argv)
 {
     const char *only;
+    quick_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
     only = argc > 1 ? argv[1] : NULL;
     if (argc > 2) wanted = argv[2];
