@@ -1,4 +1,4 @@
-/* before.h -- what comes before the GEMMs: routing, sort and quantization of x (fp8b128), each alone and together, as
+/* before.h -- what comes before the GEMMs: routing, sort and quantization of x (by blocks), each alone and together, as
  * moek_run launches them.  One CUDA graph holds BEFORE_TIMES of them, on logits of BEFORE_LOGITS runs in turn, launched
  * as behind each other in a layer; the figure is the median replay's mean.  CUDA C++, for bench.cu alone. */
 #ifndef BEFORE_H
@@ -53,25 +53,40 @@ static result before_time(const before *b, int kind, const timer *by)
     return time_graph(graph, BEFORE_TIMES, NULL, by, INFINITY);
 }
 
+static __global__ void fill_f32_k(float *array, size_t n, uint32_t seed, float deviation)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        array[i] = fill_normal(i, seed) * deviation;
+}
+/* Normal numbers, of which few are equal: logits. */
+static float *filled_f32(size_t n, uint32_t seed, float deviation)
+{
+    float *p = (float *)mem_alloc(80, 4 * n);
+    fill_f32_k<<<1024, 256>>>(p, n, seed, deviation);
+    mem_must(cudaGetLastError());
+    return p;
+}
+
 /* Weights are not read, so that what there is may stand for them. */
 static void before_model(const char *name, moek_config config, const timer *by)
 {
     static const int tokens[] = { 1, 8, 32, 128, 512, 2048, 8192 };
     const size_t slots = (size_t)BEFORE_MOST * config.topk, x = (size_t)BEFORE_MOST * config.hidden;
+    const moek_format *const f = moek_format_of(FORMAT_BLOCKED);
     before b;
     moek_weights w;
     memset(&b, 0, sizeof b);
     memset(&w, 0, sizeof w);
-    config.quant = MOEK_FP8B128;
+    config.quant = f->number;
     config.max_tokens = BEFORE_MOST;
     config.exclude = 1u << MOEK_BACKEND_CPU;
     b.name = name; b.config = config;
     must(moek_plan_init(&b.plan, &config), "moek_plan_init", b.plan.why);
-    b.logits = (float *)filled((size_t)BEFORE_LOGITS * BEFORE_MOST * config.experts, 4, 1, 3);
+    b.logits = filled_f32((size_t)BEFORE_LOGITS * BEFORE_MOST * config.experts, 1, 1);
     w.w_up = w.w_down = b.logits; w.w_up_scale = w.w_down_scale = b.logits;
-    if (config.groups) w.router_bias = (float *)filled((size_t)config.experts, 4, 2, 0.1f);
+    if (config.groups) w.router_bias = filled_f32((size_t)config.experts, 2, 0.1f);
     must(moek_plan_bind(&b.plan, &w), "moek_plan_bind", b.plan.why);
-    b.args.x = filled(x, 2, 3, 1); b.args.y = mem_alloc(80, 2 * x);
+    b.args.x = filled(2 * x, fill_t(MOEK_DTYPE_BF16, 1), 3); b.args.y = mem_alloc(80, 2 * x);
     b.args.topk_ids = (int32_t *)mem_alloc(80, 4 * slots); b.args.topk_weights = (float *)mem_alloc(80, 4 * slots);
     b.args.workspace_size = moek_workspace_size(&b.plan);
     b.args.workspace = mem_alloc(80, b.args.workspace_size);
@@ -79,7 +94,7 @@ static void before_model(const char *name, moek_config config, const timer *by)
     b.offsets = (int32_t *)mem_alloc(80, 4 * (size_t)config.experts + 4);
     b.order = (int32_t *)mem_alloc(80, 4 * slots);
     b.flags = (int32_t *)mem_alloc(80, 8 * MOEK_SPLITS);
-    b.q = mem_alloc(80, x); b.scale = mem_alloc(80, 4 * (x / 128));
+    b.q = mem_alloc(80, moek_element_bytes(f->x, x)); b.scale = mem_alloc(80, moek_scale_bytes(&f->x_scale, 1, x));
     for (int m = 0; m < COUNT(tokens); m++) {
         double us[BEFORE_KINDS], mhz = 0;
         b.args.tokens = tokens[m];

@@ -52,7 +52,6 @@ static const shape shapes[] = {
 };
 static const int all_tokens[] = { 1, 4, 8, 16, 32, 64, 128, 512, 1024, 2048, 8192 };
 static const int batched_tokens[] = { 128, 512 };      /* 32 and 128 rows an expert */
-static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8T, MOEK_FP8C };
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 #define CUDA(call) mem_must(call)
@@ -133,7 +132,7 @@ static double weight_bytes(const cell *c)
             *u = 1;
         }
     }
-    return active / c->layers / c->config.experts * ((double)(c->n.up + c->n.down) * c->n.element);
+    return active / c->layers / c->config.experts * (double)(c->n.up + c->n.down);
 }
 
 /* The relative L2 distance of the last layer's y, by ERROR_TOKENS tokens that lie evenly apart, the last one among
@@ -263,9 +262,9 @@ static result time_cell(const cell *c, const timer *by, double limit)
 static int wanted(const char *name, const char *quant, int tokens)
 {
     char line[128];
-    int named = !strcmp(quant, "bf16") || !strcmp(quant, "fp8b128");           /* the others: when they are asked for */
+    int named = !strcmp(quant, moek_quant_name(FORMAT_PLAIN)) || !strcmp(quant, moek_quant_name(FORMAT_BLOCKED));
     snprintf(line, sizeof line, "%s %s M=%d.", name, quant, tokens);
-    for (int i = 0; i < ask.words; i++) named |= !strcmp(ask.word[i], quant);
+    for (int i = 0; i < ask.words; i++) named |= !strcmp(ask.word[i], quant);      /* the others: when asked for */
     if (!named) return 0;
     for (int i = 0; i < ask.words; i++) if (!strstr(line, ask.word[i])) return 0;
     return 1;
@@ -367,7 +366,7 @@ static const moek_kernel *cell_row(const cell *c)
 /* Tiled weights, and what it takes to make them. */
 static void cell_tile(cell *c)
 {
-    void *const up = mem_alloc(80, c->n.up * c->n.element), *const down = mem_alloc(80, c->n.down * c->n.element);
+    void *const up = mem_alloc(80, c->n.up), *const down = mem_alloc(80, c->n.down);
     const int experts = c->config.experts;
     cudaEvent_t e[2];
     c->tiled = c->w;
@@ -382,13 +381,14 @@ static void cell_tile(cell *c)
     }
     const double s = ceiling_seconds(e[0], e[1]);
     printf("%-22s %-8s repacked in %.2f ms, %.2f TB/s (read plus written)\n", c->of->name,
-           moek_quant_name(c->config.quant), 1e3 * s, 2e-12 * (c->n.up + c->n.down) * c->n.element / s);
+           moek_quant_name(c->config.quant), 1e3 * s, 2e-12 * (c->n.up + c->n.down) / s);
     for (int i = 0; i < 2; i++) CUDA(cudaEventDestroy(e[i]));
 }
 
 static void cell_new(cell *c, int tokens)
 {
     const moek_config *config = &c->config;
+    const int dtype = format_dtype_in(moek_format_of(config->quant), 0);
     c->config.max_tokens = c->tokens = tokens;
     c->layers = tokens <= 64 ? LAYERS_MAX : tokens <= 512 ? 4 : 2;
     const size_t slots = (size_t)c->layers * tokens * config->topk;
@@ -399,7 +399,7 @@ static void cell_new(cell *c, int tokens)
     c->weights = (float *)mem_alloc(80, 4 * slots);
     mem_put(80, c->ids, c->host_ids, 4 * slots);
     mem_put(80, c->weights, c->host_weights, 4 * slots);
-    c->x = (uint16_t *)filled((size_t)tokens * config->hidden, 2, 5, 1);
+    c->x = (uint16_t *)filled(2 * (size_t)tokens * config->hidden, fill_t(dtype, 1), 5);
     c->y = (uint16_t *)mem_alloc(80, 2 * (size_t)tokens * config->hidden);
     if (c->w.w_up) return;
     c->n = fill_sizes_of(config, config->experts);
@@ -421,7 +421,8 @@ static void report(cell *c, const timer *by)
     const double host_us = time_host(c, by);
     const result r = time_cell(c, by, INFINITY);
     const double bytes = weight_bytes(c), flops = 6.0 * c->tokens * c->config.topk * c->config.hidden * c->config.inter;
-    const double floor = floor_of(bytes, flops, c->n.element == 1), error = ask.quick ? NAN : error_of(c);
+    const double floor = floor_of(bytes, flops, format_quantizes(moek_format_of(c->config.quant)));
+    const double error = ask.quick ? NAN : error_of(c);
     const char *row = cell_row(c)->name, *quant = moek_quant_name(c->config.quant);
     printf("%-22s %-8s %5d %9.1f  %8.1f %8.1f %5.0f %8.1f  %4.0f %%  %7.1f %7.0f  %.1e  %5.1f  %s\n",
            c->of->name, quant, c->tokens, r.us, r.low, r.high, r.mhz, floor,
@@ -544,9 +545,9 @@ int main(int argc, char **argv)
     void *state = ask.stateless ? NULL : mem_alloc(80, moek_state_size());
     if (state) CUDA(cudaMemset(state, 0, moek_state_size()));
     for (int s = 0; s < (ask.given.name ? 1 : COUNT(shapes)); s++)
-        for (int q = 0; q < COUNT(quants); q++) {
+        for (int q = 0; q < FORMATS; q++) {
             const shape *of = ask.given.name ? &ask.given : &shapes[s];
-            if (!ask.tune || !of->batched) run_shape(of, quants[q], device.name, &by, cold, state);
+            if (!ask.tune || !of->batched) run_shape(of, format_numbers[q], device.name, &by, cold, state);
         }
     if (ask.out) fclose(ask.out);
     return 0;

@@ -335,7 +335,7 @@ static void *run_rank(void *p)
     must(moek_plan_init(plan, &config), "moek_plan_init", plan->why);
 
     memset(&a, 0, sizeof a);
-    a.x = filled(HIDDEN * rows, 2, 1000 + (uint32_t)me, 1);
+    a.x = filled(2 * HIDDEN * rows, fill_t(MOEK_DTYPE_BF16, 1), 1000 + (uint32_t)me);
     a.topk_ids = (int32_t *)mem_alloc(1, 4 * TOPK * rows);
     a.topk_weights = (float *)mem_alloc(1, 4 * TOPK * rows);
     a.y = mem_alloc(1, 2 * HIDDEN * rows);
@@ -346,7 +346,7 @@ static void *run_rank(void *p)
     w = weights[me];
     if (!s->layers) {                                  /* experts are not run: any address will do */
         w.w_up = w.w_down = a.x;
-        if (s->quant == MOEK_FP8B128) w.w_up_scale = w.w_down_scale = (const float *)a.x;
+        if (format_scaled(moek_format_of(s->quant))) w.w_up_scale = w.w_down_scale = (const float *)a.x;
     }
     must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
     for (i = 0; i < steps; i++) {
@@ -444,8 +444,8 @@ static double floor_of_experts(const setup *s, double *bytes)
             rows += n;
             used += n > 0;
         }
-        used *= (double)(one.up + one.down) * one.element;
-        us = floor_of(used, 6.0 * rows * HIDDEN * INTER, one.element == 1);
+        used *= (double)(one.up + one.down);
+        us = floor_of(used, 6.0 * rows * HIDDEN * INTER, format_quantizes(moek_format_of(s->quant)));
         if (used > *bytes) *bytes = used;
         if (us > floor_us) floor_us = us;
     }
@@ -479,7 +479,9 @@ static void lines(const setup *s)
 /* NCCL's own: to all what the busiest rank sends, in equal parts; all tokens to all; rows of T added up. */
 static void measure_nccl(const setup *s)
 {
-    const size_t row = s->quant == MOEK_FP8B128 ? HIDDEN + HIDDEN / 32 : 2 * HIDDEN, tokens = (size_t)s->tokens;
+    const moek_format *const f = moek_format_of(s->quant);
+    const size_t row = moek_element_bytes(f->x, HIDDEN) + moek_scale_bytes(&f->x_scale, 1, HIDDEN);
+    const size_t tokens = (size_t)s->tokens;
     size_t bytes[NCCL_KINDS];
     spread us[NCCL_KINDS];
     int i;
@@ -544,7 +546,8 @@ static void ask(asked *a, const char *word, int gpus, int ranks)
 
 int main(int argc, char **argv)
 {
-    static const int quants[] = { MOEK_FP8B128, MOEK_BF16 }, usual[] = { 1, 128, 4096 };
+    static const int usual[] = { 1, 128, 4096 };
+    const int quants[] = { FORMAT_BLOCKED, FORMAT_PLAIN };
     int only = 0;                                      /* formats asked for, a bit each */
     struct cudaDeviceProp p;
     int gpus = 0, ranks, i, q;

@@ -27,25 +27,28 @@ static void must(moek_status status, const char *what, const char *why)
     exit(1);
 }
 
-typedef struct layer { fill_sizes n; void *up, *down; float *up_scale, *down_scale, *logits; uint16_t *x; } layer;
+typedef struct layer { fill_sizes n; void *up, *down, *up_scale, *down_scale; float *logits; uint16_t *x; } layer;
+
+static void *filled(size_t bytes, fill_codes from, uint32_t seed)
+{
+    void *p = mem_alloc(0, bytes);
+    fill_array(p, bytes, &from, seed);
+    return p;
+}
 
 static layer make_layer(const moek_config *c)
 {
-    const float up = 1.0f / sqrtf((float)c->hidden), down = 1.0f / sqrtf((float)c->inter);
+    const moek_format *const f = moek_format_of(c->quant);
+    const double up = 1 / sqrt((double)c->hidden), down = 1 / sqrt((double)c->inter);
     layer l;
     int i;
     l.n = fill_sizes_of(c, c->experts);
-    l.up = mem_alloc(0, l.n.up * (size_t)l.n.element);
-    l.down = mem_alloc(0, l.n.down * (size_t)l.n.element);
-    l.up_scale = (float *)mem_alloc(0, 4 * l.n.up_scale);
-    l.down_scale = (float *)mem_alloc(0, 4 * l.n.down_scale);
-    l.x = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * c->hidden));
+    l.up = filled(l.n.up, fill_weights(f, c->dtype, up), 1);
+    l.down = filled(l.n.down, fill_weights(f, c->dtype, down), 2);
+    l.up_scale = filled(l.n.up_scale, fill_scales(f, c->dtype, up), 3);
+    l.down_scale = filled(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
+    l.x = (uint16_t *)filled(2 * (size_t)(TOKENS * c->hidden), fill_t(c->dtype, 1), 5);
     l.logits = (float *)mem_alloc(0, 4 * (size_t)(TOKENS * c->experts));
-    fill_array(l.up, l.n.up, l.n.element, 1, up);
-    fill_array(l.down, l.n.down, l.n.element, 2, down);
-    fill_array(l.up_scale, l.n.up_scale, 4, 3, up);
-    fill_array(l.down_scale, l.n.down_scale, 4, 4, down);
-    fill_array(l.x, (size_t)(TOKENS * c->hidden), 2, 5, 1);
     for (i = 0; i < TOKENS * c->experts; i++) l.logits[i] = 2 * fill_normal((uint64_t)i, 6);
     return l;
 }
@@ -56,8 +59,7 @@ static double bytes_of(const moek_config *c, const layer *l, const int32_t *ids,
     char used[1024] = {0};
     int i, active = 0;
     for (i = 0; i < tokens * c->topk; i++) { active += !used[ids[i]]; used[ids[i]] = 1; }
-    return (double)active / c->experts * ((double)(l->n.up + l->n.down) * l->n.element +
-                                          4.0 * (double)(l->n.up_scale + l->n.down_scale)) +
+    return (double)active / c->experts * (double)(l->n.up + l->n.down + l->n.up_scale + l->n.down_scale) +
            4.0 * tokens * c->hidden;
 }
 
@@ -71,9 +73,11 @@ static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids
     ref_distance d;
     memset(&r, 0, sizeof r);
     memset(&w, 0, sizeof w);
-    w.w_up = l->up; w.w_down = l->down; w.w_up_scale = l->up_scale; w.w_down_scale = l->down_scale;
+    w.w_up = l->up; w.w_down = l->down;
+    w.w_up_scale = (const float *)l->up_scale; w.w_down_scale = (const float *)l->down_scale;
     r.tokens = TOKENS; r.hidden = c->hidden; r.inter = c->inter; r.slots = c->topk; r.experts = c->experts;
-    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
+    r.format = moek_format_of(c->quant); r.dtype = c->dtype; r.act = c->act;
+    r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
     r.up_layout = c->up_layout;
     r.x = l->x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);
@@ -159,12 +163,12 @@ static int demo(int quant)
         field = p_; \
     } while (0)
     memset(&w, 0, sizeof w);
-    THERE(w.w_up, l.up, l.n.up * (size_t)l.n.element);
-    THERE(w.w_down, l.down, l.n.down * (size_t)l.n.element);
+    THERE(w.w_up, l.up, l.n.up);
+    THERE(w.w_down, l.down, l.n.down);
     if (l.n.up_scale) {
         void *up, *down;
-        THERE(up, l.up_scale, 4 * l.n.up_scale);
-        THERE(down, l.down_scale, 4 * l.n.down_scale);
+        THERE(up, l.up_scale, l.n.up_scale);
+        THERE(down, l.down_scale, l.n.down_scale);
         w.w_up_scale = (const float *)up; w.w_down_scale = (const float *)down;
     }
     must(moek_plan_bind(&plan, &w), "moek_plan_bind", plan.why);
@@ -204,7 +208,7 @@ static int demo(int quant)
     }
     mem_free(where, args.y); mem_free(where, args.topk_ids); mem_free(where, args.topk_weights);
     mem_free(where, args.workspace);
-    return differs || !(error < (quant == MOEK_BF16 ? 3e-3 : 5e-3));
+    return differs || !(error < (format_quantizes(moek_format_of(quant)) ? 5e-3 : 3e-3));
 }
 
 /* What memory gives: bytes read plus bytes written of a large copy, by as many threads as the rows use. */
@@ -252,8 +256,8 @@ int main(void)
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
     printf("A large copy on this %s: %.1f GB/s, read plus written.\n", plan.arch ? "GPU" : "CPU",
            1e-9 * copy_rate(plan.arch));
-    bad = demo(MOEK_BF16);
-    bad |= demo(MOEK_FP8B128);
+    bad = demo(FORMAT_PLAIN);
+    bad |= demo(FORMAT_BLOCKED);
     puts(bad ? "\nFAILED: an error is above its bound (3e-3 bf16, 5e-3 fp8), or the routing differs" : "\nok");
     return bad;
 }

@@ -102,10 +102,10 @@ typedef struct whole {                                 /* the layer, and what on
 } whole;
 typedef struct rank { whole *all; int number; double seconds; } rank;
 
-static void *filled(size_t n, int element, uint32_t seed, float scale)
+static void *filled(size_t bytes, fill_codes from, uint32_t seed)
 {
-    void *p = mem_alloc(0, n * (size_t)element);
-    fill_array(p, n, element, seed, scale);
+    void *p = mem_alloc(0, bytes);
+    fill_array(p, bytes, &from, seed);
     return p;
 }
 
@@ -140,8 +140,9 @@ static moek_weights part_of(const whole *l, int first, int experts)
     moek_weights w = l->w;
     w.w_up = put(l->gpus, (const uint8_t *)w.w_up + f * one.up, n * one.up);
     w.w_down = put(l->gpus, (const uint8_t *)w.w_down + f * one.down, n * one.down);
-    w.w_up_scale = (const float *)put(l->gpus, w.w_up_scale + f * one.up_scale, 4 * n * one.up_scale);
-    w.w_down_scale = (const float *)put(l->gpus, w.w_down_scale + f * one.down_scale, 4 * n * one.down_scale);
+    w.w_up_scale = (const float *)put(l->gpus, (const uint8_t *)w.w_up_scale + f * one.up_scale, n * one.up_scale);
+    w.w_down_scale = (const float *)put(l->gpus, (const uint8_t *)w.w_down_scale + f * one.down_scale,
+                                          n * one.down_scale);
     return w;
 }
 static void end_part(const whole *l, const moek_weights *w)
@@ -152,20 +153,21 @@ static void end_part(const whole *l, const moek_weights *w)
 static void make_layer(whole *l)
 {
     const moek_config qwen = MOEK_QWEN3_30B_A3B;
-    const float up = 1.0f / sqrtf((float)qwen.hidden), down = 1.0f / sqrtf((float)qwen.inter);
+    const moek_format *const f = moek_format_of(FORMAT_BLOCKED);
+    const double up = 1 / sqrt((double)qwen.hidden), down = 1 / sqrt((double)qwen.inter);
     fill_sizes n;
     int t, k;
     l->config = qwen;
-    l->config.quant = MOEK_FP8B128;
+    l->config.quant = f->number;
     l->config.max_tokens = TOKENS;
     l->config.exclude = l->gpus ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
     l->config.batch_invariant = l->gpus > 0;           /* one tile for all sizes: bits can be compared */
     n = fill_sizes_of(&l->config, qwen.experts);
-    l->w.w_up = filled(n.up, n.element, 1, up);
-    l->w.w_down = filled(n.down, n.element, 2, down);
-    l->w.w_up_scale = (const float *)filled(n.up_scale, 4, 3, up);
-    l->w.w_down_scale = (const float *)filled(n.down_scale, 4, 4, down);
-    l->x = (uint16_t *)filled((size_t)(TOKENS * qwen.hidden), 2, 5, 1);
+    l->w.w_up = filled(n.up, fill_weights(f, MOEK_DTYPE_BF16, up), 1);
+    l->w.w_down = filled(n.down, fill_weights(f, MOEK_DTYPE_BF16, down), 2);
+    l->w.w_up_scale = (const float *)filled(n.up_scale, fill_scales(f, MOEK_DTYPE_BF16, up), 3);
+    l->w.w_down_scale = (const float *)filled(n.down_scale, fill_scales(f, MOEK_DTYPE_BF16, down), 4);
+    l->x = (uint16_t *)filled(2 * (size_t)(TOKENS * qwen.hidden), fill_t(MOEK_DTYPE_BF16, 1), 5);
     l->y = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * qwen.hidden));
     l->one = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * qwen.hidden));
     l->want = (double *)malloc(sizeof(double) * (size_t)(TOKENS * qwen.hidden));
@@ -201,7 +203,8 @@ static void one_rank(whole *l)
     memcpy(l->one, l->y, 2 * (size_t)(TOKENS * l->config.hidden));
     memset(&r, 0, sizeof r);
     r.tokens = TOKENS; r.hidden = l->config.hidden; r.inter = l->config.inter; r.slots = l->config.topk;
-    r.experts = l->config.experts; r.quant = l->config.quant; r.dtype = plan.config.dtype; r.act = l->config.act;
+    r.experts = l->config.experts; r.format = moek_format_of(l->config.quant);
+    r.dtype = plan.config.dtype; r.act = l->config.act;
     r.alpha = plan.config.alpha; r.beta = plan.config.beta; r.limit = plan.config.limit;
     r.up_layout = plan.config.up_layout;
     r.x = l->x; r.ids = l->ids; r.weights = l->weights; r.w = &l->w;

@@ -1,8 +1,9 @@
-/* fill.h -- random layers for the demo and the benchmark: element i of an array is a function of i and a seed, the
- * same on host and device.  Compile as C99 or as CUDA. */
+/* fill.h -- random layers of any format for the demo and the benchmark: element i of an array is a function of i and a
+ * seed, the same on host and device.  Compile as C99 or as CUDA. */
 #ifndef FILL_H
 #define FILL_H
 #include "../include/moek/kernel/numbers.h"
+#include "../tests/ref.h"
 
 MOEK_FN uint32_t fill_hash(uint64_t i, uint32_t seed)
 {
@@ -17,47 +18,70 @@ MOEK_FN float fill_normal(uint64_t i, uint32_t seed)
     const uint32_t h = fill_hash(i, seed);
     return ((float)((h & 255) + (h >> 8 & 255) + (h >> 16 & 255) + (h >> 24)) - 510.0f) * (1.0f / 147.8f);
 }
-MOEK_FN uint16_t fill_t(uint64_t i, uint32_t seed, float scale, int dtype)
-{
-    return moek_to_t_(fill_normal(i, seed) * scale, dtype);
-}
-/* e4m3 codes of a normal distribution of deviation 64: all exponents occur, none saturates. */
-MOEK_FN uint8_t fill_e4m3(uint64_t i, uint32_t seed) { return moek_to_e4m3_(fill_normal(i, seed) * 64.0f); }
-/* Scales near `scale / 64`, so that the weights they scale have deviation about `scale`. */
-MOEK_FN float fill_scale(uint64_t i, uint32_t seed, float scale)
-{
-    return scale * (1.0f / 64.0f) * (0.75f + (float)(fill_hash(i, seed) >> 8) * (0.5f / 16777216.0f));
-}
 
-/* Element i of an array: e4m3 (of 1 byte), bf16 (2) or a scale (4). */
-MOEK_FN void fill_element(void *array, size_t i, int element, uint32_t seed, float scale)
+/* What an array is filled from: codes, of which each element is one. */
+enum { FILL_CODES = 512 };
+typedef struct fill_codes { int width; uint32_t code[FILL_CODES]; } fill_codes;
+
+/* Normal numbers. */
+MOEK_UNUSED static fill_codes fill_numbers(const ref_number *n, double deviation)
 {
-    if (element == 1) ((uint8_t *)array)[i] = fill_e4m3(i, seed);
-    else if (element == 2) ((uint16_t *)array)[i] = fill_t(i, seed, scale, MOEK_DTYPE_BF16);
-    else ((float *)array)[i] = fill_scale(i, seed, scale);
+    fill_codes c;
+    int i;
+    c.width = n->width;
+    for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(n, fill_normal((uint64_t)i, 99) * deviation);
+    return c;
 }
-MOEK_UNUSED static void fill_array(void *array, size_t n, int element, uint32_t seed, float scale)
+MOEK_UNUSED static fill_codes fill_t(int dtype, double deviation) { return fill_numbers(ref_t(dtype), deviation); }
+/* Weights of a deviation of about `deviation`, once they are scaled; and the scales for that, which spread by half. */
+MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, double deviation)
 {
+    const ref_number *const n = ref_element(f->w, dtype);
+    return fill_numbers(n, format_scaled(f) ? ref_spread(n) : deviation);
+}
+MOEK_UNUSED static fill_codes fill_scales(const moek_format *f, int dtype, double deviation)
+{
+    const ref_number *const n = ref_scale_type(f->w_scale.type, dtype);
+    const double size = deviation / ref_spread(ref_element(f->w, dtype));
+    fill_codes c;
+    int i;
+    c.width = n->width;
+    for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(n, size * (0.75 + 0.5 * i / FILL_CODES));
+    return c;
+}
+/* So many in a number of bytes: elements, or pairs of those of 4 bits. */
+MOEK_FN size_t fill_count(int width, size_t bytes) { return width > 8 ? bytes / (size_t)(width / 8) : bytes; }
+MOEK_FN uint32_t fill_draw(size_t i, uint32_t seed) { return fill_hash(i, seed) % FILL_CODES; }
+/* Element i, or pair i: `code`, of a pair the first; the other is `next`. */
+MOEK_FN void fill_element(void *array, size_t i, int width, uint32_t code, uint32_t next)
+{
+    if (width == 32) ((uint32_t *)array)[i] = code;
+    else if (width == 16) ((uint16_t *)array)[i] = (uint16_t)code;
+    else ((uint8_t *)array)[i] = (uint8_t)(width == 8 ? code : code | next << 4);
+}
+MOEK_UNUSED static void fill_array(void *array, size_t bytes, const fill_codes *from, uint32_t seed)
+{
+    const long n = (long)fill_count(from->width, bytes);
     long i;
 #ifdef _OPENMP
     #pragma omp parallel for
 #endif
-    for (i = 0; i < (long)n; i++) fill_element(array, (size_t)i, element, seed, scale);
+    for (i = 0; i < n; i++)
+        fill_element(array, (size_t)i, from->width, from->code[fill_draw((size_t)i, seed)],
+                     from->code[fill_draw((size_t)i, seed + 1000)]);
 }
 
-/* Sizes of the weight arrays of a gated layer, in elements. */
-typedef struct fill_sizes { size_t up, down, up_scale, down_scale; int element; } fill_sizes;
+/* Sizes of the weight arrays of a gated layer, in bytes. */
+typedef struct fill_sizes { size_t up, down, up_scale, down_scale; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
 {
-    const size_t e = (size_t)experts, h = (size_t)c->hidden, i = (size_t)c->inter, hb = (h + 127) / 128;
+    const moek_format *const f = moek_format_of(c->quant);
+    const size_t e = (size_t)experts, h = (size_t)c->hidden, i = (size_t)c->inter;
     fill_sizes s;
-    s.element = c->quant == MOEK_BF16 || c->quant == MOEK_FP16 ? 2 : 1;
-    s.up = e * 2 * i * h;
-    s.down = e * h * i;
-    s.up_scale = c->quant == MOEK_FP8B128 ? e * ((2 * i + 127) / 128) * hb
-               : c->quant == MOEK_FP8C ? e * 2 * i : c->quant == MOEK_FP8T ? e : 0;
-    s.down_scale = c->quant == MOEK_FP8B128 ? e * hb * ((i + 127) / 128)
-                 : c->quant == MOEK_FP8C ? e * h : c->quant == MOEK_FP8T ? e : 0;
+    s.up = e * 2 * i * moek_element_bytes(f->w, h);
+    s.down = e * h * moek_element_bytes(f->w, i);
+    s.up_scale = e * moek_scale_bytes(&f->w_scale, 2 * i, h);
+    s.down_scale = e * moek_scale_bytes(&f->w_scale, h, i);
     return s;
 }
 #endif

@@ -39,10 +39,10 @@ static inline moek_weights weights_of(const moek_config *c, const moek_weights *
 {
     const fill_sizes one = fill_sizes_of(c, 1);
     moek_weights r = *w;
-    r.w_up = element_of(w->w_up, e, one.up * one.element);
-    r.w_down = element_of(w->w_down, e, one.down * one.element);
-    r.w_up_scale = (const float *)element_of(w->w_up_scale, e, 4 * one.up_scale);
-    r.w_down_scale = (const float *)element_of(w->w_down_scale, e, 4 * one.down_scale);
+    r.w_up = element_of(w->w_up, e, one.up);
+    r.w_down = element_of(w->w_down, e, one.down);
+    r.w_up_scale = (const float *)element_of(w->w_up_scale, e, one.up_scale);
+    r.w_down_scale = (const float *)element_of(w->w_down_scale, e, one.down_scale);
     return r;
 }
 
@@ -53,8 +53,8 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
 {
     const int k = c->topk, h = c->hidden;
     const fill_sizes one = fill_sizes_of(c, 1), part = fill_sizes_of(c, k);
-    uint8_t *up = (uint8_t *)malloc(part.up * part.element), *down = (uint8_t *)malloc(part.down * part.element);
-    float *up_scale = (float *)malloc(4 * part.up_scale + 4), *down_scale = (float *)malloc(4 * part.down_scale + 4);
+    uint8_t *up = (uint8_t *)malloc(part.up), *down = (uint8_t *)malloc(part.down);
+    uint8_t *up_scale = (uint8_t *)malloc(part.up_scale + 4), *down_scale = (uint8_t *)malloc(part.down_scale + 4);
     uint16_t *host_x = (uint16_t *)malloc(2 * h), *host_y = (uint16_t *)malloc(2 * h);
     double *want = (double *)malloc(sizeof(double) * h);
     float fixed;
@@ -64,22 +64,21 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
     memset(&r, 0, sizeof r);
     memset(&w, 0, sizeof w);
     for (int i = 0; i < k; i++) {
-        const size_t el = one.element;
-        mem_get(80, up + i * one.up * el, slot[i].w_up, one.up * el);
-        mem_get(80, down + i * one.down * el, slot[i].w_down, one.down * el);
-        if (one.up_scale) mem_get(80, up_scale + i * one.up_scale, slot[i].w_up_scale, 4 * one.up_scale);
-        if (one.down_scale) mem_get(80, down_scale + i * one.down_scale, slot[i].w_down_scale, 4 * one.down_scale);
+        mem_get(80, up + i * one.up, slot[i].w_up, one.up);
+        mem_get(80, down + i * one.down, slot[i].w_down, one.down);
+        if (one.up_scale) mem_get(80, up_scale + i * one.up_scale, slot[i].w_up_scale, one.up_scale);
+        if (one.down_scale) mem_get(80, down_scale + i * one.down_scale, slot[i].w_down_scale, one.down_scale);
         ids[i] = i;
     }
     mem_get(80, host_x, x, 2 * h);
     mem_get(80, host_y, y, 2 * h);
-    w.w_up = up; w.w_down = down; w.w_up_scale = up_scale; w.w_down_scale = down_scale;
+    w.w_up = up; w.w_down = down; w.w_up_scale = (const float *)up_scale; w.w_down_scale = (const float *)down_scale;
     if (slot[0].x_scale) {
         mem_get(80, &fixed, slot[0].x_scale, 4);
         w.x_scale = w.h_scale = &fixed;
     }
     r.tokens = 1; r.hidden = h; r.inter = c->inter; r.slots = k; r.experts = k;
-    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
+    r.format = moek_format_of(c->quant); r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
     r.up_layout = MOEK_UP_HALVES;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);
@@ -89,32 +88,37 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
     return d;
 }
 
-static __global__ void fill_k(void *array, size_t n, int element, uint32_t seed, float scale)
+static __global__ void fill_k(void *array, size_t n, fill_codes from, uint32_t seed)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        fill_element(array, i, element, seed, scale);
+        fill_element(array, i, from.width, from.code[fill_draw(i, seed)], from.code[fill_draw(i, seed + 1000)]);
 }
-static void *filled(size_t n, int element, uint32_t seed, float scale)
+static void *filled(size_t bytes, fill_codes from, uint32_t seed)
 {
     void *p = NULL;
-    if (!n) return p;
-    p = mem_alloc(80, n * (size_t)element);
-    fill_k<<<1024, 256>>>(p, n, element, seed, scale);
+    if (!bytes) return p;
+    p = mem_alloc(80, bytes);
+    fill_k<<<1024, 256>>>(p, fill_count(from.width, bytes), from, seed);
     mem_must(cudaGetLastError());
     return p;
 }
 /* Weights of so many experts, on the current GPU, as a gated layer has them after training: h and y near x in size. */
 static moek_weights filled_weights(const moek_config *c, int experts, uint32_t seed)
 {
-    const float up = 1.0f / sqrtf((float)c->hidden), down = 1.0f / sqrtf((float)c->inter);
+    const moek_format *const f = moek_format_of(c->quant);
+    const int dtype = format_dtype_in(f, 0);
+    const double up = 1 / sqrt((double)c->hidden), down = 1 / sqrt((double)c->inter);
     const fill_sizes n = fill_sizes_of(c, experts);
     moek_weights w;
     memset(&w, 0, sizeof w);
-    w.w_up = filled(n.up, n.element, seed + 1, up);
-    w.w_down = filled(n.down, n.element, seed + 2, down);
-    w.w_up_scale = (float *)filled(n.up_scale, 4, seed + 3, up);
-    w.w_down_scale = (float *)filled(n.down_scale, 4, seed + 4, down);
-    if (c->quant == MOEK_FP8T) w.x_scale = w.h_scale = (float *)filled(1, 4, seed + 7, 1);
+    w.w_up = filled(n.up, fill_weights(f, dtype, up), seed + 1);
+    w.w_down = filled(n.down, fill_weights(f, dtype, down), seed + 2);
+    w.w_up_scale = (const float *)filled(n.up_scale, fill_scales(f, dtype, up), seed + 3);
+    w.w_down_scale = (const float *)filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
+    if (f->static_x) {                                 /* of numbers of deviation 1 */
+        const double size = ref_spread(ref_element(f->w, dtype)) / ref_spread(ref_element(f->x, dtype));
+        w.x_scale = w.h_scale = (const float *)filled(4, fill_scales(f, dtype, size), seed + 7);
+    }
     return w;
 }
 static void free_weights(moek_weights *w)

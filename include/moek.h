@@ -20,9 +20,11 @@
  * OPTIONS, read only where MOEK_IMPLEMENTATION is defined; each leaves kernels out, so that they are neither compiled
  * nor listed:
  *     MOEK_HIDDEN=7168          keep kernels for this hidden size and the general ones (hidden 0)
+ *     MOEK_BLOCK=32             keep kernels for scales of so many columns, where a format leaves that open
  *     MOEK_QUANT=MOEK_FP8B128   keep kernels for this format
  *     MOEK_ARCH=80              keep kernels of this architecture (0: cpu, 80: sm80, 90: sm90, which needs those of 80)
- *     MOEK_WANT_HIDDEN(h), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)   or any test of your own, usable in #if
+ *     MOEK_WANT_HIDDEN(h), MOEK_WANT_BLOCK(b), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)
+ *                               or any test of your own, usable in #if
  *
  * WHAT IT DOES NOT: allocate, free, synchronize, print, read environment variables, keep state, start threads
  * (CPU kernels use OpenMP where the implementation is compiled with it).
@@ -177,7 +179,7 @@ struct moek_experts;
 typedef struct moek_config {
     int hidden, inter;                /* required, at most 2^24 each.  inter: of this rank's shard                    */
     int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
-    int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
+    int quant;                        /* required: the format, MOEK_BF16, MOEK_FP8B128, ... (moek/format.h)           */
     int act;                          /* required: MOEK_SILU, ...                                                     */
     int max_tokens;                   /* required: the most tokens a run will carry; at most 2^31 - 2^20 slots        */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
@@ -224,7 +226,10 @@ typedef struct moek_config {
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _APART; APART with up_layout APART       */
     int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
                                          rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
-                                         scales of gate and up are APART                                              */
+                                         scales of gate and up are APART.  Of other formats where columns share
+                                         scales: likewise by these columns, and gate and up may be together           */
+    int block;                        /* columns of a scale of the weights, where a format leaves that open
+                                         (moek/format.h), 0: a whole row; else 0                                      */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -234,13 +239,15 @@ typedef struct moek_config {
 typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
     const void *w_down;               /* [local_experts][hidden][inter]                                               */
-    const float *w_up_scale;          /* dequantizing.  fp8t [local_experts]; fp8c [local_experts][rows]; fp8b128
+    const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has and aligned as it.  fp8t
+                                         [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a
+                                         scale [local_experts][ceil(rows / R)][ceil(hidden / C)]; fp8b128
                                          [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
                                          w_up together.  up_scales APART (checkpoints quantize gate and up apart, so
                                          shards of tensor parallelism need it where inter is no multiple of 128):
                                          [local_experts][2 * B][ceil(hidden / 128)], B = ceil((inter_offset + inter) /
                                          128) rows of scales for gate and B for up, in the order of up_layout         */
-    const float *w_down_scale;        /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
+    const void *w_down_scale;         /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
     const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
     const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
     const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic                         */
@@ -255,11 +262,21 @@ typedef struct moek_weights {
     int64_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
     const void *w_gate;               /* up_layout APART: [local_experts][inter][hidden], and w_up has the same shape.
                                          NULL otherwise, as are its scale and bias                                    */
-    const float *w_gate_scale;        /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
+    const void *w_gate_scale;         /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
                                          fp8b128: [local_experts][B][ceil(hidden / 128)] each                         */
     const void *w_gate_bias;          /* [local_experts][inter] T, with w_up_bias, which then has the same shape      */
     int router_table_rows;            /* required with router_table.  A token id outside gets no expert (CPU plans
                                          refuse it), nor does an entry of the table that is no id                     */
+    const float *w_up_global_scale;   /* formats with a second scale (moek/format.h), required: a factor on top of
+                                         w_up_scale.  Gated [local_experts][2], in the order of up_layout (SWAPPED: up
+                                         first); not gated, or up_layout APART, [local_experts]                       */
+    const float *w_down_global_scale; /* [local_experts]                                                              */
+    const float *w_gate_global_scale; /* up_layout APART: [local_experts]                                             */
+    const void *w_up_zero;            /* formats that may have zero points, or NULL: an element of w for each of
+                                         w_up_scale, the elements of a row of scales side by side from a byte on;
+                                         (w - zero) * scale                                                           */
+    const void *w_down_zero;          /* given if w_up_zero is                                                        */
+    const void *w_gate_zero;          /* up_layout APART: given if w_up_zero is                                       */
 } moek_weights;
 
 /* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
@@ -329,6 +346,7 @@ typedef struct moek_kernel {
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;
     const char *row;                  /* its row in kernels.toml                                                      */
+    int block;                        /* columns of a scale of w, baked in; 0: a whole row, or the format says it     */
 } moek_kernel;
 
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
@@ -475,7 +493,7 @@ typedef struct moek_step {
     /* prepare -> experts */
     const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3;
                                          rows a_stride apart                                                          */
-    const float *a_scale;             /* moek/ops.h: quant, by row; NULL if a is T                                    */
+    const void *a_scale;              /* moek/ops.h: quant, by row; NULL if a is T                                    */
     int rows;                         /* of a (an expert's, in BATCHED)                                               */
     const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                */
     const float *expert_weights;      /* STANDARD [rows][slots]                                                       */

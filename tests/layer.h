@@ -12,7 +12,8 @@
 
 enum { LAYER_GUARD = 256, LAYER_ARRAYS = 40, LAYER_POISON = 0xa5 };
 enum { LAYER_IN, LAYER_OUT };
-enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4 };   /* biases; fp8t: static scales; logits, not ids */
+/* biases; static scales, where the format has such; logits, not ids */
+enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4 };
 
 static int layer_arch;                                 /* of the backend under test: 0, 80 or 90 */
 static void *layer_state;                              /* args.state of the next runs, or NULL */
@@ -21,6 +22,7 @@ static void (*layer_says)(const char *what);           /* or NULL: what comes ne
 typedef struct layer_array { unsigned char *host, *got, *there; size_t bytes; int kind; } layer_array;
 typedef struct layer {
     moek_config config;
+    const moek_format *format;                         /* of config.quant */
     moek_plan plan;
     moek_weights w;                                    /* host pointers */
     moek_args args;                                    /* host pointers */
@@ -190,30 +192,31 @@ static inline const void *layer_new_t(layer *l, size_t n, double scale)
     layer_fill_t(array, n, scale, l->config.dtype);
     return array;
 }
-/* Deviation 1 after scaling; e4m3 codes of deviation 16 use most exponents. */
+/* Deviation 1 / sqrt(columns) after scaling. */
 static inline const void *layer_new_weights(layer *l, size_t rows, size_t columns)
 {
-    const int quant = l->config.quant;
+    const ref_number *const number = ref_element(l->format->w, l->config.dtype);
     const size_t n = rows * columns;
-    uint8_t some[1024], *codes;
+    unsigned some[1024];
+    void *array;
     size_t i;
-    if (quant == MOEK_BF16 || quant == MOEK_FP16) return layer_new_t(l, n, 1 / sqrt((double)columns));
-    codes = (uint8_t *)layer_array_new(l, n, LAYER_IN);
-    for (i = 0; i < 1024; i++) some[i] = (uint8_t)ref_encode(&ref_e4m3, 16 * rng_normal());
-    for (i = 0; i < n; i++) codes[i] = some[rng_u32() % 1024];
-    return codes;
+    if (format_plain(l->format)) return layer_new_t(l, n, 1 / sqrt((double)columns));
+    array = layer_array_new(l, rows * moek_element_bytes(l->format->w, columns), LAYER_IN);
+    for (i = 0; i < 1024; i++) some[i] = ref_encode(number, ref_spread(number) * rng_normal());
+    for (i = 0; i < n; i++) ref_put_code(number, array, i, some[rng_u32() % 1024]);
+    return array;
 }
 static inline const float *layer_new_scales(layer *l, size_t experts, size_t rows, size_t columns)
 {
-    const int quant = l->config.quant;
-    const size_t n = quant == MOEK_FP8T ? experts : quant == MOEK_FP8C ? experts * rows
-                   : quant == MOEK_FP8B128 ? experts * ((rows + 127) / 128) * ((columns + 127) / 128) : 0;
-    float *s;
+    const moek_scale_shape *const of = &l->format->w_scale;
+    const double size = 1 / (ref_spread(ref_element(l->format->w, l->config.dtype)) * sqrt((double)columns));
+    const size_t n = experts * moek_scale_count(of, rows, columns);
+    void *s;
     size_t i;
     if (!n) return NULL;
-    s = (float *)layer_array_new(l, 4 * n, LAYER_IN);
-    for (i = 0; i < n; i++) s[i] = (0.5f + rng_uniform()) / (16 * sqrtf((float)columns));
-    return s;
+    s = layer_array_new(l, experts * moek_scale_bytes(of, rows, columns), LAYER_IN);
+    for (i = 0; i < n; i++) ref_put(ref_scale_type(of->type, l->config.dtype), s, i, (0.5 + rng_uniform()) * size);
+    return (const float *)s;
 }
 static inline float *layer_new_f32(layer *l, size_t n, float low, float high)
 {
@@ -305,34 +308,38 @@ static inline void layer_widen_ids(layer *l)
 static inline void layer_new(layer *l, const moek_config *config, int options, int tokens)
 {
     const int gated = ref_gated(config->act), apart = gated && config->up_layout == MOEK_UP_APART;
+    const moek_format *const f = moek_format_of(config->quant);
+    const int share = format_rows_share(f);
     size_t e, rows, blocks, h = (size_t)config->hidden, i = (size_t)config->inter;
     memset(l, 0, sizeof *l);
     l->config = *config;
+    l->format = f;
     l->options = options;
-    if (config->quant == MOEK_BF16 || config->quant == MOEK_FP16)
-        l->config.dtype = config->quant == MOEK_BF16 ? MOEK_DTYPE_BF16 : MOEK_DTYPE_FP16;
+    if (format_dtype(f)) l->config.dtype = format_dtype(f);
     if (!l->config.dtype) l->config.dtype = MOEK_DTYPE_BF16;
     e = (size_t)(config->local_experts ? config->local_experts : config->experts + config->shared_slots);
     rows = i * (gated && !apart ? 2 : 1);
     l->up_rows = (int)rows;
-    blocks = (i + (size_t)config->inter_offset + 127) / 128 * 128;     /* rows: of whole blocks */
+    blocks = rows;                                     /* rows: of whole blocks */
+    if (share) blocks = (i + (size_t)config->inter_offset + f->w_scale.rows - 1) / f->w_scale.rows * f->w_scale.rows;
     if (apart) {
         l->w.w_gate = layer_new_weights(l, e * rows, h);
-        l->w.w_gate_scale = layer_new_scales(l, e, config->quant == MOEK_FP8B128 ? blocks : rows, h);
+        l->w.w_gate_scale = layer_new_scales(l, e, blocks, h);
         if (options & LAYER_BIAS) l->w.w_gate_bias = layer_new_t(l, e * rows, 0.5);
     }
     l->w.w_up = layer_new_weights(l, e * rows, h);
     l->w.w_down = layer_new_weights(l, e * h, i);
-    l->w.w_up_scale = layer_new_scales(l, e, config->quant != MOEK_FP8B128 ? rows : apart || !gated ? blocks :
-                                       config->up_scales ? 2 * blocks : rows, h);
+    l->w.w_up_scale = layer_new_scales(l, e, apart || !gated ? blocks : share && config->up_scales ? 2 * blocks : rows,
+                                       h);
     l->w.w_down_scale = layer_new_scales(l, e, h, i + (size_t)config->inter_offset);
     if (options & LAYER_BIAS) {
         l->w.w_up_bias = layer_new_t(l, e * rows, 0.5);
         l->w.w_down_bias = layer_new_t(l, e * h, 0.5);
     }
-    if (options & LAYER_STATIC && config->quant == MOEK_FP8T) {
-        l->w.x_scale = layer_new_f32(l, 1, 0.009f, 0.01f);
-        l->w.h_scale = layer_new_f32(l, 1, 0.009f, 0.01f);
+    if (options & LAYER_STATIC && f->static_x) {
+        const float most = 4.5f / (float)ref_largest(ref_element(f->x, l->config.dtype));
+        l->w.x_scale = layer_new_f32(l, 1, 0.9f * most, most);
+        l->w.h_scale = layer_new_f32(l, 1, 0.9f * most, most);
     }
     layer_new_inputs(l, tokens);
 }
@@ -514,7 +521,7 @@ static inline double *layer_ref(layer *l)
     memset(&r, 0, sizeof r);
     r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;
     r.experts = c->local_experts;
-    r.quant = c->quant; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
+    r.format = l->format; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
     r.up_layout = c->up_layout; r.up_scales = c->up_scales; r.inter_offset = c->inter_offset;
     r.ue8m0 = c->ue8m0; r.router_weight_on_input = c->router_weight_on_input;
     r.rows_per_expert = l->plan.rows_per_expert;
@@ -533,7 +540,7 @@ static inline double *layer_ref(layer *l)
  *     one h in a thousand moves the sum over inter by 2^-3 / sqrt(1000 * 12), about 1e-3. */
 static inline double layer_tolerance(const layer *l)
 {
-    const int t = l->config.quant == MOEK_BF16 || l->config.quant == MOEK_FP16;
+    const int t = !format_quantizes(l->format);
     /* fp8 wgmma sums to 13 bits, and what that moves in h may fall to another e4m3. */
     return (l->config.dtype == MOEK_DTYPE_FP16 ? 1e-3 : 3e-3) + (t ? 0 : layer_arch == 90 ? 6e-3 : 2e-3);
 }

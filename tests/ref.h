@@ -1,7 +1,8 @@
 /* ref.h -- what the kernels must compute: plain loops in double, written from moek.h and moek/ops.h, not from kernels.
  *
- * It shares nothing with them: bf16, fp16 and e4m3 are made here by frexp and nearbyint.  The functions take the
- * structs of moek/ops.h with host pointers; up, down and combine write doubles, before the rounding to T.
+ * It shares nothing with them: numbers are made here by frexp and nearbyint.  What a format is, its descriptor says
+ * (moek/format.h).  The functions take the structs of moek/ops.h with host pointers; up, down and combine write doubles,
+ * before the rounding to T.
  *
  * Quantization is f32 arithmetic whose bits matter, so ref_quant does it in float, one operation a statement: no
  * product is followed by a sum, so that -ffp-contract cannot change it.  Not for -ffast-math, nor for x87. */
@@ -11,6 +12,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "formats.h"
 #include "moek.h"
 
 #define REF_UNWRITTEN (-1e300)                         /* fill outputs with it to see which rows somebody owns */
@@ -23,62 +25,155 @@ static inline void *ref_alloc(size_t bytes)
     return p;
 }
 
-/* ---- numbers: sign, then codes that count up from 0.  bits: of the significand; low: of the smallest step. */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-typedef struct ref_format { int bits, low, width; double largest; int saturates; } ref_format;
-static const ref_format ref_bf16 = { 8, -133, 16, 3.3895313892515355e38, 0 };
-static const ref_format ref_fp16 = { 11, -24, 16, 65504.0, 0 };
-static const ref_format ref_e4m3 = { 4, -9, 8, 448.0, 1 };
+/* Of elements and of scales, a line each: kind; REF_FLOAT: bits of the significand, the smallest step is 2^low; bits of
+ * a code; the largest code without its sign, and whether that is Inf. */
+enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_IS_T };
+#define REF_EACH_NUMBER(X) \
+    X(BF16, REF_FLOAT,    8,  -133, 16, 0x7f80,     1) \
+    X(FP16, REF_FLOAT,    11, -24,  16, 0x7c00,     1) \
+    X(F32,  REF_FLOAT,    24, -149, 32, 0x7f800000, 1) \
+    X(E4M3, REF_FLOAT,    4,  -9,   8,  0x7e,       0) \
+    X(E2M1, REF_FLOAT,    2,  -1,   4,  7,          0) \
+    X(E8M0, REF_POWER,    0,  -127, 8,  0xfe,       0)             /* 2^(code - 127), 0xff is NaN */ \
+    X(S8,   REF_SIGNED,   0,  0,    8,  127,        0) \
+    X(S4,   REF_SIGNED,   0,  0,    4,  7,          0) \
+    X(U4,   REF_UNSIGNED, 0,  0,    4,  15,         0) \
+    X(T,    REF_IS_T,     0,  0,    16, 0,          0)             /* BF16 or FP16, as dtype says */
+typedef struct ref_number { const char *name; int kind, bits, low, width; unsigned top; int inf; } ref_number;
+#define REF_INDEX_(name, kind, bits, low, width, top, inf) REF_##name,
+enum { REF_EACH_NUMBER(REF_INDEX_) REF_NUMBERS };
+#define REF_LINE_(name, kind, bits, low, width, top, inf) { #name, kind, bits, low, width, top, inf },
+static const ref_number ref_numbers[] = { REF_EACH_NUMBER(REF_LINE_) };
 
-static inline unsigned ref_sign_bit(const ref_format *f) { return 1u << (f->width - 1); }
-static inline unsigned ref_largest_code(const ref_format *f)
+static inline const ref_number *ref_t(int dtype)
 {
-    return f->saturates ? 0x7e : (ref_sign_bit(f) - 1) & ~((1u << (f->bits - 1)) - 1);     /* e4m3: 448; else Inf */
+    return &ref_numbers[dtype == MOEK_DTYPE_FP16 ? REF_FP16 : REF_BF16];
 }
-static inline double ref_decode(const ref_format *f, unsigned code)
+/* Of MOEK_ELEMENT_* and MOEK_SCALE_TYPE_*: one without its line above does not compile. */
+static inline const ref_number *ref_element(int element, int dtype)
 {
-    const unsigned magnitude = code & (ref_sign_bit(f) - 1), step = 1u << (f->bits - 1);
+#define REF_OF_(name, bits) REF_##name,
+    static const int of[] = { REF_T, MOEK_EACH_ELEMENT(REF_OF_) };
+    return of[element] == REF_T ? ref_t(dtype) : &ref_numbers[of[element]];
+}
+static inline const ref_number *ref_scale_type(int type, int dtype)
+{
+    static const int of[] = { REF_F32, MOEK_EACH_SCALE_TYPE(REF_OF_) };
+#undef REF_OF_
+    return of[type] == REF_T ? ref_t(dtype) : &ref_numbers[of[type]];
+}
+
+static inline unsigned ref_sign_bit(const ref_number *n)
+{
+    return n->kind == REF_FLOAT || n->kind == REF_SIGNED ? 1u << (n->width - 1) : 0;
+}
+static inline unsigned ref_nan(const ref_number *n)    /* where there is none: the largest */
+{
+    return n->kind == REF_FLOAT ? ref_sign_bit(n) - 1 : n->kind == REF_POWER ? 0xff : n->top;
+}
+static inline double ref_decode_float_(const ref_number *n, unsigned code)
+{
+    const unsigned magnitude = code & (ref_sign_bit(n) - 1), step = 1u << (n->bits - 1);
     const unsigned exponent = magnitude / step, fraction = magnitude % step;
     double v;
-    if (f->saturates ? magnitude == 0x7f : magnitude > ref_largest_code(f)) return NAN;
-    if (!f->saturates && magnitude == ref_largest_code(f)) v = INFINITY;
-    else if (exponent == 0) v = ldexp(fraction, f->low);
-    else v = ldexp(fraction + step, f->low + (int)exponent - 1);
-    return code & ref_sign_bit(f) ? -v : v;
+    if (magnitude > n->top) return NAN;
+    if (magnitude == n->top && n->inf) v = INFINITY;
+    else if (exponent == 0) v = ldexp(fraction, n->low);
+    else v = ldexp(fraction + step, n->low + (int)exponent - 1);
+    return code & ref_sign_bit(n) ? -v : v;
 }
-/* To nearest, ties to even; NaN: quiet, of either sign. */
-static inline unsigned ref_encode(const ref_format *f, double x)
+static inline double ref_decode(const ref_number *n, unsigned code)
 {
-    const unsigned sign = signbit(x) ? ref_sign_bit(f) : 0, top = ref_largest_code(f);
+    switch (n->kind) {
+    case REF_FLOAT:  return ref_decode_float_(n, code);
+    case REF_POWER:  return code > n->top ? NAN : ldexp(1, n->low + (int)code);
+    case REF_SIGNED: return (double)code - (code & ref_sign_bit(n) ? 2.0 * ref_sign_bit(n) : 0);
+    default:         return code;
+    }
+}
+static inline double ref_largest(const ref_number *n) { return ref_decode(n, n->inf ? n->top - 1 : n->top); }
+/* To nearest, ties to even; NaN: quiet, of either sign. */
+static inline unsigned ref_encode_float_(const ref_number *n, double x)
+{
+    const unsigned sign = signbit(x) ? ref_sign_bit(n) : 0;
     double steps, code;
     int e, scale;
-    if (isnan(x)) return sign | (ref_sign_bit(f) - 1);
-    if (isinf(x)) return sign | top;
+    if (isnan(x)) return sign | ref_nan(n);
+    if (isinf(x)) return sign | n->top;
     frexp(x, &e);
-    scale = x == 0 || e - f->bits < f->low ? f->low : e - f->bits;
+    scale = x == 0 || e - n->bits < n->low ? n->low : e - n->bits;
     steps = nearbyint(ldexp(fabs(x), -scale));         /* a carry into the next exponent adds up right by itself */
-    code = steps + (double)(scale - f->low) * (1 << (f->bits - 1));
-    return sign | (code > top ? top : (unsigned)code);
+    code = steps + (double)(scale - n->low) * (1 << (n->bits - 1));
+    return sign | (code > n->top ? n->top : (unsigned)code);
+}
+/* A power of two: the next, if x is none.  Integers: to nearest, as far from 0 on both sides. */
+static inline unsigned ref_encode(const ref_number *n, double x)
+{
+    int e;
+    double steps;
+    if (n->kind == REF_FLOAT) return ref_encode_float_(n, x);
+    if (n->kind == REF_POWER) {
+        if (isnan(x)) return ref_nan(n);
+        if (isinf(x) || !(x > 0)) return x > 0 ? n->top : 0;
+        e = (frexp(x, &e) == 0.5 ? e - 1 : e) - n->low;
+        return e < 0 ? 0 : e > (int)n->top ? n->top : (unsigned)e;
+    }
+    steps = fabs(nearbyint(x)) < n->top ? nearbyint(x) : x < 0 ? -(double)n->top : n->top;
+    if (n->kind == REF_UNSIGNED) return steps < 0 ? 0 : (unsigned)steps;
+    return (unsigned)(int)steps & (2 * ref_sign_bit(n) - 1);
 }
 
-static inline const ref_format *ref_t(int dtype) { return dtype == MOEK_DTYPE_FP16 ? &ref_fp16 : &ref_bf16; }
-static inline const double *ref_table_(const ref_format *f)           /* all codes, decoded once */
+/* Deviation of random elements that use most codes, and few of which saturate. */
+static inline double ref_spread(const ref_number *n) { return n->inf ? 1 : ref_largest(n) / 8; }
+
+static inline size_t ref_bytes(const ref_number *n, size_t count) { return (count * (size_t)n->width + 7) / 8; }
+/* Codes in memory; of 4 bits: two a byte, the first in its low half. */
+static inline unsigned ref_code(const ref_number *n, const void *array, size_t i)
 {
-    static double tables[3][65536];
-    static int ready[3];
-    const int which = f->bits == 8 ? 0 : f->bits == 11 ? 1 : 2;
+    if (n->width == 32) return ((const uint32_t *)array)[i];
+    if (n->width == 16) return ((const uint16_t *)array)[i];
+    if (n->width == 8) return ((const uint8_t *)array)[i];
+    return ((const uint8_t *)array)[i / 2] >> (i % 2 * 4) & 15u;
+}
+static inline void ref_put_code(const ref_number *n, void *array, size_t i, unsigned code)
+{
+    uint8_t *const at = (uint8_t *)array + i / 2;
+    if (n->width == 32) ((uint32_t *)array)[i] = code;
+    else if (n->width == 16) ((uint16_t *)array)[i] = (uint16_t)code;
+    else if (n->width == 8) ((uint8_t *)array)[i] = (uint8_t)code;
+    else *at = (uint8_t)(i % 2 ? (*at & 15u) | code << 4 : (*at & 0xf0u) | code);
+}
+static inline const double *ref_table_(const ref_number *n)           /* all codes, decoded once; not of 32 bits */
+{
+    static double *tables[REF_NUMBERS];
+    double **const table = &tables[n - ref_numbers];
     unsigned code;
-    if (!ready[which]) for (code = 0; code < (1u << f->width); code++) tables[which][code] = ref_decode(f, code);
-    ready[which] = 1;
-    return tables[which];
+    if (*table) return *table;
+    *table = (double *)ref_alloc(sizeof **table << n->width);
+    for (code = 0; code < 1u << n->width; code++) (*table)[code] = ref_decode(n, code);
+    return *table;
+}
+static inline double ref_get(const ref_number *n, const void *array, size_t i)
+{
+    const unsigned code = ref_code(n, array, i);
+    return n->width == 32 ? ref_decode(n, code) : ref_table_(n)[code];
+}
+static inline void ref_put(const ref_number *n, void *array, size_t i, double x)
+{
+    ref_put_code(n, array, i, ref_encode(n, x));
 }
 static inline double ref_get_t(const void *array, size_t i, int dtype)
 {
     return ref_table_(ref_t(dtype))[((const uint16_t *)array)[i]];
 }
-static inline double ref_get_e4m3(const void *array, size_t i)
+/* Made before threads want them. */
+static inline void ref_tables_(const moek_format *f, int dtype)
 {
-    return ref_table_(&ref_e4m3)[((const uint8_t *)array)[i]];
+    ref_table_(ref_t(dtype)), ref_table_(ref_element(f->w, dtype)), ref_table_(ref_element(f->x, dtype));
+    if (ref_scale_type(f->w_scale.type, dtype)->width < 32) ref_table_(ref_scale_type(f->w_scale.type, dtype));
+    if (ref_scale_type(f->x_scale.type, dtype)->width < 32) ref_table_(ref_scale_type(f->x_scale.type, dtype));
 }
 static inline uint16_t ref_to_t(double x, int dtype) { return (uint16_t)ref_encode(ref_t(dtype), x); }
 static inline double ref_round_t(double x, int dtype)
@@ -421,27 +516,27 @@ static inline float ref_amax(const moek_quant_args *a, int source, int begin, in
 /* 2^ceil(log2(s)), kept below the 255 that UE8M0 means NaN by. */
 static inline float ref_power_of_two(float s)
 {
-    int e;
-    float m;
-    if (isinf(s)) return ldexpf(1, 127);
-    m = frexpf(s, &e);
-    return ldexpf(1, m == 0.5f ? e - 1 : e > 127 ? 127 : e);
+    return (float)ref_decode(&ref_numbers[REF_E8M0], ref_encode(&ref_numbers[REF_E8M0], s));
 }
-static inline float ref_group_scale(const moek_quant_args *a, int source, int begin, int end)
+/* Of columns begin .. end - 1, as its type holds it. */
+static inline float ref_group_scale(const moek_quant_args *a, const moek_format *f, int source, int begin, int end)
 {
+    const ref_number *const type = ref_scale_type(f->x_scale.type, a->dtype);
     float s = ref_amax(a, source, begin, end, 0);
-    if (s < 1e-10f) s = 1e-10f;
-    s = s / 448.0f;
+    if (type->width == 32 && s < 1e-10f) s = 1e-10f;
+    s = s / (float)ref_largest(ref_element(f->x, a->dtype));
+    if (type->width < 32) return (float)ref_decode(type, ref_encode(type, s));
     if (!a->ue8m0) return s;
     if (s < 1e-10f) s = 1e-10f;
     return ref_power_of_two(s);
 }
-static inline void ref_put_group_scale(const moek_quant_args *a, int row, int g, float s)
+static inline void ref_put_group_scale(const moek_quant_args *a, const moek_format *f, int row, int g, float s)
 {
-    const int groups = (a->group_offset + a->cols + 127) / 128;
+    const ref_number *const type = ref_scale_type(f->x_scale.type, a->dtype);
+    const int columns = f->x_scale.columns, groups = (a->group_offset + a->cols + columns - 1) / columns;
     int e;
-    if (a->scale_layout == MOEK_SCALE_ROW) ((float *)a->scale)[(size_t)row * groups + g] = s;
-    else if (a->scale_layout == MOEK_SCALE_COLUMN) ((float *)a->scale)[(size_t)g * a->scale_stride + row] = s;
+    if (a->scale_layout == MOEK_SCALE_ROW) ref_put(type, a->scale, (size_t)row * groups + g, s);
+    else if (a->scale_layout == MOEK_SCALE_COLUMN) ref_put(type, a->scale, (size_t)g * a->scale_stride + row, s);
     else {
         uint32_t *word = (uint32_t *)a->scale + (size_t)(g / 4) * a->scale_stride + row;
         frexpf(s, &e);                                 /* s = 2^(e - 1) */
@@ -449,57 +544,56 @@ static inline void ref_put_group_scale(const moek_quant_args *a, int row, int g,
         *word |= (uint32_t)(e - 1 + 127) << (8 * (g % 4));
     }
 }
-static inline void ref_quant_row(const moek_quant_args *a, int quant, int r, float tensor_scale)
+/* x / s; of one scale for all, by its reciprocal. */
+static inline float ref_scaled_down(const moek_format *f, float x, float s)
 {
-    const int source = r / a->source_div, row = a->target ? a->target[r] : r;
-    const float floor_c = 1.0f / (448.0f * 512.0f);
-    uint8_t *q = (uint8_t *)a->q + (size_t)row * a->cols;
-    float s = 0, x, reciprocal;
+    float reciprocal;
+    if (!format_by_tensor(f)) return x / s;
+    reciprocal = 1.0f / s;
+    return isinf(x) ? NAN : isnan(x) ? x : isinf(reciprocal) ? 0 : x * reciprocal;
+}
+/* s: of the tensor. */
+static inline void ref_quant_row(const moek_quant_args *a, const moek_format *f, int r, float s)
+{
+    const ref_number *const x = ref_element(f->x, a->dtype);
+    const int source = r / a->source_div, row = a->target ? a->target[r] : r, columns = f->x_scale.columns;
+    const float largest = (float)ref_largest(x), least = 1.0f / (largest * 512.0f);
+    char *const q = (char *)a->q + (size_t)row * ref_bytes(x, (size_t)a->cols);
     int j;
-    if (quant == MOEK_FP8C) {
-        s = ref_amax(a, source, 0, a->cols, 0) / 448.0f;
-        if (s < floor_c) s = floor_c;
-        ((float *)a->scale)[row] = s;
+    if (format_by_row(f)) {
+        s = ref_amax(a, source, 0, a->cols, 0) / largest;
+        if (s < least) s = least;
+        ref_put(ref_scale_type(f->x_scale.type, a->dtype), a->scale, (size_t)row, s);
     }
     for (j = 0; j < a->cols; j++) {
-        x = ref_quant_x(a, source, j);
-        if (quant == MOEK_BF16 || quant == MOEK_FP16) {
-            ((uint16_t *)a->q)[(size_t)row * a->cols + j] = ref_to_t(x, a->dtype);
-            continue;
+        const float value = ref_quant_x(a, source, j);
+        if (columns && (j == 0 || (a->group_offset + j) % columns == 0)) {
+            const int g = (a->group_offset + j) / columns, end = columns * (g + 1) - a->group_offset;
+            s = ref_group_scale(a, f, source, j, end < a->cols ? end : a->cols);
+            ref_put_group_scale(a, f, row, g, s);
         }
-        if (quant == MOEK_FP8B128 && (j == 0 || (a->group_offset + j) % 128 == 0)) {
-            const int g = (a->group_offset + j) / 128, end = 128 * (g + 1) - a->group_offset;
-            s = ref_group_scale(a, source, j, end < a->cols ? end : a->cols);
-            ref_put_group_scale(a, row, g, s);
-        }
-        if (quant == MOEK_FP8T) {
-            reciprocal = 1.0f / tensor_scale;
-            x = isinf(x) ? NAN : isnan(x) ? x : isinf(reciprocal) ? 0 : x * reciprocal;
-        } else {
-            x = x / s;
-        }
-        q[j] = (uint8_t)ref_encode(&ref_e4m3, x);
+        ref_put(x, q, (size_t)j, format_quantizes(f) ? ref_scaled_down(f, value, s) : value);
     }
 }
-static inline void ref_quant(const moek_quant_args *a, int quant)
+static inline void ref_quant(const moek_quant_args *a, const moek_format *f)
 {
     float s = 0, m;
     int r;
-    ref_table_(&ref_e4m3), ref_table_(ref_t(a->dtype));                /* made before threads want them */
-    if (quant == MOEK_FP8T) {
+    ref_tables_(f, a->dtype);
+    if (format_by_tensor(f)) {
         for (r = 0; r < a->rows && !a->static_scale; r++) {
             if (!ref_quant_live(a, r)) continue;
             m = ref_amax(a, r / a->source_div, 0, a->cols, 1);
             if (m > s) s = m;
         }
-        s = a->static_scale ? *a->static_scale : s / 448.0f;
+        s = a->static_scale ? *a->static_scale : s / (float)ref_largest(ref_element(f->x, a->dtype));
         *(float *)a->scale = s;
     }
 #ifdef _OPENMP
 #pragma omp parallel for if (a->rows > 100)                            /* (no two rows have one target) */
 #endif
     for (r = 0; r < a->rows; r++)
-        if (ref_quant_live(a, r) && (!a->target || a->target[r] >= 0)) ref_quant_row(a, quant, r, s);
+        if (ref_quant_live(a, r) && (!a->target || a->target[r] >= 0)) ref_quant_row(a, f, r, s);
 }
 
 /* ---- up, down ---------------------------------------------------------------------------------------------------- */
@@ -507,40 +601,68 @@ static inline void ref_quant(const moek_quant_args *a, int quant)
 enum { REF_ALL, REF_GATE, REF_UP };                    /* rows of w: not gated, or of what */
 typedef struct ref_sum { double value, size; } ref_sum;               /* size: the sum of |terms|, for error bounds */
 
-/* to[k] = from[row][k], T or e4m3: once for all sums that the row is in.  row_bytes: 0 if rows lie side by side. */
-static inline void ref_decode_row(const moek_gemm_args *a, int quant, const void *from, int row_bytes, size_t row,
+/* to[k] = from[row][k]: once for all sums that the row is in.  row_bytes: 0 if rows lie side by side. */
+static inline void ref_decode_row(const ref_number *n, const void *from, int row_bytes, size_t row, int columns,
                                   double *to)
 {
-    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16;
-    const size_t each = row_bytes ? (size_t)row_bytes : (size_t)a->k * (fp8 ? 1 : 2);
+    const double *const table = ref_table_(n);
     int k;
-    from = (const char *)from + row * each;
-    for (k = 0; k < a->k; k++) to[k] = fp8 ? ref_get_e4m3(from, k) : ref_get_t(from, k, a->dtype);
+    from = (const char *)from + row * (row_bytes ? (size_t)row_bytes : ref_bytes(n, (size_t)columns));
+    for (k = 0; k < columns; k++) to[k] = table[ref_code(n, from, (size_t)k)];
 }
-/* Row of fp8b128 scales, of all of them in their array, for row wrow of an expert's. */
-static inline size_t ref_scale_row(const moek_gemm_args *a, int of, int expert, int wrow)
+/* Groups of k, each with a scale, of `columns`; 0: one of all. */
+static inline size_t ref_groups_of(const moek_gemm_args *a, int columns)
 {
-    const size_t blocks = (size_t)(a->n_offset + a->n + 127) / 128, e = (size_t)expert;
+    return columns ? (size_t)((a->k_offset + a->k + columns - 1) / columns) : 1;
+}
+/* Row of scales, of all of them in their array, for row wrow of an expert's, where `share` rows have one. */
+static inline size_t ref_scale_row(const moek_gemm_args *a, int share, int of, int expert, int wrow)
+{
+    const size_t blocks = (size_t)((a->n_offset + a->n + share - 1) / share), e = (size_t)expert;
     const int swapped = a->gate_first > a->up_first;
-    if (of == REF_ALL || a->w_gate) return e * blocks + (size_t)(a->n_offset + wrow) / 128;
-    if (!a->scales_apart) return e * (size_t)((a->w_rows + 127) / 128) + (size_t)wrow / 128;
-    return e * 2 * blocks + ((of == REF_GATE) == swapped ? blocks : 0) + (size_t)(a->n_offset + wrow % a->n) / 128;
+    if (of == REF_ALL || a->w_gate) return e * blocks + (size_t)((a->n_offset + wrow) / share);
+    if (!a->scales_apart) return e * (size_t)((a->w_rows + share - 1) / share) + (size_t)(wrow / share);
+    return e * 2 * blocks + ((of == REF_GATE) == swapped ? blocks : 0) + (size_t)((a->n_offset + wrow % a->n) / share);
+}
+/* Of row wrow of an expert's and column k, counted from where the groups of k begin; 1: there are none. */
+static inline double ref_w_scale(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
+{
+    const moek_scale_shape *const s = &f->w_scale;
+    const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
+    const size_t row = !s->rows ? (size_t)expert : s->rows == 1 ? w_row : ref_scale_row(a, s->rows, of, expert, wrow);
+    const void *const scales = a->w_gate && of == REF_GATE ? a->gate_scale : a->w_scale;
+    if (!s->type) return 1;
+    return ref_get(ref_scale_type(s->type, a->dtype), scales,
+                   row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
+}
+static inline double ref_x_scale(const moek_gemm_args *a, const moek_format *f, int row, int k)
+{
+    const moek_scale_shape *const s = &f->x_scale;
+    if (!s->type) return 1;
+    return ref_get(ref_scale_type(s->type, a->dtype), a->a_scale,
+                   (s->rows ? (size_t)row : 0) * ref_groups_of(a, s->columns) +
+                   (size_t)(s->columns ? k / s->columns : 0));
+}
+/* Columns of k that have the same scales on both sides; 0: all. */
+static inline int ref_columns(const moek_format *f)
+{
+    const int w = f->w_scale.columns, x = f->x_scale.columns;
+    return !w || (x && x < w) ? x : w;
 }
 /* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
-static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int of, int row, int expert, int wrow,
+static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int of, int row, int expert, int wrow,
                               const double *a_k, const double *w_k)
 {
-    const int blocked = quant == MOEK_FP8B128, groups = (a->k_offset + a->k + 127) / 128;
-    const int in_gate = a->w_gate && of == REF_GATE;   /* an array of its own */
-    const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
-    const void *const biases = in_gate ? a->gate_bias : a->bias;
-    const float *const scales = in_gate ? a->gate_scale : a->w_scale;
+    const int columns = ref_columns(f);
+    const void *const biases = a->w_gate && of == REF_GATE ? a->gate_bias : a->bias;
     ref_sum sum = { 0, 0 };
     int k0, k, end;
     for (k0 = 0; k0 < a->k; k0 = end) {
-        const int g = (a->k_offset + k0) / 128;
-        double part = 0, size = 0, scale = 1;
-        end = blocked && 128 * (g + 1) - a->k_offset < a->k ? 128 * (g + 1) - a->k_offset : a->k;
+        const int at = a->k_offset + k0;
+        const double scale = ref_x_scale(a, f, row, at) * ref_w_scale(a, f, of, expert, wrow, at);
+        double part = 0, size = 0;
+        end = columns ? (at / columns + 1) * columns - a->k_offset : a->k;
+        if (end > a->k) end = a->k;
 #ifdef _OPENMP
 #pragma omp simd reduction(+ : part, size)
 #endif
@@ -549,15 +671,11 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, int quant, int of, int ro
             part += term;
             size += fabs(term);
         }
-        if (quant == MOEK_FP8T) scale = (double)a->a_scale[0] * scales[expert];
-        if (quant == MOEK_FP8C) scale = (double)a->a_scale[row] * scales[w_row];
-        if (quant == MOEK_FP8B128)
-            scale = (double)a->a_scale[(size_t)row * groups + g] *
-                    scales[ref_scale_row(a, of, expert, wrow) * groups + g];
         sum.value += part * scale;
         sum.size += size * fabs(scale);
     }
     if (biases) {
+        const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
         const double bias = ref_get_t(biases, w_row, a->dtype);
         sum.value += bias;
         sum.size += fabs(bias);
@@ -597,22 +715,23 @@ static inline double ref_down_one(const moek_gemm_args *a, ref_sum sum, double *
     return sum.value;
 }
 /* Column j of up or down, in rows begin .. end - 1 of the expert, whose a is decoded at a_k. */
-static inline void ref_column_(const moek_gemm_args *a, int quant, int up, int expert, int j, int begin, int end,
-                               const double *a_k, double *y, double *slack)
+static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, int up, int expert, int j, int begin,
+                               int end, const double *a_k, double *y, double *slack)
 {
     const int gated = up && ref_gated(a->act);
     const int apart = gated && a->w_gate, step = apart ? 1 : a->w_step, of = gated ? REF_GATE : REF_ALL;
     const int gate_row = !gated || apart ? j : a->gate_first + j * step;
     const int up_row = !gated || apart ? j : a->up_first + j * step;
     const size_t first = (size_t)expert * (apart ? a->n : a->w_rows);
+    const ref_number *const w = ref_element(f->w, a->dtype);
     double *const gate_k = (double *)ref_alloc((size_t)a->k * 2 * sizeof *gate_k), *const up_k = gate_k + a->k;
     int p;
-    ref_decode_row(a, quant, apart ? a->w_gate : a->w, 0, first + gate_row, gate_k);
-    if (gated) ref_decode_row(a, quant, a->w, 0, first + up_row, up_k);
+    ref_decode_row(w, apart ? a->w_gate : a->w, 0, first + gate_row, a->k, gate_k);
+    if (gated) ref_decode_row(w, a->w, 0, first + up_row, a->k, up_k);
     for (p = begin; p < end; p++, a_k += a->k) {
         const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
-        const ref_sum zero = { 0, 0 }, g = ref_dot(a, quant, of, row, expert, gate_row, a_k, gate_k);
-        const ref_sum u = gated ? ref_dot(a, quant, REF_UP, row, expert, up_row, a_k, up_k) : zero;
+        const ref_sum zero = { 0, 0 }, g = ref_dot(a, f, of, row, expert, gate_row, a_k, gate_k);
+        const ref_sum u = gated ? ref_dot(a, f, REF_UP, row, expert, up_row, a_k, up_k) : zero;
         double off;
         y[(size_t)to * a->n + j] = up ? ref_up_one(a, g, u, &off) : ref_down_one(a, g, &off);
         if (slack) slack[(size_t)to * a->n + j] = off;
@@ -620,36 +739,37 @@ static inline void ref_column_(const moek_gemm_args *a, int quant, int up, int e
     free(gate_k);
 }
 /* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone. */
-static inline void ref_gemm_(const moek_gemm_args *a, int quant, int up, double *y, double *slack)
+static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int up, double *y, double *slack)
 {
     enum { ROWS = 32 };                                /* at a time: of a, decoded, and with each row of w */
     const int R = a->rows_per_expert;
     double *const a_k = (double *)ref_alloc((size_t)ROWS * a->k * sizeof *a_k);
     int e, first;
-    ref_table_(&ref_e4m3), ref_table_(ref_t(a->dtype));               /* made before threads read them */
+    ref_tables_(f, a->dtype);
     for (e = 0; e < a->experts; e++) {
         const int begin = R ? e * R : a->offsets[e], end = R ? begin + a->counts[e] : a->offsets[e + 1];
         for (first = begin; first < end; first += ROWS) {
             const int last = first + ROWS < end ? first + ROWS : end;
             int p, j;
             for (p = first; p < last; p++)
-                ref_decode_row(a, quant, a->a, a->a_row_bytes, (size_t)(a->a_order ? a->a_order[p] / a->a_div : p),
+                ref_decode_row(ref_element(f->x, a->dtype), a->a, a->a_row_bytes,
+                               (size_t)(a->a_order ? a->a_order[p] / a->a_div : p), a->k,
                                a_k + (size_t)(p - first) * a->k);
 #ifdef _OPENMP
 #pragma omp parallel for
 #endif
-            for (j = 0; j < a->n; j++) ref_column_(a, quant, up, e, j, first, last, a_k, y, slack);
+            for (j = 0; j < a->n; j++) ref_column_(a, f, up, e, j, first, last, a_k, y, slack);
         }
     }
     free(a_k);
 }
-static inline void ref_up(const moek_gemm_args *a, int quant, double *y, double *slack)
+static inline void ref_up(const moek_gemm_args *a, const moek_format *f, double *y, double *slack)
 {
-    ref_gemm_(a, quant, 1, y, slack);
+    ref_gemm_(a, f, 1, y, slack);
 }
-static inline void ref_down(const moek_gemm_args *a, int quant, double *y, double *slack)
+static inline void ref_down(const moek_gemm_args *a, const moek_format *f, double *y, double *slack)
 {
-    ref_gemm_(a, quant, 0, y, slack);
+    ref_gemm_(a, f, 0, y, slack);
 }
 
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
@@ -709,7 +829,8 @@ static inline void ref_combine(const moek_combine_args *a, double *y, double *sl
 
 typedef struct ref_layer_args {
     int tokens, hidden, inter, slots, experts;    /* slots: of a token; experts: in the weights */
-    int quant, dtype, act;
+    const moek_format *format;
+    int dtype, act;
     float alpha, beta, limit;                     /* defaults filled in */
     int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED, _APART */
     int up_scales, inter_offset;                  /* moek.h */
@@ -725,16 +846,17 @@ typedef struct ref_layer_args {
 
 /* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
 static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int stride, int rows, int cols, int offset,
-                                    const float *weight, const float *fixed, float **scale)
+                                    const float *weight, const float *fixed, void **scale)
 {
+    const int columns = l->format->x_scale.columns, groups = columns ? (offset + cols + columns - 1) / columns : 1;
     moek_quant_args q;
     memset(&q, 0, sizeof q);
     q.x_stride = stride;
     q.rows = rows, q.cols = cols, q.source_div = 1, q.dtype = l->dtype, q.x = x, q.row_weight = weight;
     q.static_scale = fixed, q.ue8m0 = l->ue8m0, q.group_offset = offset;
     q.q = ref_alloc((size_t)rows * cols * 2);
-    q.scale = *scale = (float *)ref_alloc(((size_t)rows * ((offset + cols + 127) / 128) + 1) * sizeof(float));
-    ref_quant(&q, l->quant);
+    q.scale = *scale = ref_alloc(((size_t)rows * groups + 1) * sizeof(float));
+    ref_quant(&q, l->format);
     return q.q;
 }
 static inline moek_gemm_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets, const int32_t *order,
@@ -777,7 +899,7 @@ static inline uint16_t *ref_layer_step(const ref_layer_args *l, const moek_gemm_
     double *y = (double *)ref_alloc(n * sizeof(double));
     uint16_t *t = (uint16_t *)ref_alloc(n * 2);
     size_t i;
-    ref_gemm_(g, l->quant, up, y, NULL);
+    ref_gemm_(g, l->format, up, y, NULL);
     for (i = 0; i < n; i++) t[i] = ref_to_t(y[i], l->dtype);
     free(y);
     return t;
@@ -791,7 +913,7 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int32_t *order = (int32_t *)ref_alloc((size_t)slots * 4);
     int32_t *kept = (int32_t *)ref_alloc((size_t)slots * 4);
     const int rows = ref_layer_sort(l, offsets, order);
-    float *x_scale, *h_scale;
+    void *x_scale, *h_scale;
     void *x = ref_layer_quant(l, l->x, l->x_stride, l->tokens, l->hidden, 0,
                               l->router_weight_on_input ? l->weights : NULL, l->w->x_scale, &x_scale);
     moek_gemm_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
@@ -799,10 +921,10 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     uint16_t *h, *o;
     void *hq;
     int i;
-    up.a = x, up.a_scale = x_scale;
+    up.a = x, up.a_scale = (const float *)x_scale;
     h = ref_layer_step(l, &up, 1, rows);
     hq = ref_layer_quant(l, h, 0, rows, l->inter, l->inter_offset, NULL, l->w->h_scale, &h_scale);
-    down.a = hq, down.a_scale = h_scale;
+    down.a = hq, down.a_scale = (const float *)h_scale;
     for (i = 0; i < slots; i++) kept[i] = -1;
     for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];
     o = ref_layer_step(l, &down, 0, slots);

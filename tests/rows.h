@@ -18,6 +18,7 @@ typedef struct rows_buffer { unsigned char *host, *got, *there; size_t bytes; in
 
 static struct {
     const moek_kernel *row;
+    const moek_format *format;                         /* of the row; NULL: it has none */
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
     double worst, start;                               /* error over tolerance; of the row, in seconds */
@@ -177,7 +178,7 @@ static inline int rows_stride(int turn, int columns)
     return turn % 3 == 0 ? 0 : turn % 3 == 1 ? round_up(columns, 8) + 8 * (turn / 3 % 5) : 2 * round_up(columns, 8);
 }
 /* Normal numbers times size, as codes.  (ref_encode is slow: it has all threads.) */
-static inline void fill_codes(void *array, size_t n, const ref_format *format, double size)
+static inline void fill_codes(void *array, size_t n, const ref_number *number, double size)
 {
     float *const normal = (float *)ref_alloc(n * sizeof *normal);
     size_t i;
@@ -185,15 +186,19 @@ static inline void fill_codes(void *array, size_t n, const ref_format *format, d
 #ifdef _OPENMP
 #pragma omp parallel for if (n > 10000)
 #endif
-    for (i = 0; i < n; i++) {
-        const unsigned code = ref_encode(format, normal[i] * size);
-        if (format->width == 8) ((uint8_t *)array)[i] = (uint8_t)code;
-        else ((uint16_t *)array)[i] = (uint16_t)code;
+    for (i = 0; i < n; i += 2) {                       /* two may share a byte */
+        ref_put(number, array, i, normal[i] * size);
+        if (i + 1 < n) ref_put(number, array, i + 1, normal[i + 1] * size);
     }
     free(normal);
 }
 static inline void fill_t(void *array, size_t n, int dtype, double size) { fill_codes(array, n, ref_t(dtype), size); }
-static inline void fill_e4m3(void *array, size_t n, double size) { fill_codes(array, n, &ref_e4m3, size); }
+/* Scales from `from` to `to`, as their type holds them. */
+static inline void fill_scales(void *array, size_t n, const ref_number *type, double from, double to)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ref_put(type, array, i, from + (to - from) * rng_uniform());
+}
 static inline void fill_f32(float *array, size_t n, float from, float to)
 {
     size_t i;

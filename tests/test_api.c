@@ -22,7 +22,7 @@
 enum { HIDDEN = 64, INTER = 32, EXPERTS = 8, TOPK = 2, TOKENS = 4, BIG = 1 << 16 };
 
 static int has_text(const char *text, const char *part) { return strstr(text, part) != NULL; }
-static int fp8(int quant) { return quant != MOEK_BF16 && quant != MOEK_FP16; }
+static int fp8(int quant) { return moek_format_of(quant)->w_scale.type != 0; }
 
 /* A config that the CPU rows serve; the cases break one thing of it at a time. */
 static moek_config good(void)
@@ -142,6 +142,7 @@ static void test_kinds(void)
     REFUSED(c.up_scales = 1; c.quant = MOEK_FP8B128; c.up_layout = MOEK_UP_INTERLEAVED, E_ARGUMENT, "are interleaved");
     REFUSED(c.inter_offset = 128; c.quant = MOEK_FP8B128, E_ARGUMENT, "config.inter_offset is 128");
     REFUSED(c.inter_offset = -1; c.quant = MOEK_FP8B128, E_ARGUMENT, "config.inter_offset is -1");
+    REFUSED(c.block = 32, E_ARGUMENT, "config.block is 32, but");
     REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8T, E_ARGUMENT, "inter_offset is for fp8b128, not for fp8t");
     REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8B128, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
     REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8B128; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
@@ -1126,11 +1127,24 @@ static void test_bind_formats(void)
 #define HAVE(number) (c.quant = (number), moek_plan_init(&p, &c) == MOEK_OK)
 #define FORMAT(NAME, name, number)                                                                                     \
     if (HAVE(number) && fp8(number)) {                                                                                 \
-        BIND_REFUSED(c.quant = number, w.w_up_scale = NULL, "weights.w_up_scale is NULL; fp8");                        \
-        BIND_REFUSED(c.quant = number, w.w_down_scale = NULL, "weights.w_down_scale is NULL; fp8");                    \
+        BIND_REFUSED(c.quant = number, w.w_up_scale = NULL, "weights.w_up_scale is NULL; " #name);                     \
+        BIND_REFUSED(c.quant = number, w.w_down_scale = NULL, "weights.w_down_scale is NULL; " #name);                 \
+    }                                                                                                                  \
+    if (HAVE(number) && moek_format_of(number)->w_scale.type == MOEK_SCALE_TYPE_F32) {                                 \
         BIND_REFUSED(c.quant = number, BESIDE(w_up_scale), "weights.w_up_scale is not aligned to 4");                  \
         BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to 4");              \
-    } else if (HAVE(number)) {                                                                                         \
+    }                                                                                                                  \
+    if (HAVE(number) && !moek_format_of(number)->second) {                                                             \
+        BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no second scale");      \
+        BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no second scale");    \
+        BIND_REFUSED(c.quant = number, w.w_gate_global_scale = (const float *)memory, "which has no second scale");    \
+    }                                                                                                                  \
+    if (HAVE(number) && !moek_format_of(number)->zero) {                                                               \
+        BIND_REFUSED(c.quant = number, w.w_up_zero = memory, "which has no zero points");                              \
+        BIND_REFUSED(c.quant = number, w.w_down_zero = memory, "which has no zero points");                            \
+        BIND_REFUSED(c.quant = number, w.w_gate_zero = memory, "which has no zero points");                            \
+    }                                                                                                                  \
+    if (HAVE(number) && !fp8(number)) {                                                                                \
         BIND_REFUSED(c.quant = number, w.w_up_scale = (const float *)memory, "but config.quant is " #name);            \
         BIND_REFUSED(c.quant = number, w.w_down_scale = (const float *)memory, "which has none");                      \
     }                                                                                                                  \

@@ -135,17 +135,14 @@ static void free_weights(moek_weights *w)
 static void weights_of(const scene *s, rank *r)
 {
     const layer *l = &s->whole;
-    const size_t element = s->config.quant == MOEK_BF16 || s->config.quant == MOEK_FP16 ? 2 : 1;
+    const moek_format *const f = l->format;
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
-    const int q = s->config.quant;
     moek_weights *w = &r->w;
     memset(w, 0, sizeof *w);
-    w->w_up = pieces(s, r, l->w.w_up, up * h * element);
-    w->w_down = pieces(s, r, l->w.w_down, h * i * element);
-    w->w_up_scale = (const float *)pieces(s, r, l->w.w_up_scale, 4 * (q == MOEK_FP8T ? 1 : q == MOEK_FP8C ? up
-                                          : (up + 127) / 128 * ((h + 127) / 128)));
-    w->w_down_scale = (const float *)pieces(s, r, l->w.w_down_scale, 4 * (q == MOEK_FP8T ? 1 : q == MOEK_FP8C ? h
-                                            : (h + 127) / 128 * ((i + 127) / 128)));
+    w->w_up = pieces(s, r, l->w.w_up, up * moek_element_bytes(f->w, h));
+    w->w_down = pieces(s, r, l->w.w_down, h * moek_element_bytes(f->w, i));
+    w->w_up_scale = (const float *)pieces(s, r, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
+    w->w_down_scale = (const float *)pieces(s, r, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
     w->w_up_bias = pieces(s, r, l->w.w_up_bias, 2 * up);
     w->w_down_bias = pieces(s, r, l->w.w_down_bias, 2 * h);
     w->x_scale = l->w.x_scale; w->h_scale = l->w.h_scale;
@@ -333,9 +330,9 @@ static uint16_t *all_y(const scene *s)
             memcpy(y + row * (size_t)(s->rank[r].first + t), s->rank[r].y + y_row(s) * (size_t)t, row);
     return (uint16_t *)y;
 }
-static int late(const scene *s) { return s->config.quant == MOEK_FP8T && !s->whole.w.x_scale; }
+static int late(const scene *s) { return format_by_tensor(s->whole.format) && !s->whole.w.x_scale; }
 
-/* fp8t with dynamic scales: those are of the rows that a rank received, so the reference must go by rank. */
+/* Dynamic scales of a tensor are of the rows that a rank received, so the reference must go by rank. */
 static double *ref_by_rank(const scene *s)
 {
     const layer *l = &s->whole;
@@ -367,7 +364,7 @@ static double *ref_by_rank(const scene *s)
         memset(&a, 0, sizeof a);
         a.tokens = n; a.hidden = c->hidden; a.inter = c->inter; a.slots = k;
         a.experts = s->rank[r].config.local_experts;
-        a.quant = c->quant; a.dtype = c->dtype; a.act = c->act;
+        a.format = l->format; a.dtype = c->dtype; a.act = c->act;
         a.alpha = c->alpha; a.beta = c->beta; a.limit = c->limit;
         a.up_layout = c->up_layout; a.router_weight_on_input = c->router_weight_on_input;
         a.x = x; a.ids = ids; a.weights = weights; a.w = &s->rank[r].w;
@@ -397,7 +394,7 @@ static void compare(scene *s)
                                          s->whole.plan.config.dtype);
     CHECK(d.rel_l2 < tolerance(s) && d.same_nonfinite, "%s: off by %.2e, at most %.2e", s->what, d.rel_l2, d.max_abs);
     if (d.rel_l2 / tolerance(s) > worst) worst = d.rel_l2 / tolerance(s);
-    if (s->group.combine == MOEK_EP_EXACT && (s->config.quant != MOEK_FP8T || (s->options & LAYER_STATIC)))
+    if (s->group.combine == MOEK_EP_EXACT && (!format_by_tensor(s->whole.format) || (s->options & LAYER_STATIC)))
         CHECK(!memcmp(y, s->one, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: other bits than on one rank",
               s->what);
     free(want);
@@ -547,18 +544,41 @@ static int whole_of(scene *s)
     return ok;
 }
 
-enum { FORMATS = 7 };
+/* Every format, and with powers of two as scales, and with static ones, if it may have such. */
+typedef struct flavour { const moek_format *f; int ue8m0, options; } flavour;
+static int flavours(flavour *to)                       /* or NULL; returns how many there are */
+{
+    int i, n = 0;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        const flavour some[] = { { f, 0, 0 }, { f, 1, 0 }, { f, 0, LAYER_STATIC } };
+        if (to) to[n] = some[0];
+        n++;
+        if (f->ue8m0 && to) to[n] = some[1];
+        n += f->ue8m0;
+        if (f->static_x && to) to[n] = some[2];
+        n += f->static_x;
+    }
+    return n;
+}
+/* Scales of a rank's own rows: no padding, nor another rank's tokens, may be among them. */
+static int by_rank(const scene *s)
+{
+    return format_by_tensor(moek_format_of(s->config.quant)) && !(s->options & LAYER_STATIC);
+}
 static scene *turn_of(int kind, int combine, int format, int turn)
 {
-    static const int quants[FORMATS] = { MOEK_BF16, MOEK_FP16, MOEK_FP8B128, MOEK_FP8B128, MOEK_FP8C, MOEK_FP8T,
-                                         MOEK_FP8T };
+    static flavour all[3 * FORMATS];
     static const int sizes[] = { 4, 2, 8, 1, 3, 5, 7, 6 };
-    const int quant = quants[format], placement = rng_below(3), tokens = rng_below(TOKENS_OF);
-    scene *s = scene_new(kind, combine, sizes[(format + combine + 3 * turn) % 8], quant);
-    s->config.ue8m0 = format == 3;
-    s->options = format == 5 ? LAYER_STATIC : 0;
-    if (quant != MOEK_BF16 && quant != MOEK_FP16 && rng_below(2)) s->config.dtype = MOEK_DTYPE_FP16;
-    if (rng_below(4) == 0 && format < 6) give_replicas(s);
+    const int placement = rng_below(3), tokens = rng_below(TOKENS_OF);
+    const flavour *const is = &all[format];
+    scene *s;
+    if (!all[0].f) flavours(all);
+    s = scene_new(kind, combine, sizes[(format + combine + 3 * turn) % 8], is->f->number);
+    s->config.ue8m0 = is->ue8m0;
+    s->options = is->options;
+    if (!format_dtype(is->f)) s->config.dtype = format_dtype_in(is->f, rng_below(2));
+    if (rng_below(4) == 0 && !by_rank(s)) give_replicas(s);
     if (placement == 1) s->group.placement = MOEK_EP_ROUND_ROBIN;
     if (placement == 2) own_table(s);
     if (rng_below(3) == 0) s->options |= LAYER_BIAS;
@@ -577,7 +597,7 @@ static void turn_once(int kind, int combine, int format, int turn)
         unsigned char *padding = (unsigned char *)layer_array_new(&s->whole, (size_t)s->total, LAYER_IN);
         int t;
         for (t = 0; t < s->total; t++) padding[t] = t % 4 == 1;
-        if (format < 6) s->whole.args.is_padding = padding;
+        if (!by_rank(s)) s->whole.args.is_padding = padding;
     }
     if (rng_below(3) == 0) s->whole.args.shared_y = layer_new_t(&s->whole, (size_t)s->total * HIDDEN + 1, 1);
     checked(s, run_rank);
@@ -590,7 +610,7 @@ static void test_all(void)
     for (turn = 0; turn < (quick ? 1 : 3); turn++)
         for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
             for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++)
-                for (format = 0; format < FORMATS; format++)
+                for (format = 0; format < flavours(NULL); format++)
                     if (!quick || (format + combine) % 3 == 0) turn_once(kind, combine, format, turn);
 }
 
@@ -1561,7 +1581,7 @@ static moek_status sum_apply(const moek_experts *self, moek_step *step, moek_str
             if (step->expert_ids[row * slots + k] >= 0) weight += step->expert_weights[row * slots + k];
         for (j = 0; j < hidden; j++) {
             const size_t i = (size_t)row * (size_t)hidden + (size_t)j;
-            ((uint16_t *)step->out)[i] = ref_to_t(weight * ref_decode(&ref_bf16, x[i]), MOEK_DTYPE_BF16);
+            ((uint16_t *)step->out)[i] = ref_to_t(weight * ref_get_t(x, i, MOEK_DTYPE_BF16), MOEK_DTYPE_BF16);
         }
     }
     return step->a_scale ? MOEK_E_ARGUMENT : MOEK_OK;

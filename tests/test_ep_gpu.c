@@ -314,17 +314,14 @@ static const void *pieces(side *k, const void *from, size_t bytes)
 static void give_weights(const scene *s, side *k)
 {
     const layer *l = &s->whole;
-    const int q = s->config.quant;
-    const size_t element = q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1;
+    const moek_format *const f = l->format;
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
     static const int64_t zeros[PHYSICAL] = { 0 };
     memset(&k->w, 0, sizeof k->w);
-    k->w.w_up = pieces(k, l->w.w_up, up * h * element);
-    k->w.w_down = pieces(k, l->w.w_down, h * i * element);
-    k->w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, 4 * (q == MOEK_FP8T ? 1 : q == MOEK_FP8C ? up
-                                            : (up + 127) / 128 * ((h + 127) / 128)));
-    k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, 4 * (q == MOEK_FP8T ? 1 : q == MOEK_FP8C ? h
-                                              : (h + 127) / 128 * ((i + 127) / 128)));
+    k->w.w_up = pieces(k, l->w.w_up, up * moek_element_bytes(f->w, h));
+    k->w.w_down = pieces(k, l->w.w_down, h * moek_element_bytes(f->w, i));
+    k->w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
+    k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
     k->w.x_scale = (const float *)gift(k, l->w.x_scale, 4);
     k->w.h_scale = (const float *)gift(k, l->w.h_scale, 4);
     if (!s->mapped) return;

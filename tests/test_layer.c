@@ -1284,14 +1284,16 @@ static void shard_weights(shard_of *s)
     float *scale = (float *)layer_array_new(s->l, EXPERTS * blocks * halves * gk * 4, LAYER_IN), *down;
     uint8_t *w;
     size_t e, r;
+    const float *const from_up = (const float *)from->w_up_scale;
+    const float *const from_down = (const float *)from->w_down_scale;
     int i;
     s->l->w.w_up_scale = scale;
     if (apart) {
         s->l->w.w_gate = shard_rows(s, from->w_up, 0, 2 * s->all);
         s->l->w.w_up = shard_rows(s, from->w_up, s->all, 2 * s->all);
-        shard_scales(s, scale, from->w_up_scale + all * gk, blocks * gk, 2 * all * gk, gk);
+        shard_scales(s, scale, from_up + all * gk, blocks * gk, 2 * all * gk, gk);
         s->l->w.w_gate_scale = scale = (float *)layer_array_new(s->l, EXPERTS * blocks * gk * 4, LAYER_IN);
-        shard_scales(s, scale, from->w_up_scale, blocks * gk, 2 * all * gk, gk);
+        shard_scales(s, scale, from_up, blocks * gk, 2 * all * gk, gk);
     } else {
         const size_t half = (size_t)c->inter * c->hidden;
         uint8_t *const up = (uint8_t *)layer_array_new(s->l, EXPERTS * halves * half, LAYER_IN);
@@ -1301,7 +1303,7 @@ static void shard_weights(shard_of *s)
             for (e = 0; e < EXPERTS; e++)
                 memcpy(up + (e * halves + i) * half, (const uint8_t *)from->w_up +
                        ((e * halves + of) * (size_t)s->all + s->first) * c->hidden, half);
-            shard_scales(s, scale + i * blocks * gk, from->w_up_scale + of * all * gk, halves * blocks * gk,
+            shard_scales(s, scale + i * blocks * gk, from_up + of * all * gk, halves * blocks * gk,
                          halves * all * gk, gk);
         }
     }
@@ -1310,7 +1312,7 @@ static void shard_weights(shard_of *s)
         memcpy(w + r * c->inter, (const uint8_t *)from->w_down + r * s->all + s->first, (size_t)c->inter);
     s->l->w.w_down_scale = down = (float *)layer_array_new(s->l, EXPERTS * gk * blocks * 4, LAYER_IN);
     for (r = 0; r < EXPERTS * gk; r++)
-        memcpy(down + r * blocks, from->w_down_scale + r * all + s->first / 128, blocks * 4);
+        memcpy(down + r * blocks, from_down + r * all + s->first / 128, blocks * 4);
 }
 static void shards_case(int shards, int inter, int act, int layout, int format, int tokens)
 {
@@ -1514,9 +1516,8 @@ static void test_nonfinite(void)
 /* Element i of x or of weights. */
 static void rounding_put(const layer *l, const void *array, size_t i, double value)
 {
-    if (array != l->args.x && l->config.quant >= MOEK_FP8T)
-        ((uint8_t *)(size_t)array)[i] = (uint8_t)ref_encode(&ref_e4m3, value);
-    else ((uint16_t *)(size_t)array)[i] = ref_to_t(value, l->config.dtype);
+    ref_put(array == l->args.x ? ref_t(l->config.dtype) : ref_element(l->format->w, l->config.dtype),
+            (void *)(size_t)array, i, value);
 }
 static void rounding_ones(layer *l, const void *scale)
 {

@@ -605,38 +605,36 @@ static void quant_live(const quant_case_t *c, moek_quant_args *h)
     h->counts = array = in_i32(c->rows / h->rows_per_expert);
     for (i = 0; i < c->rows / h->rows_per_expert; i++) array[i] = rng_below(h->rows_per_expert + 1);
 }
-static size_t quant_scale_bytes(const quant_case_t *c, const moek_quant_args *h, int quant, int rows)
+static size_t quant_scale_bytes(const quant_case_t *c, const moek_quant_args *h, int rows)
 {
-    const int groups = (h->group_offset + c->cols + 127) / 128;
-    if (quant == MOEK_FP8T) return 4;
-    if (quant == MOEK_FP8C) return (size_t)rows * 4;
-    if (quant != MOEK_FP8B128) return 4;
-    if (c->layout == MOEK_SCALE_ROW) return (size_t)rows * groups * 4;
-    return (size_t)h->scale_stride * (c->layout == MOEK_SCALE_COLUMN ? groups : (groups + 3) / 4) * 4;
+    const moek_format *const f = now.format;
+    const size_t groups = moek_scale_count(&f->x_scale, 1, (size_t)(h->group_offset + c->cols));
+    const size_t each = ref_bytes(ref_scale_type(f->x_scale.type, h->dtype), 1);
+    if (!format_blocked(f)) return each * (format_by_row(f) ? (size_t)rows : 1);
+    if (c->layout == MOEK_SCALE_ROW) return (size_t)rows * groups * each;
+    return (size_t)h->scale_stride * (c->layout == MOEK_SCALE_COLUMN ? groups * each : (groups + 3) / 4 * 4);
 }
 /* Bits, but that a NaN is a NaN: its sign is the machine's choice (Inf / Inf is -NaN on x86, +NaN on a GPU). */
-static void quant_same(const moek_quant_args *h, int quant, int rows, const void *want)
+static void quant_same(const moek_quant_args *h, int rows, const void *want)
 {
-    const int t = quant == MOEK_BF16 || quant == MOEK_FP16;
-    const ref_format *format = t ? ref_t(h->dtype) : &ref_e4m3;
+    const ref_number *const number = ref_element(now.format->x, h->dtype);
     const size_t n = (size_t)rows * h->cols;
     size_t i, bad = n;
     unsigned g = 0, w = 0;
     for (i = 0; i < n && bad == n; i++) {
-        g = t ? ((const uint16_t *)got(h->q))[i] : ((const uint8_t *)got(h->q))[i];
-        w = t ? ((const uint16_t *)want)[i] : ((const uint8_t *)want)[i];
+        g = ref_code(number, got(h->q), i), w = ref_code(number, want, i);
         if (g == w) continue;
-        if (isnan(ref_decode(format, g)) && isnan(ref_decode(format, w))) continue;
+        if (isnan(ref_decode(number, g)) && isnan(ref_decode(number, w))) continue;
         bad = i;
     }
     CHECK(bad == n, "%s: %s: q row %d column %d is %x, not %x", now.row->name, now.what, (int)(bad / h->cols),
           (int)(bad % h->cols), g, w);
 }
-static void quant_check(const moek_quant_args *h, moek_quant_args r, int quant, int rows)
+static void quant_check(const moek_quant_args *h, moek_quant_args r, int rows)
 {
     r.q = rows_want(h->q), r.scale = rows_want(h->scale);
-    ref_quant(&r, quant);
-    quant_same(h, quant, rows, r.q);
+    ref_quant(&r, now.format);
+    quant_same(h, rows, r.q);
     rows_same("scale", h->scale, r.scale);
     if (h->zero) {
         r.zero = (int32_t *)rows_want(h->zero);
@@ -645,7 +643,7 @@ static void quant_check(const moek_quant_args *h, moek_quant_args r, int quant, 
     }
     free(r.q);
 }
-static void quant_case(int quant, const quant_case_t *c)
+static void quant_case(const quant_case_t *c)
 {
     const int sources = (c->rows - 1) / c->div + 1;
     const int given = rows_stride(now.cases, c->cols), stride = given ? given : c->cols;
@@ -659,8 +657,10 @@ static void quant_case(int quant, const quant_case_t *c)
     h.x_stride = given;
     h.rows = c->rows, h.cols = c->cols, h.source_div = c->div, h.dtype = c->dtype;
     h.ue8m0 = c->ue8m0, h.scale_layout = c->layout;
-    if (quant == MOEK_FP8B128 && now.cases % 3 == 1)
-        h.group_offset = now.row->arch ? 8 * (1 + now.cases % 15) : 1 + now.cases % 127;
+    if (format_blocked(now.format) && now.cases % 3 == 1) {
+        const int step = now.row->arch ? 8 : now.row->granule;
+        h.group_offset = step * (1 + now.cases % (now.format->x_scale.columns / step - 1));
+    }
     h.x = x = (uint16_t *)in(rows_size(sources, c->cols, stride) * 2);
     quant_fill(x, sources, c->cols, stride, c->dtype, (c->options & Q_CALM) != 0, c->only);
     if (c->options & Q_WEIGHT) h.row_weight = array = in_f32(sources), fill_f32(array, (size_t)sources, -1, 1.5f);
@@ -672,8 +672,8 @@ static void quant_case(int quant, const quant_case_t *c)
     quant_live(c, &h);
     h.scale_stride = round_up(rows, 4) + (c->options & Q_TARGET ? 4 : 0);
     h.partial = (float *)scratch(MOEK_QUANT_PARTIALS * sizeof(float));
-    h.q = out((size_t)rows * c->cols * (quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1));
-    h.scale = out(quant_scale_bytes(c, &h, quant, rows));
+    h.q = out((size_t)rows * moek_element_bytes(now.format->x, (size_t)c->cols));
+    h.scale = out(quant_scale_bytes(c, &h, rows));
     if (c->options & Q_ZERO) h.zeros = 1 + c->cols % 700, h.zero = out_i32(h.zeros);
     if (c->rows % 2) h.few = 1 + c->cols % 3;
     d = h;
@@ -684,7 +684,7 @@ static void quant_case(int quant, const quant_case_t *c)
     for (late = 0; late < times; late++) {
         d.early = late;
         if (late == 1) late_begin(d.x, h.x);
-        if (launch_twice(&d)) quant_check(&h, h, quant, rows);
+        if (launch_twice(&d)) quant_check(&h, h, rows);
         if (late == 1) late_end();
     }
     rows_clear();
@@ -692,8 +692,9 @@ static void quant_case(int quant, const quant_case_t *c)
 static void test_quant(void)
 {
     static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
-    const int quant = now.row->quant, granule = now.row->granule, cases = SMALL ? 40 : 500;
-    const int fp8t = quant == MOEK_FP8T, b128 = quant == MOEK_FP8B128;
+    const moek_format *const f = now.format;
+    const int granule = now.row->granule, cases = SMALL ? 40 : 500, fixed = f->static_x, blocked = format_blocked(f);
+    const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_F32 ? 2 : 3;   /* packed: powers of two */
     int i;
     quant_case_t c;
     for (i = 0; i < cases; i++) {
@@ -702,12 +703,12 @@ static void test_quant(void)
         if (SMALL && (c.rows > 12 || c.cols > 400)) c.rows = 5, c.cols = round_up(130, granule);
         if (now.row->hidden) c.cols = now.row->hidden;
         c.div = rng_below(3) ? 1 : 3;
-        c.dtype = quant == MOEK_FP16 || (quant != MOEK_BF16 && i % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-        c.ue8m0 = b128 ? rng_below(2) * (1 + i % 3) : 0;               /* 2 and 3 are no less */
-        c.layout = !b128 ? 0 : c.ue8m0 ? rng_below(3) : rng_below(2);
-        c.options = rng_u32() & (Q_WEIGHT | Q_TARGET | Q_LIMIT | Q_COUNTS | Q_CALM | Q_ZERO | (fp8t ? Q_STATIC : 0));
+        c.dtype = format_dtype_in(f, i);
+        c.ue8m0 = f->ue8m0 ? rng_below(2) * (1 + i % 3) : 0;           /* 2 and 3 are no less */
+        c.layout = layouts > 1 ? rng_below(c.ue8m0 ? 3 : layouts) : 0;
+        c.options = rng_u32() & (Q_WEIGHT | Q_TARGET | Q_LIMIT | Q_COUNTS | Q_CALM | Q_ZERO | (fixed ? Q_STATIC : 0));
         c.only = i % 7 ? -1 : rng_below(3) ? X_ZERO : X_PLAIN;
-        quant_case(quant, &c);
+        quant_case(&c);
     }
     /* Rows of one source at several targets, some of them -1; the last source may have fewer. */
     c.per_expert = 0;
@@ -715,20 +716,20 @@ static void test_quant(void)
         c.rows = rows[i % COUNT(rows)], c.cols = round_up(cols[i % COUNT(cols)], granule), c.div = 1 + i % 8;
         if (SMALL && c.cols > 400) c.cols = round_up(130, granule);
         if (now.row->hidden) c.cols = now.row->hidden;
-        c.layout = b128 ? i % 2 : 0, c.ue8m0 = 0, c.only = -1;
-        c.options = Q_TARGET | (i % 3 ? Q_LIMIT : 0) | (i % 4 ? 0 : Q_WEIGHT) | (fp8t && i % 2 ? Q_STATIC : 0);
-        quant_case(quant, &c);
+        c.layout = blocked ? i % 2 : 0, c.ue8m0 = 0, c.only = -1;
+        c.options = Q_TARGET | (i % 3 ? Q_LIMIT : 0) | (i % 4 ? 0 : Q_WEIGHT) | (fixed && i % 2 ? Q_STATIC : 0);
+        quant_case(&c);
     }
     for (i = 0; i < 4; i++) {                          /* one source for all, however it is said */
         c.rows = 12, c.cols = now.row->hidden ? now.row->hidden : round_up(130, granule);
         c.div = i % 2 ? 0x7fffffff : 0x40000000, c.options = i < 2 ? Q_TARGET : 0;
-        quant_case(quant, &c);
+        quant_case(&c);
     }
     c.div = 1, c.only = -1, c.layout = c.ue8m0 = 0;
     /* More experts than blocks, and more of each than a block takes at once: blocks go on, within a row and beyond. */
     c.per_expert = 13, c.rows = 2055 * c.per_expert, c.options = Q_COUNTS;
     c.cols = now.row->hidden ? now.row->hidden : round_up(264, granule);
-    quant_case(quant, &c);
+    quant_case(&c);
 }
 
 /* ---- up, down ---------------------------------------------------------------------------------------------------- */
@@ -736,7 +737,7 @@ static void test_quant(void)
 /* How far y must move for T(y) to be this code: beyond the middle between it and its neighbour nearer y; -1: it is. */
 static double t_needed(double y, unsigned code, int dtype)
 {
-    const ref_format *f = ref_t(dtype);
+    const ref_number *f = ref_t(dtype);
     const double g = ref_decode(f, code);
     unsigned neighbour = fabs(g) > fabs(y) ? code - 1 : code + 1;
     if (g == ref_round_t(y, dtype)) return -1;
@@ -786,7 +787,7 @@ typedef struct gemm_case_t {
 static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
 {
     const int self = now.row->op == MOEK_OP_MLP || (now.row->m == 128 && c->up) ||
-                     (now.row->m < 128 && now.row->quant != MOEK_FP8C && c->slots <= MOEK_SELF_SORT);
+                     (now.row->m < 128 && !format_by_row(now.format) && c->slots <= MOEK_SELF_SORT);
     const int block_m = now.row->m ? now.row->m : 16, blocks = moek_max_blocks(c->slots, c->experts, block_m);
     moek_sort_args s;
     int32_t *ids = (int32_t *)ref_alloc((size_t)c->slots * 4);
@@ -818,95 +819,96 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     }
     free(ids);
 }
-static void gemm_a_row(int quant, const moek_gemm_args *h, void *a, size_t row_bytes, float *scale, int row)
+/* Elements that are 1 on average, and scales that leave them so. */
+static void gemm_a_row(const moek_gemm_args *h, void *a, size_t row_bytes, void *scale, int row)
 {
-    const int groups = (h->k_offset + h->k + 127) / 128;
-    const float size = 1.0f / 60;
-    if (quant == MOEK_BF16 || quant == MOEK_FP16) {
-        fill_t((uint8_t *)a + row * row_bytes, (size_t)h->k, h->dtype, 1);
-        return;
-    }
-    fill_e4m3((uint8_t *)a + row * row_bytes, (size_t)h->k, 60);
-    if (quant == MOEK_FP8T) fill_f32(scale, 1, size, size);
-    if (quant == MOEK_FP8C) fill_f32(scale + row, 1, size * 0.5f, size * 1.5f);
-    if (quant == MOEK_FP8B128) fill_f32(scale + (size_t)row * groups, (size_t)groups, size * 0.5f, size * 1.5f);
+    const moek_format *const f = now.format;
+    const ref_number *const number = ref_element(f->x, h->dtype), *type = ref_scale_type(f->x_scale.type, h->dtype);
+    const size_t groups = moek_scale_count(&f->x_scale, 1, (size_t)(h->k_offset + h->k));
+    const double size = 1 / ref_spread(number);
+    fill_codes((uint8_t *)a + row * row_bytes, (size_t)h->k, number, ref_spread(number));
+    if (format_by_tensor(f)) fill_scales(scale, 1, type, size, size);
+    else if (groups) fill_scales((char *)scale + row * ref_bytes(type, groups), groups, type, size * 0.5, size * 1.5);
 }
 /* a: rows that nobody reads stay NaN.  `bad`: one row gets a NaN (or an Inf), which must stay in what is made of it. */
-static void gemm_a(int quant, const gemm_case_t *c, moek_gemm_args *h)
+static void gemm_a(const gemm_case_t *c, moek_gemm_args *h)
 {
-    const int fp8 = quant != MOEK_BF16 && quant != MOEK_FP16;
-    const int groups = quant == MOEK_FP8B128 ? (h->k_offset + h->k + 127) / 128 : 1;
+    const moek_format *const f = now.format;
+    const ref_number *const number = ref_element(f->x, h->dtype);
     const int rows = c->batched ? c->experts * h->rows_per_expert : c->slots;
-    const size_t k_bytes = (size_t)h->k * (fp8 ? 1 : 2);
+    const size_t k_bytes = moek_element_bytes(f->x, (size_t)h->k);
     const size_t row_bytes = now.cases % 3 == 1 ? k_bytes + 16 - k_bytes % 16 + 16 * (now.cases % 5) : k_bytes;
     uint8_t *a = (uint8_t *)in(rows ? (rows - 1) * row_bytes + k_bytes : 0);
-    float *scale = fp8 ? in_f32(rows * groups + 1) : NULL;
+    void *scale = f->x_scale.type ? in((size_t)(rows + 1) * moek_scale_bytes(&f->x_scale, 1,
+                                                                            (size_t)(h->k_offset + h->k))) : NULL;
     int e, p, bad = -1;
-    h->rows = rows, h->a = a, h->a_scale = scale;
+    h->rows = rows, h->a = a, h->a_scale = (const float *)scale;
     h->a_row_bytes = row_bytes == k_bytes ? 0 : (int)row_bytes;
     for (e = 0; e < h->experts; e++) {
         const int begin = c->batched ? e * h->rows_per_expert : h->offsets[e];
         const int end = c->batched ? begin + h->counts[e] : h->offsets[e + 1];
         for (p = begin; p < end; p++) {
             const int row = h->a_order ? h->a_order[p] / h->a_div : p;
-            gemm_a_row(quant, h, a, row_bytes, scale, row);
+            gemm_a_row(h, a, row_bytes, scale, row);
             if (bad < 0 || rng_below(3) == 0) bad = row;
         }
     }
     if (!c->bad || bad < 0) return;
-    p = rng_below(h->k);
-    a += bad * row_bytes;
-    if (fp8) a[p] = 0x7f;
-    else ((uint16_t *)a)[p] = ref_to_t(c->bad == 1 ? NAN : INFINITY, h->dtype);
+    ref_put_code(number, a + bad * row_bytes, (size_t)rng_below(h->k),
+                 number->inf && c->bad != 1 ? number->top : ref_nan(number));
 }
-/* So many rows of w, of an expert, and so many rows of fp8b128 scales, to h->w, w_scale and bias. */
-static void gemm_w_array(int quant, const gemm_case_t *c, moek_gemm_args *h, int of_expert, int scale_rows)
+/* So many rows of w, of an expert, and so many rows of scales that rows share, to h->w, w_scale and bias. */
+static void gemm_w_array(const gemm_case_t *c, moek_gemm_args *h, int of_expert, int scale_rows)
 {
-    const size_t groups = (size_t)(h->k_offset + h->k + 127) / 128, rows = (size_t)h->experts * of_expert;
-    const float size = 1.5f / sqrtf((float)h->k);
-    size_t scales;
-    void *w, *bias;
-    float *scale;
+    const moek_format *const f = now.format;
+    const ref_number *const number = ref_element(f->w, h->dtype), *type = ref_scale_type(f->w_scale.type, h->dtype);
+    const size_t rows = (size_t)h->experts * of_expert;
+    const size_t groups = moek_scale_count(&f->w_scale, 1, (size_t)(h->k_offset + h->k));
+    const size_t scales = groups * (f->w_scale.rows == 0 ? (size_t)h->experts : f->w_scale.rows == 1 ? rows :
+                                    (size_t)h->experts * scale_rows);
+    const double size = 1.5 / sqrt((double)h->k), scale = size / ref_spread(number);
+    void *w, *bias, *scaled;
     if (c->bias) h->bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
-    if (quant == MOEK_BF16 || quant == MOEK_FP16) {
-        h->w = w = in(rows * h->k * 2);
-        fill_t(w, rows * h->k, h->dtype, size);
-        return;
-    }
-    h->w = w = in(rows * h->k);
-    fill_e4m3(w, rows * h->k, 60);
-    scales = quant == MOEK_FP8T ? (size_t)h->experts : quant == MOEK_FP8C ? rows
-           : (size_t)h->experts * scale_rows * groups;
-    h->w_scale = scale = in_f32((int)scales);
-    fill_f32(scale, scales, size / 60 * 0.5f, size / 60 * 1.5f);
+    h->w = w = in(rows * moek_element_bytes(f->w, (size_t)h->k));
+    fill_codes(w, rows * h->k, number, scales ? ref_spread(number) : size);
+    if (!scales) return;
+    scaled = in(ref_bytes(type, scales));
+    fill_scales(scaled, scales, type, scale * 0.5, scale * 1.5);
+    h->w_scale = (const float *)scaled;
 }
-static void gemm_w(int quant, const gemm_case_t *c, moek_gemm_args *h)
+/* Rows of scales that so many rows have, where rows share them. */
+static int gemm_blocks_of(int rows)
+{
+    const int share = now.format->w_scale.rows;
+    return share ? (rows + share - 1) / share : 1;
+}
+static void gemm_w(const gemm_case_t *c, moek_gemm_args *h)
 {
     const int gated = h->w_rows > h->n, apart = gated && c->layout == MOEK_UP_APART;
-    const int blocks = (h->n_offset + h->n + 127) / 128;
+    const int blocks = gemm_blocks_of(h->n_offset + h->n);
     moek_gemm_args gate = *h, up = *h;
     if (!apart) {
-        gemm_w_array(quant, c, h, h->w_rows,
-                     gated && !h->scales_apart ? (h->w_rows + 127) / 128 : blocks * (1 + gated));
+        gemm_w_array(c, h, h->w_rows,
+                     gated && !h->scales_apart ? gemm_blocks_of(h->w_rows) : blocks * (1 + gated));
         return;
     }
-    gemm_w_array(quant, c, c->turn / 2 % 2 ? &gate : &up, h->n, blocks);       /* either may lie first in memory */
-    gemm_w_array(quant, c, c->turn / 2 % 2 ? &up : &gate, h->n, blocks);
+    gemm_w_array(c, c->turn / 2 % 2 ? &gate : &up, h->n, blocks);       /* either may lie first in memory */
+    gemm_w_array(c, c->turn / 2 % 2 ? &up : &gate, h->n, blocks);
     h->w = up.w, h->w_scale = up.w_scale, h->bias = up.bias;
     h->w_gate = gate.w, h->gate_scale = gate.w_scale, h->gate_bias = gate.bias;
 }
 /* Scales by a power of two. */
-static void gemm_power(const float *scale, int power)
+static void gemm_power(const void *scale, const ref_number *type, int power)
 {
-    const size_t n = rows_find(scale)->bytes / 4;
+    const size_t n = rows_find(scale)->bytes * 8 / (size_t)type->width;
     size_t i;
-    for (i = 0; i < n; i++) ((float *)scale)[i] = ldexpf(scale[i], power);
+    for (i = 0; i < n; i++) ref_put(type, (void *)scale, i, ldexp(ref_get(type, scale, i), power));
 }
-/* Of a shard in its block of 128: as the row takes them. */
-static int gemm_offset(int turn)
+/* Of a shard in its block of so many rows or columns: as the row takes them. */
+static int gemm_offset(int turn, int block)
 {
     const int g = now.row->granule < 16 ? 1 : now.row->granule;
-    return g * (1 + turn % (127 / g));
+    return block > g ? g * (1 + turn % ((block - 1) / g)) : 0;
 }
 static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
 {
@@ -920,10 +922,10 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     h->gate_first = c->layout == MOEK_UP_SWAPPED ? h->n : 0;
     h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
     if (c->layout == MOEK_UP_APART) h->gate_first = h->up_first = h->w_step = -7;        /* not to be read */
-    if (now.row->quant != MOEK_FP8B128 || c->layout == MOEK_UP_INTERLEAVED) return;
+    if (!format_rows_share(now.format) || c->layout == MOEK_UP_INTERLEAVED) return;
     h->scales_apart = gated && c->layout != MOEK_UP_APART && c->turn % 3 == 1;
     if (now.row->op == MOEK_OP_UP && (!gated || h->scales_apart || c->layout == MOEK_UP_APART) && c->turn / 3 % 2)
-        h->n_offset = gemm_offset(c->turn);
+        h->n_offset = gemm_offset(c->turn, now.format->w_scale.rows);
 }
 static void gemm_move(moek_gemm_args *d)
 {
@@ -944,7 +946,7 @@ static void gemm_launch_as(moek_gemm_args d, const moek_gemm_args *h, int up, si
         gemm_want.slack = (double *)ref_alloc(size * sizeof(double));
         for (i = 0; i < size; i++) gemm_want.y[i] = REF_UNWRITTEN;
         rows_say("the reference");
-        (up ? ref_up : ref_down)(h, now.row->quant, gemm_want.y, gemm_want.slack);
+        (up ? ref_up : ref_down)(h, now.format, gemm_want.y, gemm_want.slack);
         if (exact) memset(gemm_want.slack, 0, size * sizeof(double));
     }
     t_check(got(h->out), gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
@@ -979,7 +981,7 @@ static const void *gemm_tiles(const moek_gemm_args *h)
 {
     moek_repack_args r;
     memset(&r, 0, sizeof r);
-    r.row_bytes = (size_t)h->k * (now.row->quant < MOEK_FP8T ? 2 : 1);
+    r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k);
     if (r.row_bytes % 128 || h->n % 8 || h->w_gate || h->k_offset) return NULL;
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
@@ -997,7 +999,7 @@ static void gemm_tiled(const moek_gemm_args *h)
     rows_again("out of tiled weights", &d, h->out);
 }
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */
-static void gemm_requantized(const moek_gemm_args *h, int quant, int rows)
+static void gemm_requantized(const moek_gemm_args *h, int rows)
 {
     moek_gemm_args d = *h;
     moek_quant_args made, want;
@@ -1015,30 +1017,32 @@ static void gemm_requantized(const moek_gemm_args *h, int quant, int rows)
     }
     memset(&made, 0, sizeof made);
     made.rows = rows, made.cols = h->n, made.source_div = 1, made.dtype = h->dtype, made.x = x, made.target = target;
-    made.ue8m0 = d.ue8m0 = quant == MOEK_FP8B128 && now.cases % 2;
-    made.q = d.q = out((size_t)rows * h->n);
-    if (quant == MOEK_FP8T) {
+    made.ue8m0 = d.ue8m0 = now.format->ue8m0 && now.cases % 2;
+    made.q = d.q = out((size_t)rows * moek_element_bytes(now.format->x, (size_t)h->n));
+    if (format_by_tensor(now.format)) {
         d.q_scale = in_f32(1);
         *d.q_scale = ldexpf(0.3f + rng_uniform(), -rng_below(9));
         made.static_scale = d.q_scale;
     } else {
-        made.scale = d.q_scale = (float *)out((size_t)rows * ((h->n + 127) / 128) * 4);
+        made.scale = d.q_scale = (float *)out((size_t)rows * moek_scale_bytes(&now.format->x_scale, 1, (size_t)h->n));
     }
     want = made;
     want.q = rows_want(made.q);
     want.scale = made.scale ? rows_want(made.scale) : ref_alloc(4);
     gemm_move(&d);
     if (launch_twice(&d)) {
-        ref_quant(&want, quant);
-        quant_same(&made, quant, rows, want.q);
+        ref_quant(&want, now.format);
+        quant_same(&made, rows, want.q);
         if (made.scale) rows_same("scale", made.scale, want.scale);
         else free(want.scale);
         rows_same("out", h->out, rows_want(h->out));
     }
     free(want.q), free(target), free(x);
 }
-static void gemm_case(int quant, const gemm_case_t *c)
+static void gemm_case(const gemm_case_t *c)
 {
+    const moek_format *const f = now.format;
+    const int columns = ref_columns(f);
     moek_gemm_args h;
     size_t rows;
     memset(&h, 0, sizeof h);
@@ -1048,11 +1052,11 @@ static void gemm_case(int quant, const gemm_case_t *c)
     h.n = c->n, h.k = c->k, h.dtype = c->dtype, h.w_rows = c->up && ref_gated(c->act) ? 2 * c->n : c->n;
     gemm_rows(c, &h);
     if (c->up) gemm_act(c, &h);
-    else if (quant == MOEK_FP8B128 && c->turn % 4 == 2) h.k_offset = gemm_offset(c->turn / 4);
-    gemm_a(quant, c, &h);
-    gemm_w(quant, c, &h);
-    if (c->a_power) gemm_power(h.a_scale, c->a_power);
-    if (c->w_power) gemm_power(h.w_scale, c->w_power);
+    else if (columns && c->turn % 4 == 2) h.k_offset = gemm_offset(c->turn / 4, columns);
+    gemm_a(c, &h);
+    gemm_w(c, &h);
+    if (c->a_power) gemm_power(h.a_scale, ref_scale_type(f->x_scale.type, c->dtype), c->a_power);
+    if (c->w_power) gemm_power(h.w_scale, ref_scale_type(f->w_scale.type, c->dtype), c->w_power);
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
     h.out = out(rows * c->n * 2);
     if (now.row->arch == 90 && c->turn % 3 == 0) {
@@ -1077,8 +1081,8 @@ static void gemm_case(int quant, const gemm_case_t *c)
     if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&h);
 #endif
     if (c->up && h.w_rows > h.n && !h.n_offset && now.row->arch == 90 && now.row->m == 128 &&
-        (quant == MOEK_FP8T || quant == MOEK_FP8B128))
-        gemm_requantized(&h, quant, (int)rows);
+        format_quantizes(f) && !format_by_row(f))
+        gemm_requantized(&h, (int)rows);
     gemm_clear();
 }
 /* Sizes that are a multiple of the row's granule, and as little more as can be. */
@@ -1095,16 +1099,16 @@ static void gemm_run(gemm_case_t *c)
     if (now.row->hidden && c->up) c->k = now.row->hidden;
     if (now.row->hidden && !c->up) c->n = now.row->hidden;
     if (now.row->arch == 90 && now.cases % 3 == 0) c->k = round_up(c->k, 128);           /* whole steps: also tiled */
-    gemm_case(now.row->quant, c);
+    gemm_case(c);
 }
 static void gemm_one(int up, int act, int layout, int turn)
 {
     static const int slots[] = { 40, 1, 17, 64, 9, 33 };
-    const int quant = now.row->quant, batched = turn % 3 == 2;
+    const int batched = turn % 3 == 2;
     gemm_case_t c;
     memset(&c, 0, sizeof c);
     c.up = up, c.act = act, c.layout = layout, c.turn = turn;
-    c.dtype = quant == MOEK_FP16 || (quant != MOEK_BF16 && rng_below(2)) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    c.dtype = format_dtype(now.format) ? format_dtype(now.format) : format_dtype_in(now.format, rng_below(2));
     c.bias = rng_below(2), c.batched = batched, c.experts = 1 + rng_below(SMALL ? 4 : 9), c.topk = 1 + rng_below(3);
     c.slots = slots[turn % COUNT(slots)] * (SMALL ? 1 : 1 + rng_below(2));
     c.kind = rng_below(IDS_KINDS), c.order = rng_below(4), c.bad = rng_below(5) ? 0 : 1 + rng_below(2);
@@ -1118,7 +1122,7 @@ static gemm_case_t gemm_plain(int up, int kind, int experts, int slots, int n, i
     memset(&c, 0, sizeof c);
     c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = 1, c.experts = experts, c.topk = 2;
     c.slots = slots, c.kind = kind, c.order = up ? ORDER_IN : ORDER_OUT;
-    c.dtype = now.row->quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    c.dtype = format_dtype_in(now.format, 0);
     c.n = round_up(n, now.row->granule), c.k = round_up(k, now.row->granule);
     return c;
 }
@@ -1166,7 +1170,7 @@ static void gemm_tails(int up)
         c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
         c.turn = i, c.order = i % 4, c.batched = i % 5 == 4, c.bias = i / 2 % 2, c.bad = i % 7 == 6;
         if (up) c.act = MOEK_SILU + i % 11, c.layout = i / 3 % 5;
-        if (now.row->quant != MOEK_BF16 && i % 2) c.dtype = MOEK_DTYPE_FP16;
+        c.dtype = format_dtype_in(now.format, i);
         if (!leave_out(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 12; i++) {                         /* tiles enough that none is cut in two; two blocks and a tail */
@@ -1221,17 +1225,12 @@ static void gemm_extremes(int up)
 {
     static const int powers[][2] = { { 124, -113 }, { -113, 124 }, { 118, -100 }, { 60, 59 }, { -60, -40 } };
     int i;
-    if (now.row->quant < MOEK_FP8T) return;
+    if (now.format->x_scale.type != MOEK_SCALE_TYPE_F32 || now.format->w_scale.type != MOEK_SCALE_TYPE_F32) return;
     for (i = 0; i < COUNT(powers); i++) {
         gemm_case_t c = gemm_plain(up, IDS_RANDOM, 3, now.row->m + 9, 72, 392);
         c.act = MOEK_RELU_NO_MUL, c.a_power = powers[i][0], c.w_power = powers[i][1];
         gemm_run(&c);
     }
-}
-static void gemm_put(void *array, size_t at, unsigned code, int fp8)
-{
-    if (fp8) ((uint8_t *)array)[at] = (uint8_t)code;
-    else ((uint16_t *)array)[at] = (uint16_t)code;
 }
 /* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
  * Or integers in both, whose sums often lie in the middle between two T. */
@@ -1239,35 +1238,38 @@ enum { CODES_IN_A, CODES_IN_W, INTEGERS };
 static void gemm_codes(int mode)
 {
     enum { K = 64 };
-    const int quant = now.row->quant, fp8 = quant != MOEK_BF16 && quant != MOEK_FP16, bytes = fp8 ? 1 : 2;
-    const int k = round_up(K, now.row->granule), skip = SMALL && !fp8 ? 8 : 1, codes = (fp8 ? 256 : 65536) / skip / K;
-    const ref_format *format;
+    const moek_format *const f = now.format;
+    const int k = round_up(K, now.row->granule), dtype = format_dtype_in(f, 0);
+    const ref_number *const of_a = ref_element(f->x, dtype), *const of_w = ref_element(f->w, dtype);
+    const ref_number *const of = mode == CODES_IN_W ? of_w : of_a, *const other = mode == CODES_IN_W ? of_a : of_w;
+    const int skip = SMALL && of->width > 8 ? 8 : 1, codes = of->width < 8 ? 1 : (1 << of->width) / skip / K;
     gemm_case_t c;
     moek_gemm_args h;
-    void *a, *w;
+    void *a, *w, *a_scale, *w_scale;
     size_t size, scales, i;
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
     SAY(mode == INTEGERS ? "integers" : mode == CODES_IN_W ? "every code of w" : "every code of a");
     c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = mode == CODES_IN_A ? codes : K;
-    h.dtype = quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16, h.k = k;
+    h.dtype = dtype, h.k = k;
     h.n = h.w_rows = mode == CODES_IN_W ? round_up(codes, now.row->granule) : k;
-    format = fp8 ? &ref_e4m3 : ref_t(h.dtype);
     gemm_rows(&c, &h);
-    h.rows = c.slots, h.a = a = in((size_t)c.slots * k * bytes), h.w = w = in((size_t)h.n * k * bytes);
-    memset(a, 0, (size_t)c.slots * k * bytes), memset(w, 0, (size_t)h.n * k * bytes);
+    h.rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
+    h.w = w = in(h.n * moek_element_bytes(f->w, (size_t)k));
+    memset(a, 0, c.slots * moek_element_bytes(f->x, (size_t)k)), memset(w, 0, h.n * moek_element_bytes(f->w, (size_t)k));
     for (i = 0; mode != INTEGERS && i < (size_t)K * codes; i++)
-        gemm_put(mode == CODES_IN_W ? w : a, i / K * k + i % K, (unsigned)i * skip + (unsigned)rng_below(skip), fp8);
-    for (i = 0; mode != INTEGERS && i < K; i++)
-        gemm_put(mode == CODES_IN_W ? a : w, i * k + i, ref_encode(format, 1), fp8);
+        ref_put_code(of, mode == CODES_IN_W ? w : a, i / K * k + i % K,
+                     ((unsigned)i * skip + (unsigned)rng_below(skip)) % (1u << of->width));
+    for (i = 0; mode != INTEGERS && i < K; i++) ref_put(other, mode == CODES_IN_W ? a : w, i * k + i, 1);
     for (i = 0; mode == INTEGERS && i < (size_t)K * k; i++) {
-        gemm_put(a, i, ref_encode(format, rng_below(33) - 16), fp8);          /* 17 .. are not e4m3 */
-        gemm_put(w, i, ref_encode(format, rng_below(33) - 16), fp8);
+        ref_put(of_a, a, i, rng_below(33) - 16);       /* 17 .. are not e4m3 */
+        ref_put(of_w, w, i, rng_below(33) - 16);
     }
-    scales = (size_t)(h.n + c.slots) * (size_t)((k + 127) / 128);
-    if (fp8) {
-        h.a_scale = in_f32((int)scales), h.w_scale = in_f32((int)scales);
-        fill_f32((float *)h.a_scale, scales, 1, 1), fill_f32((float *)h.w_scale, scales, 1, 1);
-    }
+    scales = (size_t)(h.n + c.slots) * (size_t)k;
+    a_scale = in(scales * 4), w_scale = in(scales * 4);
+    fill_scales(a_scale, scales, ref_scale_type(f->x_scale.type, dtype), 1, 1);
+    fill_scales(w_scale, scales, ref_scale_type(f->w_scale.type, dtype), 1, 1);
+    if (f->x_scale.type) h.a_scale = (const float *)a_scale;
+    if (f->w_scale.type) h.w_scale = (const float *)w_scale;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
     gemm_launch(&h, 0, size, 1);
@@ -1456,12 +1458,13 @@ static int multiprocessors(void)
 enum { LAYER_PLAIN, LAYER_ZERO_SCALES, LAYER_NAN_TOKEN, LAYER_NAN_BIAS, LAYER_NO_WEIGHTS, LAYER_ODDITIES };
 static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm_args *down)
 {
+    const moek_scale_shape *const shape = &now.format->w_scale;
     const moek_gemm_args *both[2];
     int g, i, k;
     both[0] = up, both[1] = down;
     for (g = 0; odd == LAYER_ZERO_SCALES && g < 2; g++) {
-        const int groups = (both[g]->k + 127) / 128;
-        const int blocks = both[g]->experts * ((both[g]->w_rows + 127) / 128);
+        const int groups = (int)moek_scale_count(shape, 1, (size_t)both[g]->k);
+        const int blocks = both[g]->experts * gemm_blocks_of(both[g]->w_rows);
         for (i = 0; i < blocks * groups; i++) if (i % groups % 2 == 0) ((float *)both[g]->w_scale)[i] = 0;
     }
     for (k = 0; odd == LAYER_NAN_TOKEN && k < h->topk; k++) ((float *)h->weights)[k] = 0;
@@ -1481,10 +1484,25 @@ static void layer_left(const moek_layer_state *was, const moek_layer_state *is, 
           "%s: %s: the state is left with %d flags, %d of h, count %d", now.row->name, now.what, flags, h,
           few ? (int)(is->launches[0] - was->launches[0]) : is->flags[0]);
 }
+/* x and h have scales that are known before, if the format has such. */
+static void layer_static(moek_gemm_args *up, moek_gemm_args *down)
+{
+    const float most = 4.5f / (float)ref_largest(ref_element(now.format->x, up->dtype));
+    if (!now.format->static_x) return;
+    up->a_scale = in_f32(1), down->a_scale = in_f32(1);
+    fill_f32((float *)up->a_scale, 1, 0.9f * most, most), fill_f32((float *)down->a_scale, 1, 0.9f * most, most);
+}
+/* For `rows` quantized rows, where columns share scales. */
+static const float *layer_scales(int rows, int columns)
+{
+    const moek_scale_shape *const shape = &now.format->x_scale;
+    return (const float *)scratch((size_t)rows * moek_scale_bytes(shape, 1, (size_t)columns));
+}
 static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                            int kind, int odd)
 {
-    const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk;
+    const moek_format *const f = now.format;
+    const int fp8 = format_quantizes(f), slots = tokens * topk;
     const int blocks = multiprocessors();
     /* A code of h that falls to its neighbour counts for more, the fewer there are, and so does a rounded y. */
     const double all = (double)tokens * hidden;
@@ -1511,13 +1529,13 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     x_all = rows_size(tokens, hidden, h.x_stride ? h.x_stride : hidden), y_all = rows_size(tokens, hidden, y_step);
     addend_all = rows_size(tokens, hidden, h.addend_stride ? h.addend_stride : hidden);
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS;
-    up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && turn % 2) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    up.dtype = down.dtype = format_dtype_in(f, turn);
     up.experts = down.experts = experts;
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
     gemm_act(&c, &up);
-    gemm_w(quant, &c, &up);
-    gemm_w(quant, &c, &down);
-    h.tokens = tokens, h.topk = topk, h.ue8m0 = quant == MOEK_FP8B128 && turn % 4 == 3;
+    gemm_w(&c, &up);
+    gemm_w(&c, &down);
+    h.tokens = tokens, h.topk = topk, h.ue8m0 = f->ue8m0 && turn % 4 == 3;
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, kind);
     h.weights = in_f32(slots);
@@ -1530,26 +1548,20 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         h.addend = turn % 2 ? h.y : in(addend_all * 2);
         fill_t((void *)h.addend, addend_all, up.dtype, 1);
     }
-    if (quant == MOEK_FP8T) {
-        up.a_scale = in_f32(1), down.a_scale = in_f32(1);
-        fill_f32((float *)up.a_scale, 1, 0.009f, 0.01f), fill_f32((float *)down.a_scale, 1, 0.009f, 0.01f);
-    }
+    layer_static(&up, &down);
     r.tokens = tokens, r.slots = topk, r.experts = experts, r.hidden = hidden, r.inter = inter;
-    r.quant = quant, r.dtype = up.dtype, r.act = act, r.alpha = up.alpha, r.beta = up.beta, r.limit = up.limit;
+    r.format = f, r.dtype = up.dtype, r.act = act, r.alpha = up.alpha, r.beta = up.beta, r.limit = up.limit;
     r.up_layout = layout, r.ue8m0 = h.ue8m0, r.x = h.x, r.ids = ids, r.weights = h.weights, r.w = &w;
     r.addend = h.addend, r.x_stride = h.x_stride, r.addend_stride = h.addend_stride;
-    w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = up.a_scale;
+    w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = (const float *)up.a_scale;
     w.w_gate = up.w_gate, w.w_gate_scale = up.gate_scale, w.w_gate_bias = up.gate_bias;
     r.up_scales = up.scales_apart;
-    w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias, w.h_scale = down.a_scale;
+    w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias, w.h_scale = (const float *)down.a_scale;
     layer_odd(odd, &h, &up, &down);
     r.weights = h.weights;
-    up.a = fp8 ? scratch((size_t)tokens * hidden) : h.x;
+    up.a = fp8 ? scratch(tokens * moek_element_bytes(f->x, (size_t)hidden)) : h.x;
     down.a = scratch((size_t)slots * inter * 2);
-    if (quant == MOEK_FP8B128) {
-        up.a_scale = (float *)scratch((size_t)tokens * ((hidden + 127) / 128) * 4);
-        down.a_scale = (float *)scratch((size_t)slots * ((inter + 127) / 128) * 4);
-    }
+    if (format_blocked(f)) up.a_scale = layer_scales(tokens, hidden), down.a_scale = layer_scales(slots, inter);
     down.out = scratch((size_t)slots * hidden * 2);
     h.split = now.row->m > 4 ? (float *)scratch((size_t)4 * blocks * now.row->m * 256 * 4) : NULL;
     h.equal = turn % 3 == 0;
@@ -1607,7 +1619,7 @@ static void test_layer_few(void)
             layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % 4, 1 + turn % 8,
                        2 + turn % 20, gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
     for (i = LAYER_PLAIN + 1; i < LAYER_ODDITIES; i++, turn++)
-        if (i != LAYER_ZERO_SCALES || now.row->quant == MOEK_FP8B128)
+        if (i != LAYER_ZERO_SCALES || format_rows_share(now.format))
             layer_odd_case(turn, MOEK_SILU, MOEK_UP_HALVES, 3, 2, 9, round_up(328, now.row->granule),
                            round_up(264, now.row->granule), IDS_RANDOM, i);
     /* Fewer items than warps. */
@@ -1658,7 +1670,7 @@ static void test_layer(void)
                round_up(72, now.row->granule), IDS_RANDOM);
     layer_case(7, MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
                round_up(72, now.row->granule), IDS_RANDOM);
-    layer_case(11, MOEK_SILU, MOEK_UP_INTERLEAVED, 18, 8, 140, now.row->quant < MOEK_FP8T ? 1056 : 2112,
+    layer_case(11, MOEK_SILU, MOEK_UP_INTERLEAVED, 18, 8, 140, 1056 * 16 / now.format->w_bits,
                round_up(16, now.row->granule), IDS_SORTED);
 }
 
@@ -1676,14 +1688,14 @@ static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const in
     memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
     for (i = 0; i < slots; i++) memcpy(every + i * row, (const uint16_t *)x + i / topk * (size_t)stride, row);
     r.tokens = slots, r.slots = 1, r.experts = h->up->experts, r.hidden = h->up->k, r.inter = h->up->n;
-    r.quant = now.row->quant, r.dtype = h->up->dtype, r.act = h->up->act;
+    r.format = now.format, r.dtype = h->up->dtype, r.act = h->up->act;
     r.alpha = h->up->alpha, r.beta = h->up->beta, r.limit = h->up->limit;
     r.up_layout = layout, r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
     w.w_up = h->up->w, w.w_up_scale = h->up->w_scale, w.w_up_bias = h->up->bias;
     w.w_gate = h->up->w_gate, w.w_gate_scale = h->up->gate_scale, w.w_gate_bias = h->up->gate_bias;
     r.up_scales = h->up->scales_apart;
     w.w_down = h->down->w, w.w_down_scale = h->down->w_scale, w.w_down_bias = h->down->bias;
-    if (r.quant == MOEK_FP8T) w.x_scale = h->up->a_scale, w.h_scale = h->down->a_scale;
+    if (now.format->static_x) w.x_scale = (const float *)h->up->a_scale, w.h_scale = (const float *)h->down->a_scale;
     ref_layer(&r, want);
     free(every);
 }
@@ -1700,20 +1712,22 @@ static void mlp_quantize(moek_gemm_args *up, const void *x, int tokens, int ue8m
     moek_quant_args q;
     memset(&q, 0, sizeof q);
     up->a = x;
-    if (now.row->quant < MOEK_FP8T) return;
+    if (!format_quantizes(now.format)) return;
     q.rows = tokens, q.cols = up->k, q.source_div = 1, q.dtype = up->dtype, q.x = x, q.ue8m0 = ue8m0;
-    up->a = q.q = in((size_t)tokens * up->k);
-    if (now.row->quant == MOEK_FP8T) q.static_scale = up->a_scale, q.scale = ref_alloc(4);
-    else up->a_scale = (float *)(q.scale = in_f32(tokens * ((up->k + 127) / 128)));
-    ref_quant(&q, now.row->quant);
-    if (now.row->quant == MOEK_FP8T) free(q.scale);
+    up->a = q.q = in(tokens * moek_element_bytes(now.format->x, (size_t)up->k));
+    if (now.format->static_x) q.static_scale = (const float *)up->a_scale, q.scale = ref_alloc(4);
+    else q.scale = in(tokens * moek_scale_bytes(&now.format->x_scale, 1, (size_t)up->k));
+    ref_quant(&q, now.format);
+    if (now.format->static_x) free(q.scale);
+    else up->a_scale = (const float *)q.scale;
 }
 /* What a case has besides: a token of NaN, or of Inf; gates so far below 0 that two have no reciprocal in common. */
 enum { MLP_PLAIN, MLP_NAN, MLP_INF, MLP_FAR, MLP_ODDITIES };
 static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                          int kind, int odd)
 {
-    const int quant = now.row->quant, fp8 = quant >= MOEK_FP8T, slots = tokens * topk, by_slot = rng_below(4) != 1;
+    const moek_format *const f = now.format;
+    const int fp8 = format_quantizes(f), slots = tokens * topk, by_slot = rng_below(4) != 1;
     const int self = rng_below(2);                     /* the row counts by itself */
     const double all = (double)slots * hidden;
     /* (Few rows of a group or two: that of the largest h may fall to another power of 2, or bf16.) */
@@ -1734,15 +1748,15 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d bias %d kind %d turn %d odd %d", tokens, topk,
         experts, hidden, inter, act, layout, c.bias, kind, turn, odd);
     c.up = 1, c.experts = experts, c.slots = slots, c.topk = topk, c.kind = kind, c.order = ORDER_IN;
-    up.dtype = down.dtype = quant == MOEK_FP16 || (fp8 && rng_below(2)) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    up.dtype = down.dtype = format_dtype(f) ? format_dtype(f) : format_dtype_in(f, rng_below(2));
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
     down.experts = experts;
     gemm_rows(&c, &up);
     ids = up.ids;
     up.slots = slots;
     gemm_act(&c, &up);
-    gemm_w(quant, &c, &up);
-    gemm_w(quant, &c, &down);
+    gemm_w(&c, &up);
+    gemm_w(&c, &down);
     stride = rows_stride(turn, hidden);
     up.a_row_bytes = fp8 ? 0 : 2 * stride;             /* (fp8: x is quantized before, side by side) */
     if (!stride || fp8) stride = hidden;
@@ -1752,15 +1766,12 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     p = odd == MLP_NAN || odd == MLP_INF ? rng_below(tokens) * stride : 0;
     for (i = 0; odd == MLP_NAN && i < hidden; i++) x[p + i] = 0x7fff;
     if (odd == MLP_INF) x[p + rng_below(hidden)] = ref_to_t(INFINITY, up.dtype);
-    if (quant == MOEK_FP8T) {
-        up.a_scale = in_f32(1), down.a_scale = in_f32(1);
-        fill_f32((float *)up.a_scale, 1, 0.009f, 0.01f), fill_f32((float *)down.a_scale, 1, 0.009f, 0.01f);
-    }
+    layer_static(&up, &down);
     /* (Inf: 448 times 2^127, which a double is and a float is not.) */
-    h.ue8m0 = quant == MOEK_FP8B128 && rng_below(4) == 3 && odd != MLP_INF;
+    h.ue8m0 = f->ue8m0 && rng_below(4) == 3 && odd != MLP_INF;
     mlp_quantize(&up, x, tokens, h.ue8m0);
     down.a = scratch((size_t)slots * inter * 2);
-    if (quant == MOEK_FP8B128) down.a_scale = (float *)scratch((size_t)slots * ((inter + 127) / 128) * 4);
+    if (format_blocked(f)) down.a_scale = layer_scales(slots, inter);
     down.out = out((size_t)slots * hidden * 2);
     if (by_slot) down.out_order = up.a_order;
     h.flags = (int32_t *)scratch((size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
@@ -1798,7 +1809,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
             late_begin(d_up.a, up.a);
             late_begin(d_up.a_order, up.a_order);
             late_begin(d.flags, h.flags);
-            if (fp8 && quant != MOEK_FP8T) late_begin(d_up.a_scale, up.a_scale);
+            if (fp8 && !f->static_x) late_begin(d_up.a_scale, up.a_scale);
             rows_again("out behind a late kernel", &d, down.out);
             late_end();
         }
@@ -1860,10 +1871,11 @@ static void test_row(const moek_kernel *row)
     const int failed = check_failed;
     memset(&now, 0, sizeof now);
     now.row = row;
+    now.format = moek_format_of(row->quant);
     now.start = seconds();
     turns = row->m / 8 + 3 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
-    ref_products_error = row->arch == 90 && row->quant >= MOEK_FP8T ? ldexp(1.5, -12) : 0;     /* the most seen: 1.30 */
+    ref_products_error = row->arch == 90 && row->quant && format_quantizes(now.format) ? ldexp(1.5, -12) : 0;  /* most: 1.30 */
     switch (row->op) {
     case MOEK_OP_ROUTE:   test_route(); break;
     case MOEK_OP_MAP:     test_map(); break;

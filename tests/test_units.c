@@ -11,10 +11,10 @@
 
 /* ---- conversions ------------------------------------------------------------------------------------------------- */
 
-typedef struct conversion { const char *name; const ref_format *format; } conversion;
+typedef struct conversion { const char *name; const ref_number *number; } conversion;
 enum { C_BF16, C_FP16, C_E4M3, CONVERSIONS };
 static const conversion conversions[CONVERSIONS] = {
-    { "bf16", &ref_bf16 }, { "fp16", &ref_fp16 }, { "e4m3", &ref_e4m3 },
+    { "bf16", &ref_numbers[REF_BF16] }, { "fp16", &ref_numbers[REF_FP16] }, { "e4m3", &ref_numbers[REF_E4M3] },
 };
 
 static float from_code(int which, unsigned code)
@@ -31,7 +31,7 @@ static int same(double a, double b) { return isnan(b) ? isnan(a) : a == b && sig
 
 static void test_from(int which)
 {
-    const ref_format *f = conversions[which].format;
+    const ref_number *f = conversions[which].number;
     unsigned code, wrong = 0;
     for (code = 0; code < (1u << f->width); code++) {
         const double want = ref_decode(f, code);
@@ -42,7 +42,7 @@ static void test_from(int which)
 }
 static int to_right(int which, float x)
 {
-    const ref_format *f = conversions[which].format;
+    const ref_number *f = conversions[which].number;
     const unsigned have = to_code(which, x), want = ref_encode(f, x);
     if (which == C_E4M3 && isnan(x)) return (have & 0x7f) == 0x7f &&
         (have >> 7) == (signbit(x) != 0);   /* as ops.h says */
@@ -58,12 +58,12 @@ static void test_to(int which)
 {
     static const float odd[] = { 0, FLT_MAX, FLT_MIN, 1e-45f, 448, 464, 480, 65504, 65519.996f, 65520, 65536,
                                  3.3961e38f, INFINITY, NAN };
-    const ref_format *f = conversions[which].format;
+    const ref_number *f = conversions[which].number;
     unsigned code, wrong = 0;
     uint32_t bits;
     float x;
     int i;
-    for (code = 0; code + 1 < ref_largest_code(f); code++) {
+    for (code = 0; code + 1 < f->top; code++) {
         const double a = ref_decode(f, code), b = ref_decode(f, code + 1);
         wrong += !to_right_around(which, (float)a) + !to_right_around(which, (float)((a + b) / 2));     /* the tie */
     }
@@ -152,25 +152,53 @@ static void test_acts(void)
 
 /* ---- the reference ----------------------------------------------------------------------------------------------- */
 
+static unsigned code_of(int number, double x) { return ref_encode(&ref_numbers[number], x); }
+static double value_of(int number, unsigned code) { return ref_decode(&ref_numbers[number], code); }
 static void test_ref_numbers(void)
 {
-    CHECK(ref_encode(&ref_bf16, 1.0) == 0x3f80 && ref_encode(&ref_bf16, -2.0) == 0xc000, "bf16");
-    CHECK(ref_encode(&ref_bf16, 1 + 0x1p-8) == 0x3f80 && ref_encode(&ref_bf16, 1 + 0x3p-8) == 0x3f82, "bf16 ties");
-    CHECK(ref_encode(&ref_fp16, 65504.0) == 0x7bff && ref_encode(&ref_fp16, 65520.0) == 0x7c00, "fp16 overflow");
-    CHECK(ref_encode(&ref_fp16, 0x1p-24) == 1 && ref_encode(&ref_fp16, 0x1p-25) == 0, "fp16 subnormals");
-    CHECK(ref_encode(&ref_e4m3, 448.0) == 0x7e && ref_encode(&ref_e4m3, 1e9) == 0x7e, "e4m3 saturates");
-    CHECK(ref_encode(&ref_e4m3, 0x1p-9) == 1 && ref_encode(&ref_e4m3, 1.0) == 0x38 &&
-          ref_encode(&ref_e4m3, 17.0) == 0x58, "e4m3");
-    CHECK(ref_decode(&ref_e4m3, 0x7e) == 448 && isnan(ref_decode(&ref_e4m3, 0xff)) &&
-          ref_decode(&ref_fp16, 0x3c00) == 1, "decode");
+    CHECK(code_of(REF_BF16, 1.0) == 0x3f80 && code_of(REF_BF16, -2.0) == 0xc000, "bf16");
+    CHECK(code_of(REF_BF16, 1 + 0x1p-8) == 0x3f80 && code_of(REF_BF16, 1 + 0x3p-8) == 0x3f82, "bf16 ties");
+    CHECK(code_of(REF_FP16, 65504.0) == 0x7bff && code_of(REF_FP16, 65520.0) == 0x7c00, "fp16 overflow");
+    CHECK(code_of(REF_FP16, 0x1p-24) == 1 && code_of(REF_FP16, 0x1p-25) == 0, "fp16 subnormals");
+    CHECK(code_of(REF_F32, 1.0) == 0x3f800000 && value_of(REF_F32, 0xff7fffff) == -FLT_MAX, "f32");
+    CHECK(code_of(REF_E4M3, 448.0) == 0x7e && code_of(REF_E4M3, 1e9) == 0x7e, "e4m3 saturates");
+    CHECK(code_of(REF_E4M3, 0x1p-9) == 1 && code_of(REF_E4M3, 1.0) == 0x38 && code_of(REF_E4M3, 17.0) == 0x58, "e4m3");
+    CHECK(value_of(REF_E4M3, 0x7e) == 448 && isnan(value_of(REF_E4M3, 0xff)) && value_of(REF_FP16, 0x3c00) == 1,
+          "decode");
+    CHECK(value_of(REF_E2M1, 1) == 0.5 && value_of(REF_E2M1, 7) == 6 && value_of(REF_E2M1, 0xd) == -3 &&
+          code_of(REF_E2M1, 100) == 7 && code_of(REF_E2M1, 2.5) == 4 && code_of(REF_E2M1, -5) == 0xe, "e2m1");
+    CHECK(value_of(REF_E8M0, 127) == 1 && value_of(REF_E8M0, 0) == 0x1p-127 && isnan(value_of(REF_E8M0, 255)) &&
+          code_of(REF_E8M0, 1) == 127 && code_of(REF_E8M0, 1.01) == 128 && code_of(REF_E8M0, INFINITY) == 254 &&
+          code_of(REF_E8M0, 0) == 0, "e8m0");
+    CHECK(value_of(REF_S4, 0xf) == -1 && value_of(REF_U4, 0xf) == 15 && value_of(REF_S8, 0x81) == -127 &&
+          code_of(REF_S4, -9) == 9 && code_of(REF_U4, -9) == 0 && code_of(REF_S8, 2.5) == 2, "integers");
+}
+/* Every code, as it lies in memory, and its neighbours there as they were. */
+static void test_ref_memory(const ref_number *n)
+{
+    const unsigned codes = n->width > 8 ? 65536 : 1u << n->width;
+    uint32_t array[3];
+    unsigned code, wrong = 0;
+    for (code = 0; code < codes; code++) {
+        const size_t at = code % 3;
+        const unsigned kept = n->width < 8 ? 10 : 0xa5;
+        size_t i;
+        for (i = 0; i < 3; i++) ref_put_code(n, array, i, kept);
+        ref_put_code(n, array, at, code);
+        for (i = 0; i < 3; i++) wrong += ref_code(n, array, i) != (i == at ? code : kept);
+        if (isnan(ref_decode(n, code)) || (n->kind == REF_SIGNED && code == ref_sign_bit(n))) continue;
+        ref_put(n, array, 1, ref_get(n, array, at));
+        wrong += ref_code(n, array, 1) != code;
+    }
+    CHECK(!wrong, "%s: %u codes in memory", n->name, wrong);
 }
 
 enum { TOKENS = 13, HIDDEN = 136, INTER = 72, EXPERTS = 5, SLOTS = 3, R = TOKENS * SLOTS };
 
-static void layer_quant(const ref_layer_args *l, moek_quant_args q, const uint16_t *x, int cols, void *to, float *scale)
+static void layer_quant(const ref_layer_args *l, moek_quant_args q, const uint16_t *x, int cols, void *to, void *scale)
 {
     q.cols = cols, q.dtype = l->dtype, q.x = x, q.ue8m0 = l->ue8m0, q.q = to, q.scale = scale;
-    ref_quant(&q, l->quant);
+    ref_quant(&q, l->format);
 }
 static void layer_round(uint16_t *to, const double *from, size_t n, int dtype)
 {
@@ -182,7 +210,7 @@ static void layer_batched(const ref_layer_args *l, double *y)
 {
     static uint16_t xq[EXPERTS * R * HIDDEN], h[EXPERTS * R * INTER], hq[EXPERTS * R * INTER], o[EXPERTS * R * HIDDEN];
     static double wide[EXPERTS * R * HIDDEN];
-    static float x_scale[EXPERTS * R * 2], h_scale[EXPERTS * R * 2];
+    static float x_scale[EXPERTS * R * HIDDEN], h_scale[EXPERTS * R * INTER];
     int32_t counts[EXPERTS], slot_row[TOKENS * SLOTS];
     moek_sort_args s;
     moek_quant_args q;
@@ -196,7 +224,7 @@ static void layer_batched(const ref_layer_args *l, double *y)
     layer_quant(l, q, (const uint16_t *)l->x, HIDDEN, xq, x_scale);
     g = ref_layer_gemm(l, NULL, NULL, 1);
     g.rows_per_expert = s.rows_per_expert, g.counts = counts, g.a = xq, g.a_scale = x_scale;
-    ref_up(&g, l->quant, wide, NULL);
+    ref_up(&g, l->format, wide, NULL);
     layer_round(h, wide, COUNT(h), l->dtype);
     q.rows = EXPERTS * s.rows_per_expert, q.source_div = 1, q.target = NULL;
     q.counts = counts, q.rows_per_expert = s.rows_per_expert;
@@ -204,53 +232,59 @@ static void layer_batched(const ref_layer_args *l, double *y)
     layer_quant(l, q, h, INTER, hq, h_scale);
     g = ref_layer_gemm(l, NULL, NULL, 0);
     g.rows_per_expert = s.rows_per_expert, g.counts = counts, g.a = hq, g.a_scale = h_scale;
-    ref_down(&g, l->quant, wide, NULL);
+    ref_down(&g, l->format, wide, NULL);
     layer_round(o, wide, COUNT(o), l->dtype);
     c.tokens = TOKENS, c.topk = SLOTS, c.hidden = HIDDEN, c.experts = EXPERTS, c.dtype = l->dtype;
     c.rows = o, c.ids = l->ids, c.slot_row = slot_row, c.weights = l->weights, c.addend = l->addend;
     ref_combine(&c, y, NULL);
 }
-static void test_layer(int quant, int dtype, int act, int layout, int rows_per_expert)
+static void fill(const ref_number *number, void *array, size_t n, double size)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ref_put(number, array, i, rng_normal() * size);
+}
+/* Scales: from size to twice that. */
+static void fill_scales(const ref_number *type, void *array, size_t n, double size)
+{
+    size_t i;
+    for (i = 0; i < n; i++) ref_put(type, array, i, (1 + rng_uniform()) * size);
+}
+static void test_layer(const moek_format *f, int act, int layout, int rows_per_expert)
 {
     enum { UP = EXPERTS * 2 * INTER * HIDDEN, DOWN = EXPERTS * HIDDEN * INTER };
     static uint16_t x[TOKENS * HIDDEN], w_up[UP], w_down[DOWN];
-    static float up_scale[EXPERTS * 2 * INTER], down_scale[EXPERTS * HIDDEN], weights[TOKENS * SLOTS];
+    static float up_scale[UP], down_scale[DOWN], weights[TOKENS * SLOTS];
     static double one[TOKENS * HIDDEN], two[TOKENS * HIDDEN];
+    const int dtype = format_dtype_in(f, 0);
+    const ref_number *const element = ref_element(f->w, dtype), *const type = ref_scale_type(f->w_scale.type, dtype);
+    const double size = format_scaled(f) ? ref_spread(element) / 2 : 0.1, scale = 0.1 / ref_spread(element);
     int32_t ids[TOKENS * SLOTS];
     moek_weights w;
     ref_layer_args l;
-    int i, fp8 = quant != MOEK_BF16 && quant != MOEK_FP16;
+    int i;
     memset(&w, 0, sizeof w), memset(&l, 0, sizeof l);
     for (i = 0; i < COUNT(x); i++) x[i] = ref_to_t(rng_normal(), dtype);
-    for (i = 0; i < UP; i++) {
-        if (fp8) ((uint8_t *)w_up)[i] = (uint8_t)ref_encode(&ref_e4m3, 30 * rng_normal());
-        else w_up[i] = ref_to_t(0.1 * rng_normal(), dtype);
-    }
-    for (i = 0; i < DOWN; i++) {
-        if (fp8) ((uint8_t *)w_down)[i] = (uint8_t)ref_encode(&ref_e4m3, 30 * rng_normal());
-        else w_down[i] = ref_to_t(0.1 * rng_normal(), dtype);
-    }
-    for (i = 0; i < COUNT(up_scale); i++) up_scale[i] = (1 + rng_uniform()) / 400;
-    for (i = 0; i < COUNT(down_scale); i++) down_scale[i] = (1 + rng_uniform()) / 400;
+    fill(element, w_up, UP, size), fill(element, w_down, DOWN, size);
+    fill_scales(type, up_scale, EXPERTS * moek_scale_count(&f->w_scale, 2 * INTER, HIDDEN), scale);
+    fill_scales(type, down_scale, EXPERTS * moek_scale_count(&f->w_scale, HIDDEN, INTER), scale);
     for (i = 0; i < COUNT(weights); i++) weights[i] = rng_uniform(), ids[i] = rng_below(EXPERTS + 2) - 1;
     w.w_up = w_up, w.w_down = w_down, w.w_up_scale = up_scale, w.w_down_scale = down_scale;
     l.tokens = TOKENS, l.hidden = HIDDEN, l.inter = INTER, l.slots = SLOTS, l.experts = EXPERTS;
-    l.quant = quant, l.dtype = dtype, l.act = act, l.alpha = 1.702f, l.beta = 1, l.limit = 7, l.up_layout = layout;
-    l.ue8m0 = quant == MOEK_FP8B128, l.rows_per_expert = rows_per_expert;
+    l.format = f, l.dtype = dtype, l.act = act, l.alpha = 1.702f, l.beta = 1, l.limit = 7, l.up_layout = layout;
+    l.ue8m0 = f->ue8m0, l.rows_per_expert = rows_per_expert;
     l.x = x, l.ids = ids, l.weights = weights, l.w = &w, l.addend = rows_per_expert ? x : NULL;
     ref_layer(&l, one);
     layer_batched(&l, two);
-    CHECK(!memcmp(one, two, sizeof one), "quant %d act %d: ref_layer is not the batched layer", quant, act);
+    CHECK(!memcmp(one, two, sizeof one), "%s act %d: ref_layer is not the batched layer", f->name, act);
 }
 static void test_layers(void)
 {
-    int quant;
-    for (quant = MOEK_BF16; quant <= MOEK_FP8B128; quant++) {
-        const int dtype = quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-        test_layer(quant, dtype, MOEK_SILU, MOEK_UP_HALVES, 0);
-        test_layer(quant, dtype, MOEK_SWIGLUOAI, MOEK_UP_INTERLEAVED, 0);
-        test_layer(quant, dtype, MOEK_GELU, MOEK_UP_SWAPPED, 4);
-        test_layer(quant, dtype, MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 4);
+    int i;
+    for (i = 0; i < FORMATS; i++) {
+        test_layer(format_at(i), MOEK_SILU, MOEK_UP_HALVES, 0);
+        test_layer(format_at(i), MOEK_SWIGLUOAI, MOEK_UP_INTERLEAVED, 0);
+        test_layer(format_at(i), MOEK_GELU, MOEK_UP_SWAPPED, 4);
+        test_layer(format_at(i), MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 4);
     }
 }
 
@@ -258,6 +292,8 @@ int main(void)
 {
     int which;
     test_ref_numbers();
+    for (which = 0; which < REF_NUMBERS; which++)
+        if (ref_numbers[which].kind != REF_IS_T) test_ref_memory(&ref_numbers[which]);
     for (which = 0; which < CONVERSIONS; which++) {
         test_from(which);
         test_to(which);

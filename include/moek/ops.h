@@ -117,16 +117,18 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *               q = e4m3(x * (1/s)), 0 if 1/s is Inf
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
+ *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   ue8m0 not 0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
- *   group_offset (fp8b128): group g has columns from 128 g - group_offset on, 128 at most.
- *   scale of fp8b128, G = ceil((group_offset + cols) / 128) groups, is f32 unless packed:
+ *   Where columns share a scale, C of them (moek/format.h; fp8b128: 128):
+ *   group_offset: group g has columns from C g - group_offset on, C at most.
+ *   scale, G = ceil((group_offset + cols) / C) groups, is of the format's type unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]
  *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
- *                        bytes of missing groups are 0; needs ue8m0                                                  */
+ *                        bytes of missing groups are 0; needs ue8m0, or e8m0 scales                                  */
 typedef struct moek_quant_args {
     int rows, cols, source_div;     /* rows <= 2^31 - 2^20, cols <= 2^24, source_div >= 1                            */
     int dtype;                      /* of x                                                                          */
@@ -140,14 +142,14 @@ typedef struct moek_quant_args {
     int rows_per_expert;
     float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
     void *q;                        /* written: rows of cols, T or e4m3                                              */
-    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
+    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], others as above            */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* 1: see above.  2: likewise, and the previous kernel writes nothing that is read
                                        here, and reads nothing that is written here                                  */
     int few;                        /* > 0: at most so many blocks, of more threads, which leaves SMs to a kernel that
                                        runs beside.  Not for fp8c, nor for fp8t without static_scale                 */
     int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
-    int group_offset;               /* fp8b128: see above; < 128, and on GPUs a multiple of 8                        */
+    int group_offset;               /* see above; < C, and on GPUs a multiple of 8                                   */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -171,8 +173,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  * lies first in memory.  [1]: the other.  Not gated: both halves are all of w. */
 typedef struct moek_halves {
     const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
-    const float *scale[2];          /* fp8t, fp8c: likewise.  fp8b128: of row j it is row (shift + j * step) / 128 of
-                                       scales from here on                                                           */
+    const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): likewise.
+                                       fp8b128: for row j, row (shift + j * step) / 128 of scales from here on       */
     int shift[2];
     int step;                       /* rows from j to j + 1                                                          */
     int rows, scale_rows;           /* rows from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales */
@@ -184,9 +186,9 @@ typedef struct moek_gemm_args {
                                        batched, of one: ceil(most live rows of an expert / m)                         */
     int rows;                       /* of a, in memory                                                               */
     const void *a;                  /* [rows][k] T or e4m3                                                           */
-    const float *a_scale;
+    const void *a_scale;            /* of the types that the format says (moek/format.h), as is w_scale              */
     const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */
-    const float *w_scale;
+    const void *w_scale;
     const void *bias;               /* [experts][w_rows] T, or NULL                                                  */
     void *out;                      /* written: rows of n, T                                                         */
     int dtype;                      /* T                                                                             */
@@ -224,7 +226,7 @@ typedef struct moek_gemm_args {
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
                                        read, and the scales of fp8b128 are apart.  sm90 rows: not tiled              */
     const void *gate_bias;          /* with w_gate: [experts][n] T, or NULL, as bias is                              */
-    const float *gate_scale;        /* with w_gate: of w_gate, as w_scale is of w                                    */
+    const void *gate_scale;         /* with w_gate: of w_gate, as w_scale is of w                                    */
     int scales_apart;               /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
                                        scales][ceil(k/128)], first of what lies first in w                           */
     int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
@@ -233,6 +235,19 @@ typedef struct moek_gemm_args {
                                        tiled, and 0 for rows that quantize h                                         */
     moek_halves halves;             /* launchers fill it from the fields above; callers leave it                     */
 } moek_gemm_args;
+/* What rows of formats with a second scale or zero points take: more than a moek_gemm_args, which comes first. */
+typedef struct moek_gemm_more_args {
+    moek_gemm_args gemm;
+    const float *w_global_scale;    /* second scale: [experts], gated [experts][2] of what comes first in w and of the
+                                       other; else NULL                                                              */
+    const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
+    const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
+                                       from a byte on; w - zero counts.  NULL: there are none                        */
+    const void *gate_zero;          /* with w_gate: of w_gate                                                        */
+    const float *global[2];         /* as moek_halves has scales, found likewise.  Of expert 0, or NULL              */
+    int globals;                    /* from an expert to the next                                                    */
+    const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */
+} moek_gemm_more_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2^40 bytes apart: a stride of a TMA map            */
 /* Bytes of a, at most, for sm90 kernels with m > 32: they gather its rows by 32-bit offsets in units of 16 bytes. */

@@ -51,7 +51,7 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are the same array; config.up_layout is MOEK_UP_APART, "
                  "so they are two");
     if (!weights->w_gate_scale != !weights->w_up_scale)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: fp8 weights need scales for both, "
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: weights with scales need them for both, "
                  "other ones have none", weights->w_gate_scale ? "w_up_scale" : "w_gate_scale",
                  weights->w_gate_scale ? "w_gate_scale" : "w_up_scale");
     if (!weights->w_gate_bias != !weights->w_up_bias)
@@ -66,14 +66,51 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
     return MOEK_OK;
 }
 
+/* weights.w_up_global_scale and its like: all of them where the format has a second scale, else none. */
+static moek_status moek_bind_second_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
+{
+    const moek_config *c = &plan->config;
+    const int second = moek_format_of(c->quant)->second, apart = c->up_layout == MOEK_UP_APART;
+    const char *const given = w->w_up_global_scale ? "w_up_global_scale" : w->w_down_global_scale
+                            ? "w_down_global_scale" : w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
+    const char *const missing = !w->w_up_global_scale ? "w_up_global_scale" : !w->w_down_global_scale
+                              ? "w_down_global_scale" : apart && !w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
+    if (!second && given)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.quant is %s, which has no second scale", given,
+                 moek_quant_name(c->quant));
+    if (second && missing)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s has a second scale, one an expert", missing,
+                 moek_quant_name(c->quant));
+    if (!apart && w->w_gate_global_scale)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate_global_scale is given, but config.up_layout is not "
+                 "MOEK_UP_APART: w_up_global_scale has that of gate, too");
+    return MOEK_OK;
+}
+
+/* weights.w_up_zero and its like: of all weights or of none, and only where the format may have them. */
+static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
+{
+    const moek_config *c = &plan->config;
+    const int apart = c->up_layout == MOEK_UP_APART, any = w->w_up_zero || w->w_down_zero || w->w_gate_zero;
+    if (any && !moek_format_of(c->quant)->zero)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.quant is "
+                 "%s, which has no zero points", moek_quant_name(c->quant));
+    if (any && (!w->w_up_zero || !w->w_down_zero || !w->w_gate_zero != !apart))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero and w_down_zero go together, and w_gate_zero with them where "
+                 "config.up_layout is MOEK_UP_APART, and only there");
+    return MOEK_OK;
+}
+
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 {
     moek_status status;
     moek_text_ why;
     const moek_config *c;
+    int scale_bytes;
     if (!plan) return MOEK_E_ARGUMENT;
     why = moek_text_in_(plan->why, sizeof plan->why);
     c = &plan->config;
+    scale_bytes = moek_w_scale_(c->quant)->type ? moek_scale_bits_[moek_w_scale_(c->quant)->type] / 8 : 4;
     plan->bound = 0;
     if (!plan->backend)
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
@@ -84,15 +121,18 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     if ((uintptr_t)weights->field % bytes) \
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
     if (plan->backend != MOEK_BACKEND_USER) {
-        const int scaled = moek_quantizes_(c->quant);
+        const int scaled = moek_w_scale_(c->quant)->type != 0;
         MOEK_NEED_(w_up, 1, "every layer needs it");
         MOEK_NEED_(w_down, 1, "every layer needs it");
-        MOEK_NEED_(w_up_scale, scaled, "fp8 weights need scales");
-        MOEK_NEED_(w_down_scale, scaled, "fp8 weights need scales");
+        if (scaled && (!weights->w_up_scale || !weights->w_down_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s weights need scales",
+                     weights->w_up_scale ? "w_down_scale" : "w_up_scale", moek_quant_name(c->quant));
         if (!scaled && (weights->w_up_scale || weights->w_down_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
                      "which has none", moek_quant_name(c->quant));
         if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_second_(plan, weights, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;
         if (!moek_by_tensor_(c->quant) && (weights->x_scale || weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, "
                      "not %s", moek_quant_name(c->quant));
@@ -100,8 +140,10 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
                      "fp8t needs x_scale and h_scale for it");
     }
-    MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_up_scale, 4); MOEK_ALIGNED_(w_down_scale, 4);
-    MOEK_ALIGNED_(w_gate, 16); MOEK_ALIGNED_(w_gate_scale, 4); MOEK_ALIGNED_(w_gate_bias, 16);
+    MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_gate, 16); MOEK_ALIGNED_(w_gate_bias, 16);
+    MOEK_ALIGNED_(w_up_scale, scale_bytes); MOEK_ALIGNED_(w_down_scale, scale_bytes);
+    MOEK_ALIGNED_(w_gate_scale, scale_bytes); MOEK_ALIGNED_(w_up_global_scale, 4);
+    MOEK_ALIGNED_(w_down_global_scale, 4); MOEK_ALIGNED_(w_gate_global_scale, 4);
     MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
     MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
     MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);

@@ -7,11 +7,15 @@ enum {
     MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7ff00000
 };
 
-static int moek_element_(int quant) { return moek_format_of(quant)->w_bits / 8; }      /* bytes, of weights as of q */
+/* Bytes of so many columns of weights, of q. */
+static size_t moek_w_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->w, columns); }
+static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
+/* Columns of a line of 128 bytes of weights. */
+static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
 /* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
 static int moek_can_tile_(const moek_config *c)
 {
-    const int line = 128 / moek_element_(c->quant);
+    const int line = moek_w_line_(c->quant);
     return c->hidden % line == 0 && c->inter % line == 0;
 }
 
@@ -76,8 +80,8 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                  "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
-                 128 / moek_element_(c->quant));
-    if (c->ue8m0 && !moek_blocked_(c->quant))
+                 moek_w_line_(c->quant));
+    if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
@@ -120,28 +124,50 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* config.block, and the sizes that the format's elements fill bytes with. */
+static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    int i = 0;
+    if (c->block && !f->blocks)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
+                 "it 0", c->block, f->name);
+    while (i < f->blocks && f->block[i] != c->block) i++;
+    if (f->blocks && i == f->blocks) {
+        moek_say_(why, "config.block is %d; of %s it is one of", c->block, f->name);
+        for (i = 0; i < f->blocks; i++) moek_say_(why, " %d", f->block[i]);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
+    }
+    if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
+                 "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
+    return MOEK_OK;
+}
+
 /* How weights and their scales lie. */
 static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {
     const int gated = moek_act_gated_(c->act), apart = c->up_layout == MOEK_UP_APART;
+    const int shared = moek_shared_by_(c->quant, c->block);
     const int interleaved = c->up_layout == MOEK_UP_INTERLEAVED || (!c->up_layout && c->act == MOEK_SWIGLUOAI);
     if (apart && c->weight_layout == MOEK_WEIGHTS_TILED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
                  "array, and up_layout is MOEK_UP_APART: leave one of them 0");
     if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
-    if (c->up_scales && !moek_blocked_(c->quant))
+    if (c->up_scales && !moek_rows_share_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for fp8b128, not for %s, where each row has its own or an "
                  "expert has one: leave it 0", moek_quant_name(c->quant));
     if (c->up_scales && gated && interleaved)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, so "
                  "that 128 of them are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART");
-    if (c->inter_offset < 0 || c->inter_offset > 127)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to 127: (rank * inter) %% 128", c->inter_offset);
-    if (c->inter_offset && !moek_blocked_(c->quant))
+    if (c->inter_offset < 0 || c->inter_offset >= (shared ? shared : 128))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to %d: (rank * inter) %% %d", c->inter_offset,
+                 (shared ? shared : 128) - 1, shared ? shared : 128);
+    if (c->inter_offset && !shared)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is for fp8b128, not for %s, which has no blocks of "
                  "128 rows: leave it 0", moek_quant_name(c->quant));
-    if (c->inter_offset && gated && !apart && !c->up_scales)
+    if (c->inter_offset && gated && !apart && !c->up_scales && moek_rows_share_(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
                  "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
     if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
@@ -203,7 +229,7 @@ static void moek_fill_defaults_(moek_config *c)
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (!c->up_layout && moek_act_gated_(c->act))
         c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
-    if (c->up_layout == MOEK_UP_APART && moek_blocked_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
+    if (c->up_layout == MOEK_UP_APART && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
     if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;

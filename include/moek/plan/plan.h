@@ -178,7 +178,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
-    if (arch >= 90 && !per_expert && (double)rows * c->hidden * moek_element_(c->quant) >= (double)MOEK_GATHERED)
+    if (arch >= 90 && !per_expert &&
+        (double)rows * (double)moek_x_bytes_(c->quant, (size_t)c->hidden) >= (double)MOEK_GATHERED)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
                  c->hidden);
     plan->rows = (int)rows;
@@ -303,7 +304,8 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if (!config) MOEK_NO_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
-        (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_weights_(c, why)) != MOEK_OK ||
+        (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
+        (status = moek_check_weights_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(c);

@@ -25,6 +25,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
+    else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
+    else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
     else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && moek_quantizes_(k->quant))
         moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
@@ -69,6 +71,9 @@ static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek
         } else if (near_row->hidden && !strncmp(p, "hidden = ", 9)) {
             moek_say_(t, "hidden = %d", c->hidden);
             p += 9 + strspn(p + 9, "0123456789");
+        } else if (moek_format_of(c->quant)->blocks && !strncmp(p, "block = ", 8)) {
+            moek_say_(t, "block = %d", c->block);
+            p += 8 + strspn(p + 8, "0123456789");
         } else {
             moek_say_(t, "%c", *p++);
         }
@@ -98,7 +103,8 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
                  "python3 codegen/moegen.py list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
-    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden) {
+    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
+        near_row->block == c->block) {
         if (c->hidden % near_row->granule || c->inter % near_row->granule)
             moek_say_(o->why, "pad hidden and inter to multiples of %d", near_row->granule);
         return MOEK_E_NO_KERNEL;

@@ -79,7 +79,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     const moek_config *c = &plan->config;
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
-                       moek_element_(c->quant), blocks).fits;
+                       (int)moek_w_bytes_(c->quant, 1), blocks).fits;
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
 static int moek_few_wins_(const moek_plan *plan, int tokens)
@@ -112,7 +112,7 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
 static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
 {
     const moek_config *c = &plan->config;
-    const int element = moek_element_(c->quant);
+    const int element = (int)moek_x_bytes_(c->quant, 1);
     const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
     const moek_kernel *k = NULL;
     long long blocks;

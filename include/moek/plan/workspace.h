@@ -20,7 +20,7 @@ static void *moek_take_(moek_carver_ *c, size_t bytes)
     return p;
 }
 
-/* f32 scales of `rows` quantized rows (fp8b128: of which groups may begin some columns before, which then count). */
+/* Scales of `rows` quantized rows (where columns share them: groups may begin some columns before, which count). */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
 {
     const moek_scale_shape *const of = &moek_format_of(quant)->x_scale;
@@ -28,14 +28,19 @@ static size_t moek_scales_(int quant, size_t rows, size_t columns)
     return of->rows ? moek_times_(rows, each) : each;
 }
 
-typedef struct moek_quantized_ { void *q; float *scale, *partial; } moek_quantized_;
+static size_t moek_scales_bytes_(int quant, size_t rows, size_t columns)
+{
+    return moek_times_(moek_scales_(quant, rows, columns), (size_t)moek_scale_bits_[moek_x_scale_(quant)->type] / 8);
+}
+
+typedef struct moek_quantized_ { void *q, *scale; float *partial; } moek_quantized_;
 
 static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns,
                                             int offset)
 {
     moek_quantized_ q;
-    q.q = moek_take_(c, moek_times_(moek_times_(rows, columns), (size_t)moek_element_(config->quant)));
-    q.scale = (float *)moek_take_(c, moek_times_(moek_scales_(config->quant, rows, columns + (size_t)offset), 4));
+    q.q = moek_take_(c, moek_times_(rows, moek_x_bytes_(config->quant, columns)));
+    q.scale = moek_take_(c, moek_scales_bytes_(config->quant, rows, columns + (size_t)offset));
     q.partial = (float *)moek_take_(c, moek_by_tensor_(config->quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
     return q;
 }

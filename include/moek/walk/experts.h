@@ -77,7 +77,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.experts = plan->local_experts;
     g.dtype = c->dtype;
     g.rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
-    g.a_row_bytes = (int)(step->a_stride * (size_t)moek_element_(c->quant));
+    g.a_row_bytes = (int)moek_x_bytes_(c->quant, step->a_stride);
     g.a_div = 1;
     if (plan->rows_per_expert) {
         g.rows = g.experts * plan->rows_per_expert;
@@ -114,17 +114,17 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.split = w.split; g.split_flags = w.flags;
     g.invariant = c->batch_invariant;
     if (course->requantizes) {
-        if (moek_by_tensor_(c->quant)) w.hq.scale = (float *)weights->h_scale;
-        g.q = w.hq.q; g.q_scale = w.hq.scale; g.ue8m0 = c->ue8m0;
+        if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
+        g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
     }
-    if ((status = up->launch(&g, stream)) != MOEK_OK) return status;
+    if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
 
     if (quantizes && !course->requantizes) {
         q = moek_quant_to_(plan, w.h,
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
-        q.group_offset = c->inter_offset;
+        q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!course->self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = early;
@@ -142,7 +142,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.q = NULL;
     if (down->m == 128) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
-    return down->launch(&g, stream);
+    return moek_launch_gemm_(plan, down, &g, stream);
 }
 
 /* All behind routing in one launch. */

@@ -30,6 +30,23 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
 }
 
+/* Launches up or down; of a format with a second scale or zero points, with these. */
+static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k, const moek_gemm_args *g,
+                                     moek_stream stream)
+{
+    const moek_weights *const w = &plan->weights;
+    const int down = k->op == MOEK_OP_DOWN;
+    moek_gemm_more_args more;
+    if (!moek_format_of(k->quant)->second && !moek_format_of(k->quant)->zero) return k->launch(g, stream);
+    memset(&more, 0, sizeof more);
+    more.gemm = *g;
+    more.w_global_scale = down ? w->w_down_global_scale : w->w_up_global_scale;
+    more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
+    more.w_zero = down ? w->w_down_zero : w->w_up_zero;
+    more.gate_zero = down ? NULL : w->w_gate_zero;
+    return k->launch(&more, stream);
+}
+
 /* Weights of a checkpoint -> tiled, or back. */
 static moek_status moek_repack_(const moek_plan *plan, int down, const void *from, void *to, int experts, int back,
                                 moek_stream stream)
@@ -51,7 +68,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, const void *fro
     else moek_up_weights_(plan, &g);
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
-    a.row_bytes = (size_t)g.k * moek_element_(plan->config.quant);
+    a.row_bytes = moek_w_bytes_(plan->config.quant, (size_t)g.k);
     a.back = back; a.from = from; a.to = to;
     return k->launch(&a, stream);
 }
