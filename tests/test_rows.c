@@ -907,7 +907,7 @@ static void gemm_power(const void *scale, const ref_number *type, int power)
 /* Of a shard in its block of so many rows or columns: as the row takes them. */
 static int gemm_offset(int turn, int block)
 {
-    const int g = now.row->granule < 16 ? 1 : now.row->granule;
+    const int g = now.row->granule;
     return block > g ? g * (1 + turn % ((block - 1) / g)) : 0;
 }
 static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
