@@ -33,6 +33,24 @@ static inline int format_dtype_in(const moek_format *f, int turn)
     return format_dtype(f) ? format_dtype(f) : turn % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
 }
 
+/* Is there a row of the op for it, of that architecture?  MOEK_OP_UP: is it served there at all? */
+static inline int format_has(const moek_format *f, int op, int arch)
+{
+    int i, n;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++) if (k[i].op == op && k[i].quant == f->number && k[i].arch == arch) return 1;
+    return 0;
+}
+/* Sizes that all of its GEMMs there take are multiples of it. */
+static inline int format_granule(const moek_format *f, int arch)
+{
+    int i, n, granule = 1;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++)
+        if (k[i].quant == f->number && k[i].arch == arch && k[i].granule > granule) granule = k[i].granule;
+    return granule;
+}
+
 /* The number of the n-th format, from 0 on and round again, of which all of `is` holds, NULL: of all.  Where any of a
  * kind will do, or where all of them would take too long. */
 typedef int (*format_is)(const moek_format *f);
@@ -44,8 +62,21 @@ static inline int format_nth(format_is is, int n)
     for (i = 0, n %= found; n >= 0; i++) n -= !is || is(format_at(i));
     return format_numbers[i - 1];
 }
-#define FORMAT_PLAIN   format_nth(format_plain, 0)
+/* The plain one of that T. */
+static inline int format_of_t(int dtype)
+{
+    int n = 0;
+    while (format_dtype(moek_format_of(format_nth(format_plain, n))) != dtype) n++;
+    return format_nth(format_plain, n);
+}
+#define FORMAT_PLAIN   format_of_t(MOEK_DTYPE_BF16)
 #define FORMAT_TENSOR  format_nth(format_by_tensor, 0)
 #define FORMAT_ROW     format_nth(format_by_row, 0)
 #define FORMAT_BLOCKED format_nth(format_blocked, 0)
+/* One of each kind, by turns. */
+enum { FORMAT_KINDS = 4 };
+static inline int format_of_kind(int turn)
+{
+    return turn % 4 == 0 ? FORMAT_BLOCKED : turn % 4 == 1 ? FORMAT_PLAIN : turn % 4 == 2 ? FORMAT_TENSOR : FORMAT_ROW;
+}
 #endif

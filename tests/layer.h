@@ -506,6 +506,21 @@ static inline void layer_map(layer *l, int32_t *ids, int64_t *load)
     ref_map(&a);
     free(given);
 }
+static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
+{
+    const moek_config *c = &l->plan.config;
+    ref_layer_args r;
+    memset(&r, 0, sizeof r);
+    r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;
+    r.experts = c->local_experts;
+    r.format = l->format; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
+    r.up_layout = c->up_layout; r.up_scales = c->up_scales; r.inter_offset = c->inter_offset;
+    r.ue8m0 = c->ue8m0; r.router_weight_on_input = c->router_weight_on_input;
+    r.rows_per_expert = l->plan.rows_per_expert;
+    r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
+    r.w = &l->w; r.addend = l->args.shared_y;
+    return r;
+}
 /* Of the last run, in double. */
 static inline double *layer_ref(layer *l)
 {
@@ -518,15 +533,7 @@ static inline double *layer_ref(layer *l)
     if (l->w.expert_load)
         CHECK(!memcmp(load, layer_got(l, l->w.expert_load), 8 * (size_t)c->physical_experts), "%s: expert_load",
               l->what);
-    memset(&r, 0, sizeof r);
-    r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;
-    r.experts = c->local_experts;
-    r.format = l->format; r.dtype = c->dtype; r.act = c->act; r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
-    r.up_layout = c->up_layout; r.up_scales = c->up_scales; r.inter_offset = c->inter_offset;
-    r.ue8m0 = c->ue8m0; r.router_weight_on_input = c->router_weight_on_input;
-    r.rows_per_expert = l->plan.rows_per_expert;
-    r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
-    r.w = &l->w; r.addend = l->args.shared_y;
+    r = layer_ref_args(l, ids);
     ref_layer(&r, y);
     free(ids);
     free(load);
@@ -544,16 +551,51 @@ static inline double layer_tolerance(const layer *l)
     /* fp8 wgmma sums to 13 bits, and what that moves in h may fall to another e4m3. */
     return (l->config.dtype == MOEK_DTYPE_FP16 ? 1e-3 : 3e-3) + (t ? 0 : layer_arch == 90 ? 6e-3 : 2e-3);
 }
-static double layer_worst;
+static double layer_worst, layer_worst_element;        /* in parts of what is allowed */
 
+/* y of so many tokens. */
+static inline void layer_compare_y(layer *l, const void *y, const double *want, int tokens)
+{
+    const int dtype = l->plan.config.dtype, hidden = l->config.hidden;
+    const ref_distance d = ref_compare_t(y, want, (size_t)tokens * hidden, dtype);
+    const ref_worst w = ref_worst_of(y, want, tokens, hidden, dtype);
+    const double bound = ref_bound(l->format, dtype, l->config.inter, layer_arch);
+    CHECK(d.rel_l2 < layer_tolerance(l) && d.same_nonfinite, "%s: off by %.2e, at most %.2e", l->what, d.rel_l2,
+          d.max_abs);
+    CHECK(w.off < bound, "%s: token %d column %d is off by %.3f of its row's rms", l->what, w.row, w.column, w.off);
+    if (w.off / bound > layer_worst_element) layer_worst_element = w.off / bound;
+    if (d.rel_l2 / layer_tolerance(l) > layer_worst) layer_worst = d.rel_l2 / layer_tolerance(l);
+}
 static inline void layer_compare(layer *l)
 {
     double *want = (layer_says ? layer_says("the reference") : (void)0, layer_ref(l));
-    const ref_distance d = ref_compare_t(layer_got(l, l->args.y), want, layer_y_bytes(l) / 2, l->plan.config.dtype);
-    CHECK(d.rel_l2 < layer_tolerance(l) && d.same_nonfinite, "%s: off by %.2e, at most %.2e", l->what, d.rel_l2,
-          d.max_abs);
-    if (d.rel_l2 / layer_tolerance(l) > layer_worst) layer_worst = d.rel_l2 / layer_tolerance(l);
+    layer_compare_y(l, layer_got(l, l->args.y), want, l->args.tokens);
     free(want);
+}
+/* Some tokens of the last run, from the first to the last: the reference would take too long for all.  Not for dynamic
+ * scales of a tensor, which are of all tokens, nor for rows_per_expert. */
+static inline void layer_compare_some(layer *l, int some)
+{
+    const size_t row = 2 * (size_t)l->config.hidden, k = (size_t)l->plan.slots;
+    int32_t *const all = (int32_t *)ref_alloc(4 * k * l->args.tokens), *const ids = (int32_t *)ref_alloc(4 * k * some);
+    float *const weights = (float *)ref_alloc(4 * k * some);
+    char *const x = (char *)ref_alloc(row * some), *const y = (char *)ref_alloc(row * some);
+    double *const want = (double *)ref_alloc(4 * row * some);
+    int64_t *const load = (int64_t *)ref_alloc(8 * (size_t)l->plan.config.physical_experts);
+    ref_layer_args r = layer_ref_args(l, ids);
+    int i;
+    layer_map(l, all, load);
+    for (i = 0; i < some; i++) {
+        const size_t t = some > 1 ? (size_t)(l->args.tokens - 1) * i / (some - 1) : 0;
+        memcpy(x + i * row, (const char *)l->args.x + t * row, row);
+        memcpy(y + i * row, (const char *)layer_got(l, l->args.y) + t * row, row);
+        memcpy(ids + i * k, all + t * k, 4 * k);
+        memcpy(weights + i * k, r.weights + t * k, 4 * k);
+    }
+    r.tokens = some, r.x = x, r.weights = weights;
+    ref_layer(&r, want);
+    layer_compare_y(l, y, want, some);
+    free(all), free(ids), free(weights), free(x), free(y), free(want), free(load);
 }
 /* Plan, run, compare, run again.  Returns 0 if there is nothing to go on with. */
 static inline int layer_check(layer *l, const char *what)

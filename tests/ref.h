@@ -1,8 +1,8 @@
 /* ref.h -- what the kernels must compute: plain loops in double, written from moek.h and moek/ops.h, not from kernels.
  *
  * It shares nothing with them: numbers are made here by frexp and nearbyint.  What a format is, its descriptor says
- * (moek/format.h).  The functions take the structs of moek/ops.h with host pointers; up, down and combine write doubles,
- * before the rounding to T.
+ * (moek/format.h).  The functions take the structs of moek/ops.h with host pointers; up, down and combine write
+ * doubles, before the rounding to T.
  *
  * Quantization is f32 arithmetic whose bits matter, so ref_quant does it in float, one operation a statement: no
  * product is followed by a sum, so that -ffp-contract cannot change it.  Not for -ffast-math, nor for x87. */
@@ -205,6 +205,33 @@ static inline ref_distance ref_compare_t(const void *got, const double *want, si
     }
     r.rel_l2 = r.square > 0 ? sqrt(error / r.square) : sqrt(error);
     return r;
+}
+
+/* The element that is farthest from `want`, in parts of the rms of its row; of short rows, of all rows'. */
+typedef struct ref_worst { double off; int row, column; } ref_worst;
+static inline double ref_rms(const double *y, size_t n)
+{
+    double square = 0;
+    size_t i;
+    for (i = 0; i < n; i++) if (!isnan(y[i]) && !isinf(y[i])) square += y[i] * y[i];
+    return n ? sqrt(square / (double)n) : 0;
+}
+static inline ref_worst ref_worst_of(const void *got, const double *want, int rows, int columns, int dtype)
+{
+    const double all = ref_rms(want, (size_t)rows * columns);
+    ref_worst w = { 0, 0, 0 };
+    int r, j;
+    for (r = 0; r < rows; r++) {
+        const double *const y = want + (size_t)r * columns;
+        const double rms = columns < 64 ? all : ref_rms(y, (size_t)columns);
+        for (j = 0; j < columns; j++) {
+            const double d = fabs(ref_get_t(got, (size_t)r * columns + j, dtype) - y[j]);
+            if (!(d > 0) || isinf(d)) continue;        /* (what is not finite, ref_compare_t compares) */
+            if (d <= w.off * rms) continue;
+            w.off = rms > 0 ? d / rms : INFINITY, w.row = r, w.column = j;
+        }
+    }
+    return w;
 }
 
 /* ---- activations: g the gate or only value, u the up value ------------------------------------------------------- */
@@ -843,6 +870,20 @@ typedef struct ref_layer_args {
     const void *addend;                           /* [tokens][hidden] T or NULL: shared_y */
     int x_stride, addend_stride;                  /* elements from a row to the next; 0: hidden */
 } ref_layer_args;
+
+/* How far an element of y may be from ref_layer, in parts of the rms of its row.  ref_layer rounds and quantizes where
+ * the kernels do, so that what is left is
+ *   - y rounded to T, 2^-bits of an entry that is up to 6 times the rms, and twice that where o falls to the next T;
+ *   - the few h that f32 sums push over to the next code: a step of 2^(1 - bits) of h, in a sum over inter of which a
+ *     term of twice the usual h and w is 4 / sqrt(inter) of the rms.
+ * That is four to six times the worst seen.  fp8 wgmma sums to 13 bits, which moves more h (sm90). */
+static inline double ref_bound(const moek_format *f, int dtype, int inter, int arch)
+{
+    const ref_number *const h = ref_element(f->x, dtype);
+    const double of_t = ldexp(18, -ref_t(dtype)->bits);
+    const double of_h = ldexp(4, 1 - h->bits) / sqrt((double)inter);
+    return of_t + of_h * (arch == 90 && format_quantizes(f) ? 3 : 1);
+}
 
 /* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
 static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int stride, int rows, int cols, int offset,

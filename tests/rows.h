@@ -21,7 +21,7 @@ static struct {
     const moek_format *format;                         /* of the row; NULL: it has none */
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
-    double worst, start;                               /* error over tolerance; of the row, in seconds */
+    double worst, worst_element, start;                /* error over tolerance, also of elements; in seconds */
     void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
     moek_stream stream;
     char what[160];                                    /* the case, for messages */

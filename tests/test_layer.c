@@ -43,10 +43,12 @@ static moek_config config_of(int quant)
     c.backend = backend;
     return c;
 }
-#define FOR_EACH_QUANT(quant) \
-    static const int quants_[] = { MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128 }; \
-    int q_, quant; \
-    for (q_ = 0; q_ < 5 && (quant = quants_[q_], 1); q_++)
+/* Every format that the backend serves: its descriptor. */
+#define FOR_EACH_FORMAT(f) \
+    const moek_format *f; \
+    int q_; \
+    for (q_ = 0; q_ < FORMATS && (f = format_at(q_), 1); q_++) \
+        if (format_has(f, MOEK_OP_UP, layer_arch))
 /* One format for what does not depend on it; under emulation one for all. */
 #define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
 
@@ -61,11 +63,11 @@ static void test_formats(void)
 #undef ACT
     };
     const int n = (int)(sizeof acts / sizeof *acts);
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int turn, options;
         for (turn = 0; turn < 2 * n; turn++) {
             const int format = turn / n, i = turn % n;
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             char what[64];
             layer l;
             SKIP_IF_SMALL((i + 3 * q_ + 5 * format) % n > 1);
@@ -74,10 +76,10 @@ static void test_formats(void)
             if (ref_act_depends(c.act, 2)) c.limit = i % 4 == 1 ? MOEK_NO_LIMIT : i % 4 == 2 ? 0 : 1.5f;
             if (ref_act_depends(c.act, 0)) c.alpha = turn % 2 ? 1.25f : 0;
             if (ref_act_depends(c.act, 1)) c.beta = turn % 2 ? 0.5f : 0;
-            if (quant != MOEK_BF16 && quant != MOEK_FP16) c.dtype = i % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-            c.ue8m0 = quant == MOEK_FP8B128 && i % 3 == 1;
+            c.dtype = format_dtype_in(f, i);
+            c.ue8m0 = f->ue8m0 && i % 3 == 1;
             c.up_layout = ref_gated(c.act) ? (i + q_) % 5 : 0;
-            if (c.up_layout == MOEK_UP_SWAPPED && quant == MOEK_FP8B128) c.up_scales = MOEK_UP_SCALES_APART;
+            if (c.up_layout == MOEK_UP_SWAPPED && format_rows_share(f)) c.up_scales = MOEK_UP_SCALES_APART;
             snprintf(what, sizeof what, "%s, layout %d, turn %d", moek_act_name(c.act), c.up_layout, turn);
             options = (i % 2 ? LAYER_BIAS : 0) | (i % 3 == 2 ? LAYER_STATIC : 0);
             if ((i + format) % 2) options |= LAYER_LOGITS;
@@ -94,21 +96,19 @@ static void test_sizes(void)
     static const int odd[][2] = { { 100, 36 }, { 1, 1 }, { 129, 257 }, { 130, 3 }, { 17, 128 } };
     static const int even[][2] = { { 16, 16 }, { 144, 272 }, { 320, 48 } };
     int i;
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         for (i = 0; i < (layer_arch ? 3 : 5); i++) {
-            moek_config c = config_of(quant);
-            const int *size = layer_arch ? even[i] : odd[i];
+            moek_config c = config_of(f->number);
+            const int *size = layer_arch ? even[i] : odd[i], g = format_granule(f, layer_arch);
             layer l;
             SKIP_IF_SMALL((i + q_) % 3);
-            c.hidden = size[0]; c.inter = size[1];
-            if (layer_arch == 90 && quant == MOEK_FP8B128)           /* its granule */
-                c.hidden = (c.hidden + 63) / 64 * 64, c.inter = (c.inter + 63) / 64 * 64;
+            c.hidden = (size[0] + g - 1) / g * g; c.inter = (size[1] + g - 1) / g * g;
             c.format = i % 2;
             layer_new(&l, &c, LAYER_BIAS, i == 2 ? 1 : 5);
             if (layer_check(&l, "odd sizes")) {
                 uint16_t *y = layer_y(&l, moek_run);
                 l.config.chunk_tokens = 2;             /* rows that start anywhere */
-                if (quant != MOEK_FP8T && layer_plan(&l)) layer_same(&l, moek_run, y, "chunks of 2 of an odd size");
+                if (!format_by_tensor(f) && layer_plan(&l)) layer_same(&l, moek_run, y, "chunks of 2 of an odd size");
                 free(y);
             }
             layer_free(&l);
@@ -142,11 +142,11 @@ static moek_status token_by_token(const moek_plan *plan, const moek_args *args, 
 /* Many rows an expert, many experts, large topk: the other tiles. */
 static void test_tiles(void)
 {
-    FOR_EACH_QUANT(quant) {
-        moek_config c = config_of(quant);
+    FOR_EACH_FORMAT(f) {
+        moek_config c = config_of(f->number);
         layer l;
         int batched;
-        SKIP_IF_SMALL(quant != MOEK_FP8B128);
+        SKIP_IF_SMALL(f->number != FORMAT_BLOCKED);
         c.hidden = 128; c.inter = 64;
         for (batched = 0; batched < 2; batched++) {
             c.format = batched;
@@ -174,12 +174,12 @@ static void test_tiles(void)
 /* The rows for many tokens, if a token's bits must be its own: about 150 rows an expert, so some behind a full tile. */
 static void test_wide_alone(void)
 {
-    FOR_EACH_QUANT(quant) {
-        moek_config c = config_of(quant);
+    FOR_EACH_FORMAT(f) {
+        moek_config c = config_of(f->number);
         char name[64];
         layer l;
         if (layer_arch != 90) continue;
-        snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", moek_quant_name(quant));
+        snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", f->name);
         c.hidden = 128; c.inter = 64; c.experts = 2; c.topk = 1; c.max_tokens = 300;
         c.kernel = name; c.batch_invariant = 1;
         layer_new(&l, &c, LAYER_STATIC, c.max_tokens);
@@ -196,30 +196,31 @@ static void test_wide_alone(void)
  * expert, up gathers: the same bits. */
 static void test_wide_ordered(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int i;
         if (layer_arch != 90) continue;
         for (i = 0; i < 3; i++) {
             const struct layer_strides strides = { 520, 1024, 0, 0, 0 };
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             uint16_t *y;
             char name[64];
             layer l;
             int slot;
             SKIP_IF_SMALL((i + q_) % 3 < 2);
-            snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", moek_quant_name(quant));
+            snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", f->name);
             c.hidden = 512; c.inter = 4096; c.kernel = name; c.batch_invariant = 1;
             c.experts = i < 2 ? 3 : 1; c.topk = i < 2 ? 2 : 1; c.max_tokens = i < 2 ? 800 : 515;
             c.router_weight_on_input = i == 2;
-            c.ue8m0 = quant == MOEK_FP8B128 && i == 1;
+            c.ue8m0 = f->ue8m0 && i == 1;
             layer_new(&l, &c, LAYER_STATIC | (i == 1 ? LAYER_LOGITS : 0), c.max_tokens);
-            snprintf(l.what, sizeof l.what, "rows of x in order, %s, turn %d", moek_quant_name(quant), i);
+            snprintf(l.what, sizeof l.what, "rows of x in order, %s, turn %d", f->name, i);
             for (slot = 3; i == 0 && slot < 2 * c.max_tokens; slot += 97) l.args.topk_ids[slot] = -1;
             y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
+            if (y) layer_compare_some(&l, SMALL ? 4 : 9);
             layer_same(&l, moek_run, y, "a second run");
             layer_strides_now = strides;
             layer_strided_drive = moek_run;
-            if (!SMALL || quant == MOEK_FP16) layer_same(&l, layer_strided, y, "strides");
+            if (!SMALL || f->number == format_of_t(MOEK_DTYPE_FP16)) layer_same(&l, layer_strided, y, "strides");
             l.config.chunk_tokens = i < 2 ? 300 : 200;
             if (layer_plan(&l)) layer_same(&l, moek_run, y, "gathered");
             free(y);
@@ -239,7 +240,7 @@ static void test_tuned(void)
         moek_plan plan;
         layer l;
         if (k[i].op != MOEK_OP_UP || k[i].arch > layer_arch || (layer_arch && !k[i].arch)) continue;
-        SKIP_IF_SMALL(k[i].quant != MOEK_FP8B128);
+        SKIP_IF_SMALL(k[i].quant != FORMAT_BLOCKED);
         if (k[i].hidden) c.hidden = k[i].hidden;
         if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", k[i].name, plan.why)) continue;
         snprintf(device, sizeof device, layer_arch ? "sm%d" : "cpu", plan.arch);
@@ -262,7 +263,7 @@ static void test_tuned(void)
 
 static void route_once(int routing, int turn)
 {
-    moek_config c = config_of(turn % 2 ? MOEK_FP16 : MOEK_BF16);
+    moek_config c = config_of(format_nth(format_plain, turn));
     char what[64];
     layer l;
     c.routing = routing;
@@ -293,7 +294,7 @@ static void route_more(int routing, int normalize, int turn)
 {
     const int sparse = routing == MOEK_ROUTE_SPARSEMIXER, sums = normalize == MOEK_NORM_SUM ||
               normalize == MOEK_NORM_SIGMOID_SUM;
-    moek_config c = config_of(turn % 2 ? MOEK_BF16 : MOEK_FP16);
+    moek_config c = config_of(format_nth(format_plain, turn + 1));
     char what[80];
     layer l;
     c.routing = routing;
@@ -326,7 +327,7 @@ static void test_routing_more(void)
 /* Experts that may not be chosen: of all but `left`, by a logit of -Inf or by a bias of -Inf or NaN. */
 static void masked_once(int routing, int kind, int left)
 {
-    moek_config c = config_of(MOEK_BF16);
+    moek_config c = config_of(FORMAT_PLAIN);
     const float *weights;
     float *logits, *bias = NULL;
     int32_t *ids;
@@ -373,7 +374,7 @@ static void test_masked_group(void)
     static const int32_t want[4] = { 9, 11, 8, 10 };
     int turn;
     for (turn = 0; turn < 4; turn++) {
-        moek_config c = config_of(MOEK_BF16);
+        moek_config c = config_of(FORMAT_PLAIN);
         const int32_t *ids;
         const float *weights;
         float *bias;
@@ -441,12 +442,12 @@ static void spoil_once(int quant, int turn, int state)
 }
 static void test_spoiled_logits(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int turn;
         for (turn = 0; turn < 4; turn++) {
             SKIP_IF_SMALL((turn + q_) % 5 > 1);
-            spoil_once(quant, turn, 0);
-            if (layer_arch == 90 && turn != 1) spoil_once(quant, turn, 1);
+            spoil_once(f->number, turn, 0);
+            if (layer_arch == 90 && turn != 1) spoil_once(f->number, turn, 1);
         }
     }
 }
@@ -458,7 +459,7 @@ static void test_hash_routing(void)
     static const int32_t outside[] = { -1, ROWS, INT32_MAX };
     int turn;
     for (turn = 0; turn < (layer_arch ? 3 : 2); turn++) {
-        moek_config c = config_of(MOEK_BF16);
+        moek_config c = config_of(FORMAT_PLAIN);
         layer l;
         int32_t *table, *token_ids;
         int i;
@@ -578,12 +579,12 @@ static void wide_once(int quant, int format, int logits, int maps)
 }
 static void test_wide_ids(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int turn;
-        if (quant == MOEK_FP8T) continue;              /* its scale is a chunk's */
+        if (format_by_tensor(f)) continue;             /* its scale is a chunk's */
         for (turn = 0; turn < 8; turn++) {
             SKIP_IF_SMALL((turn + q_) % 4);
-            wide_once(quant, turn % 2, turn / 2 % 2, turn / 4);
+            wide_once(f->number, turn % 2, turn / 2 % 2, turn / 4);
         }
     }
 }
@@ -591,7 +592,7 @@ static void test_shared_peeks(void)
 {
     int turn;
     for (turn = 0; turn < 4; turn++) {
-        moek_config c = config_of(MOEK_BF16);
+        moek_config c = config_of(FORMAT_PLAIN);
         uint16_t *y;
         layer l;
         c.format = turn % 2;
@@ -612,9 +613,9 @@ static void test_adversarial(void)
 {
     static const char *const names[] = { "all to one", "a token twice to one", "nobody", "ids out of range", "ties" };
     int kind, i;
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         for (kind = 0; kind < 5; kind++) {
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             layer l;
             SKIP_IF_SMALL((kind + q_) % 5);
             c.format = kind == 1 ? MOEK_STANDARD : kind == 3 ? q_ % 2 : (kind + q_) % 2;
@@ -643,17 +644,19 @@ static void copy_half(const void *to, const void *from, size_t bytes, int second
 static void half_of(const layer *whole, layer *half, int second)
 {
     const moek_config c = whole->config;
-    const size_t n = EXPERTS / 2, element = c.quant == MOEK_BF16 ? 2 : 1, row = (size_t)c.hidden * element;
-    const size_t up = n * whole->up_rows, down = n * c.hidden;
-    moek_config h = c;
+    const moek_format *const f = whole->format;
+    const size_t n = EXPERTS / 2, up = (size_t)whole->up_rows, h = (size_t)c.hidden, inter = (size_t)c.inter;
+    moek_config part = c;
     int32_t *map;
     int i;
-    h.local_experts = EXPERTS / 2;
-    layer_new(half, &h, whole->options, whole->args.tokens);
-    copy_half(half->w.w_up, whole->w.w_up, up * row, second);
-    copy_half(half->w.w_down, whole->w.w_down, down * c.inter * element, second);
-    if (half->w.w_up_scale) copy_half(half->w.w_up_scale, whole->w.w_up_scale, 4 * up, second);
-    if (half->w.w_up_scale) copy_half(half->w.w_down_scale, whole->w.w_down_scale, 4 * down, second);
+    part.local_experts = EXPERTS / 2;
+    layer_new(half, &part, whole->options, whole->args.tokens);
+    copy_half(half->w.w_up, whole->w.w_up, n * up * moek_element_bytes(f->w, h), second);
+    copy_half(half->w.w_down, whole->w.w_down, n * h * moek_element_bytes(f->w, inter), second);
+    if (format_scaled(f)) {
+        copy_half(half->w.w_up_scale, whole->w.w_up_scale, n * moek_scale_bytes(&f->w_scale, up, h), second);
+        copy_half(half->w.w_down_scale, whole->w.w_down_scale, n * moek_scale_bytes(&f->w_scale, h, inter), second);
+    }
     copy_half(half->args.x, whole->args.x, layer_y_bytes(whole), 0);
     memcpy(half->args.topk_ids, whole->args.topk_ids, 4 * (size_t)whole->args.tokens * TOPK);
     memcpy(half->args.topk_weights, whole->args.topk_weights, 4 * (size_t)whole->args.tokens * TOPK);
@@ -662,10 +665,9 @@ static void half_of(const layer *whole, layer *half, int second)
 }
 static void test_expert_map(void)
 {
-    static const int quants[] = { MOEK_BF16, MOEK_FP8C };
     int turn;
     for (turn = 0; turn < 4; turn++) {
-        moek_config c = config_of(quants[turn % 2]);
+        moek_config c = config_of(turn % 2 ? FORMAT_ROW : FORMAT_PLAIN);
         layer whole, half[2];
         double *want, square = 0, error = 0;
         size_t i;
@@ -696,7 +698,7 @@ static void test_replicas(void)
 {
     int turn;
     for (turn = 0; turn < 2; turn++) {
-        moek_config c = config_of(MOEK_BF16);
+        moek_config c = config_of(FORMAT_PLAIN);
         layer l;
         int32_t *replicas, *count, *map;
         unsigned char *padding;
@@ -728,7 +730,7 @@ static void test_padding(void)
 {
     int turn;
     for (turn = 0; turn < 4; turn++) {
-        moek_config c = config_of(turn % 2 ? MOEK_FP8B128 : MOEK_BF16);
+        moek_config c = config_of(turn % 2 ? FORMAT_BLOCKED : FORMAT_PLAIN);
         layer l;
         unsigned char *padding;
         uint16_t *whole;
@@ -756,10 +758,10 @@ static void test_padding(void)
 /* The router's weight on the input, slots that every token has, rows beyond max_rows_per_expert. */
 static void test_options(void)
 {
-    FOR_EACH_QUANT(quant) {
-        moek_config c = config_of(quant), on_input, shared, few;
+    FOR_EACH_FORMAT(f) {
+        moek_config c = config_of(f->number), on_input, shared, few;
         layer l;
-        SKIP_IF_SMALL(quant != MOEK_FP8T);
+        SKIP_IF_SMALL(f->number != FORMAT_TENSOR);
         on_input = shared = few = c;
         on_input.topk = 1; on_input.router_weight_on_input = 1; on_input.format = q_ % 2;
         layer_new(&l, &on_input, LAYER_BIAS, TOKENS);
@@ -863,10 +865,10 @@ static moek_status by_graph(const moek_plan *plan, const moek_args *args, moek_s
 
 static void test_same_bits(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int format;
         for (format = 0; format < 2; format++) {
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             uint16_t *y;
             layer l;
             SKIP_IF_SMALL((q_ + format) % 3);
@@ -939,16 +941,16 @@ static void strides_of(layer *l, const char *what)
 static void test_strides(void)
 {
     strides_turn = 0;
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int format, i, n;
         const moek_kernel *const k = moek_kernels(&n);
         for (format = 0; format < 3; format++) {       /* 2: standard, weights on the input */
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             layer l;
             SKIP_IF_SMALL((format + q_) % 3 == 2);
             c.format = format == 1;
             c.batch_invariant = 1;
-            if (!layer_arch && quant != MOEK_FP8B128) c.hidden = 101;                    /* no multiple of 8 */
+            if (!layer_arch && !format_blocked(f)) c.hidden = 101;                    /* no multiple of 8 */
             if (format == 2) c.topk = 1, c.router_weight_on_input = 1;
             layer_new(&l, &c, LAYER_STATIC, TOKENS);
             if (format != 1) l.args.shared_y = layer_new_t(&l, (size_t)TOKENS * c.hidden, 1);
@@ -957,9 +959,9 @@ static void test_strides(void)
         }
         for (i = 0; i < n; i++) {                      /* each row by itself */
             const int wide = k[i].op == MOEK_OP_UP && k[i].m == 128;
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             layer l;
-            if (k[i].quant != quant || k[i].arch != layer_arch || !layer_arch) continue;
+            if (k[i].quant != f->number || k[i].arch != layer_arch || !layer_arch) continue;
             if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             SKIP_IF_SMALL(k[i].op != MOEK_OP_LAYER && (i + q_) % 4);
             c.kernel = k[i].name;
@@ -1034,14 +1036,14 @@ static void replays(layer *l, int times)
 /* Rows that are a whole layer want down tiles for all multiprocessors: larger layers than those above. */
 static void test_one_launch(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         static const int tokens[] = { 1, 3, 8, 9, 20 };
         int i;
         for (i = 0; i < 5 && layer_arch == 90; i++) {
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             uint16_t *y;
             layer l;
-            if (quant == MOEK_FP8C) continue;          /* there are none */
+            if (!format_has(f, MOEK_OP_LAYER, layer_arch)) continue;
             SKIP_IF_SMALL((i + q_) % 5);
             c.hidden = 99 * 64; c.inter = 64; c.experts = 24; c.topk = 8;
             c.max_tokens = tokens[i];
@@ -1102,19 +1104,19 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
 }
 static void test_mlp(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int n, i, turn = 0;
         const moek_kernel *k = moek_kernels(&n);
-        if (layer_arch != 90 || quant == MOEK_FP8C) continue;          /* there are none */
+        if (!format_has(f, MOEK_OP_MLP, layer_arch)) continue;
         for (i = 0; i < n; i++)
-            if (k[i].op == MOEK_OP_MLP && k[i].quant == quant) {
-                mlp_case(quant, k[i].name, 40, turn);
+            if (k[i].op == MOEK_OP_MLP && k[i].quant == f->number) {
+                mlp_case(f->number, k[i].name, 40, turn);
                 turn += 2;
                 SKIP_IF_SMALL((turn + q_) % 8 > 1);
-                mlp_case(quant, k[i].name, 300, turn - 1);
+                mlp_case(f->number, k[i].name, 300, turn - 1);
             }
-        SKIP_IF_SMALL(quant != MOEK_FP8B128);
-        mlp_case(quant, NULL, 300 + 300 * (quant % 3), quant);
+        SKIP_IF_SMALL(f->number != FORMAT_BLOCKED);
+        mlp_case(f->number, NULL, 300 + 300 * (f->number % 3), f->number);
     }
 }
 
@@ -1151,9 +1153,10 @@ static void tiled_case(int quant, int turn)
     if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL, c.up_layout = 0;
     if (turn == 7) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), many);
-    snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", moek_quant_name(quant), turn);
-    if (turn % 3 && quant != MOEK_FP8C) layer_state = layer_zeros(moek_state_size());
+    snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", l.format->name, turn);
+    if (turn % 3 && format_has(l.format, MOEK_OP_LAYER, 90)) layer_state = layer_zeros(moek_state_size());
     y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
+    if (y && c.format == MOEK_STANDARD) layer_compare_some(&l, many < 10 ? many : 10);
     if (y) {
         void *const up = repacked(&l, 0, l.w.w_up, 0), *const down = repacked(&l, 1, l.w.w_down, 0), *was;
         layer_array *const a = layer_find(&l, l.w.w_up), *const b = layer_find(&l, l.w.w_down);
@@ -1174,13 +1177,13 @@ static void tiled_case(int quant, int turn)
 }
 static void test_tiled(void)
 {
-    FOR_EACH_QUANT(quant) {
-        moek_config c = config_of(quant);
+    FOR_EACH_FORMAT(f) {
+        moek_config c = config_of(f->number);
         moek_plan plan;
         int turn;
         for (turn = 0; turn < 12 && layer_arch == 90; turn++) {
             SKIP_IF_SMALL((turn + q_) % 5);
-            tiled_case(quant, turn);
+            tiled_case(f->number, turn);
         }
         c.weight_layout = MOEK_WEIGHTS_TILED;
         c.hidden = c.inter = 256;
@@ -1208,39 +1211,39 @@ static void apart_case(int quant, int turn)
 {
     static const int tokens[] = { 1, 4, 9, 70, 300, 900 };
     moek_config c = config_of(quant);
-    const size_t element = quant == MOEK_BF16 || quant == MOEK_FP16 ? 2 : 1;
-    size_t scales;
+    const moek_format *const f = moek_format_of(quant);
+    size_t scales, half;
     moek_weights w;
     uint16_t *y;
     layer l;
     int second;
     c.hidden = turn % 2 ? 640 : 1152; c.inter = turn % 4 < 2 ? 256 : 384; c.experts = turn % 3 ? 11 : 6;
-    if (quant == MOEK_FP8B128 && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_APART;
+    if (format_rows_share(f) && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_APART;
     c.max_tokens = tokens[turn % (layer_arch ? 6 : 4)];
     c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_HALVES;
     if (turn % 4 == 3) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 3 ? LAYER_BIAS : 0), c.max_tokens);
     snprintf(l.what, sizeof l.what, "gate and up apart, %s, turn %d", moek_quant_name(quant), turn);
-    if (layer_arch == 90 && turn % 3 < 2 && quant != MOEK_FP8C) layer_state = layer_zeros(moek_state_size());
+    if (turn % 3 < 2 && format_has(f, MOEK_OP_LAYER, layer_arch)) layer_state = layer_zeros(moek_state_size());
     y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
     if (y) {
         w = l.w;
         second = c.up_layout == MOEK_UP_HALVES;
-        scales = quant == MOEK_FP8C ? 4 * (size_t)c.inter
-               : 4 * (size_t)((c.inter + 127) / 128) * (size_t)((c.hidden + 127) / 128);
-        l.w.w_gate = take_half(&l, w.w_up, c.inter * c.hidden * element, !second);
-        l.w.w_up = take_half(&l, w.w_up, c.inter * c.hidden * element, second);
+        scales = moek_scale_bytes(&f->w_scale, (size_t)c.inter, (size_t)c.hidden);
+        half = c.inter * moek_element_bytes(f->w, (size_t)c.hidden);
+        l.w.w_gate = take_half(&l, w.w_up, half, !second);
+        l.w.w_up = take_half(&l, w.w_up, half, second);
         l.w.w_gate_bias = take_half(&l, w.w_up_bias, 2 * (size_t)c.inter, !second);
         l.w.w_up_bias = take_half(&l, w.w_up_bias, 2 * (size_t)c.inter, second);
-        l.w.w_gate_scale = w.w_up_scale;                       /* fp8t: may be the same */
-        if (quant == MOEK_FP8C || quant == MOEK_FP8B128) {
+        l.w.w_gate_scale = w.w_up_scale;               /* one an expert: may be the same */
+        if (f->w_scale.rows) {
             l.w.w_gate_scale = (const float *)take_half(&l, w.w_up_scale, scales, !second);
             l.w.w_up_scale = (const float *)take_half(&l, w.w_up_scale, scales, second);
         }
         l.config.up_layout = MOEK_UP_APART;
         l.config.up_scales = 0;
         if (layer_plan(&l)) layer_same(&l, moek_run, y, "gate and up apart");
-        CHECK(l.plan.config.up_scales == (quant == MOEK_FP8B128), "%s: up_scales %d", l.what, l.plan.config.up_scales);
+        CHECK(l.plan.config.up_scales == format_rows_share(f), "%s: up_scales %d", l.what, l.plan.config.up_scales);
         if (layer_arch)
             CHECK(moek_repack_up(&l.plan, y, y + 8, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: it repacks", l.what);
     }
@@ -1249,13 +1252,22 @@ static void apart_case(int quant, int turn)
     layer_state = NULL;
     layer_free(&l);
 }
-/* A layer of fp8b128 cut in shards as tensor parallelism cuts them, some of which begin inside a block of 128: what
- * they give adds up to what the whole gives.  Scales of the whole are by blocks of its own; of a shard they are the
- * blocks that it has a part of. */
+/* A layer cut in shards as tensor parallelism cuts them, some of which begin inside a block of scales: what they give
+ * adds up to what the whole gives.  Scales of the whole are by blocks of its own; of a shard they are the blocks that
+ * it has a part of. */
 typedef struct shard_of { const layer *whole; layer *l; int first, all; } shard_of;
+/* Blocks of so many that elements first .. first + n - 1 have a part of; 0: there is one of all. */
+static size_t shard_blocks(int first, int n, int block)
+{
+    return block ? (size_t)((first + n + block - 1) / block - first / block) : 1;
+}
+static size_t shard_row(const shard_of *s, int columns)               /* of w */
+{
+    return moek_element_bytes(s->l->format->w, (size_t)columns);
+}
 static const void *shard_rows(const shard_of *s, const void *from, int first_of_expert, int rows_of_expert)
 {
-    const size_t row = (size_t)s->l->config.hidden, bytes = (size_t)s->l->config.inter * row;
+    const size_t row = shard_row(s, s->l->config.hidden), bytes = (size_t)s->l->config.inter * row;
     char *const to = (char *)layer_array_new(s->l, bytes * EXPERTS, LAYER_IN);
     int e;
     for (e = 0; e < EXPERTS; e++)
@@ -1263,67 +1275,83 @@ static const void *shard_rows(const shard_of *s, const void *from, int first_of_
                bytes);
     return to;
 }
-/* `per_expert` rows of scales an expert, from which those of the shard are taken: blocks of its gate, up or k. */
-static void shard_scales(const shard_of *s, float *to, const float *from, size_t stride_to, size_t stride, size_t row)
+/* Rows of scales, `row` bytes each, of its gate or up, from `per_expert` of them an expert to `to_each`. */
+static void shard_scales(const shard_of *s, char *to, const char *from, size_t to_each, size_t per_expert, size_t row)
 {
-    const int first = s->first / 128, blocks = (s->first + s->l->config.inter + 127) / 128 - first;
+    const int share = s->l->format->w_scale.rows;
+    const size_t first = (size_t)(s->first / share), blocks = shard_blocks(s->first, s->l->config.inter, share);
     int e;
     for (e = 0; e < EXPERTS; e++)
-        memcpy(to + e * stride_to, from + e * stride + first * row, (size_t)blocks * row * 4);
+        memcpy(to + e * to_each * row, from + (e * per_expert + first) * row, blocks * row);
+}
+static void shard_down(const shard_of *s)
+{
+    const moek_config *c = &s->l->config;
+    const moek_scale_shape *const shape = &s->l->format->w_scale;
+    const moek_weights *const from = &s->whole->w;
+    const size_t one = moek_scale_bytes(shape, 1, 1), rows = EXPERTS * shard_blocks(0, c->hidden, shape->rows);
+    const size_t all = shard_blocks(0, s->all, shape->columns);
+    const size_t blocks = shard_blocks(s->first, c->inter, shape->columns);
+    const size_t row = shard_row(s, c->inter), skipped = shard_row(s, s->first);
+    char *const w = (char *)layer_array_new(s->l, (size_t)EXPERTS * c->hidden * row, LAYER_IN);
+    char *const scale = (char *)layer_array_new(s->l, rows * blocks * one, LAYER_IN);
+    size_t r;
+    for (r = 0; r < (size_t)EXPERTS * c->hidden; r++)
+        memcpy(w + r * row, (const char *)from->w_down + r * shard_row(s, s->all) + skipped, row);
+    for (r = 0; r < rows; r++)
+        memcpy(scale + r * blocks * one, (const char *)from->w_down_scale +
+               (r * all + (shape->columns ? (size_t)(s->first / shape->columns) : 0)) * one, blocks * one);
+    s->l->w.w_down = w, s->l->w.w_down_scale = (const float *)scale;
 }
 static void shard_weights(shard_of *s)
 {
     const moek_config *c = &s->l->config;
+    const moek_scale_shape *const shape = &s->l->format->w_scale;
     const moek_weights *const from = &s->whole->w;
-    const size_t gk = (size_t)(c->hidden + 127) / 128, all = (size_t)(s->all + 127) / 128;
-    const size_t blocks = (size_t)((s->first + c->inter + 127) / 128 - s->first / 128);
+    const char *const scales = (const char *)from->w_up_scale;
+    const size_t gk = moek_scale_bytes(shape, 1, (size_t)c->hidden), all = shard_blocks(0, s->all, shape->rows);
+    const size_t blocks = shard_blocks(s->first, c->inter, shape->rows), row = shard_row(s, c->hidden);
     const int apart = c->up_layout == MOEK_UP_APART, swapped = c->up_layout == MOEK_UP_SWAPPED;
     const int gated = ref_gated(c->act), halves = gated && !apart ? 2 : 1;
-    float *scale = (float *)layer_array_new(s->l, EXPERTS * blocks * halves * gk * 4, LAYER_IN), *down;
-    uint8_t *w;
-    size_t e, r;
-    const float *const from_up = (const float *)from->w_up_scale;
-    const float *const from_down = (const float *)from->w_down_scale;
+    char *scale = (char *)layer_array_new(s->l, EXPERTS * blocks * halves * gk, LAYER_IN);
+    size_t e;
     int i;
-    s->l->w.w_up_scale = scale;
+    s->l->w.w_up_scale = (const float *)scale;
     if (apart) {
         s->l->w.w_gate = shard_rows(s, from->w_up, 0, 2 * s->all);
         s->l->w.w_up = shard_rows(s, from->w_up, s->all, 2 * s->all);
-        shard_scales(s, scale, from_up + all * gk, blocks * gk, 2 * all * gk, gk);
-        s->l->w.w_gate_scale = scale = (float *)layer_array_new(s->l, EXPERTS * blocks * gk * 4, LAYER_IN);
-        shard_scales(s, scale, from_up, blocks * gk, 2 * all * gk, gk);
+        shard_scales(s, scale, scales + all * gk, blocks, 2 * all, gk);
+        scale = (char *)layer_array_new(s->l, EXPERTS * blocks * gk, LAYER_IN);
+        s->l->w.w_gate_scale = (const float *)scale;
+        shard_scales(s, scale, scales, blocks, 2 * all, gk);
     } else {
-        const size_t half = (size_t)c->inter * c->hidden;
-        uint8_t *const up = (uint8_t *)layer_array_new(s->l, EXPERTS * halves * half, LAYER_IN);
+        const size_t half = (size_t)c->inter * row;
+        char *const up = (char *)layer_array_new(s->l, EXPERTS * halves * half, LAYER_IN);
         s->l->w.w_up = up;
         for (i = 0; i < halves; i++) {
             const int of = swapped ? 1 - i : i;        /* of the whole, which has gate first */
             for (e = 0; e < EXPERTS; e++)
-                memcpy(up + (e * halves + i) * half, (const uint8_t *)from->w_up +
-                       ((e * halves + of) * (size_t)s->all + s->first) * c->hidden, half);
-            shard_scales(s, scale + i * blocks * gk, from_up + of * all * gk, halves * blocks * gk,
-                         halves * all * gk, gk);
+                memcpy(up + (e * halves + i) * half, (const char *)from->w_up +
+                       ((e * halves + of) * (size_t)s->all + s->first) * row, half);
+            shard_scales(s, scale + i * blocks * gk, scales + of * all * gk, halves * blocks, halves * all, gk);
         }
     }
-    s->l->w.w_down = w = (uint8_t *)layer_array_new(s->l, (size_t)EXPERTS * c->hidden * c->inter, LAYER_IN);
-    for (r = 0; r < (size_t)EXPERTS * c->hidden; r++)
-        memcpy(w + r * c->inter, (const uint8_t *)from->w_down + r * s->all + s->first, (size_t)c->inter);
-    s->l->w.w_down_scale = down = (float *)layer_array_new(s->l, EXPERTS * gk * blocks * 4, LAYER_IN);
-    for (r = 0; r < EXPERTS * gk; r++)
-        memcpy(down + r * blocks, from_down + r * all + s->first / 128, blocks * 4);
+    shard_down(s);
 }
-static void shards_case(int shards, int inter, int act, int layout, int format, int tokens)
+static void shards_case(const moek_format *f, int shards, int inter, int act, int layout, int format, int tokens)
 {
-    moek_config c = config_of(MOEK_FP8B128), part;
+    const moek_scale_shape *const of = &f->w_scale;
+    const int block = of->rows > of->columns ? of->rows : of->columns;
+    moek_config c = config_of(f->number), part;
     double *want, *sum, square = 0, error = 0;
     layer whole, l;
     size_t n, i;
     int shard, fine = 1;
     c.inter = shards * inter; c.act = act; c.format = format; c.max_tokens = tokens;
-    c.up_scales = MOEK_UP_SCALES_APART;
+    c.up_scales = format_rows_share(f) ? MOEK_UP_SCALES_APART : 0;
     layer_new(&whole, &c, 0, tokens);
-    snprintf(whole.what, sizeof whole.what, "the whole of %d shards of %d, act %d, layout %d, format %d", shards, inter,
-             act, layout, format);
+    snprintf(whole.what, sizeof whole.what, "%s, the whole of %d shards of %d, act %d, layout %d, format %d", f->name,
+             shards, inter, act, layout, format);
     if (layer_plan(&whole) && layer_run(&whole, moek_run)) {
         n = layer_y_bytes(&whole) / 2;
         want = layer_ref(&whole);
@@ -1331,7 +1359,7 @@ static void shards_case(int shards, int inter, int act, int layout, int format, 
         for (shard = 0; shard < shards; shard++) {
             shard_of s;
             part = c;
-            part.inter = inter; part.inter_offset = shard * inter % 128; part.up_layout = layout;
+            part.inter = inter; part.inter_offset = shard * inter % block; part.up_layout = layout;
             layer_new(&l, &part, 0, tokens);
             s.whole = &whole, s.l = &l, s.first = shard * inter, s.all = c.inter;
             shard_weights(&s);
@@ -1356,28 +1384,32 @@ static void shards_case(int shards, int inter, int act, int layout, int format, 
     }
     layer_free(&whole);
 }
-static void test_shards(void)
+static void shards_of(const moek_format *f)
 {
     static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_APART, MOEK_UP_SWAPPED };
-    moek_config c = config_of(MOEK_FP8B128);
+    moek_config c = config_of(f->number);
     moek_plan plan;
     int i;
     for (i = 0; i < 3; i++) {
-        shards_case(2, 192, MOEK_SILU, layouts[i], i % 2, TOKENS);
-        if (layer_arch < 90) shards_case(3, 80, MOEK_SILU, layouts[i], i % 2, TOKENS);
-        if (!layer_arch) shards_case(4, 35, MOEK_GELU, layouts[i], i % 2, TOKENS);
+        shards_case(f, 2, 192, MOEK_SILU, layouts[i], i % 2, TOKENS);
+        if (layer_arch < 90) shards_case(f, 3, 80, MOEK_SILU, layouts[i], i % 2, TOKENS);
+        if (!layer_arch) shards_case(f, 4, 35, MOEK_GELU, layouts[i], i % 2, TOKENS);
     }
-    shards_case(2, 64, MOEK_RELU2_NO_MUL, 0, 0, TOKENS);
-    if (!SMALL) shards_case(2, 192, MOEK_SILU, MOEK_UP_HALVES, 0, layer_arch ? 1500 : 100);
+    shards_case(f, 2, 64, MOEK_RELU2_NO_MUL, 0, 0, TOKENS);
+    if (!SMALL) shards_case(f, 2, 192, MOEK_SILU, MOEK_UP_HALVES, 0, layer_arch ? 1500 : 100);
     c.inter = 80; c.inter_offset = 80; c.up_scales = MOEK_UP_SCALES_APART;
     if (layer_arch == 90)
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "multiple of 64"), "%s", plan.why);
+}
+static void test_shards(void)
+{
+    FOR_EACH_FORMAT(f) if (f->w_scale.columns) shards_of(f);
 }
 
 /* How far apart they may be, and what else goes with them. */
 static void apart_refused(void)
 {
-    moek_config c = config_of(MOEK_BF16);
+    moek_config c = config_of(FORMAT_PLAIN);
     moek_plan plan;
     moek_weights w;
     memset(&w, 0, sizeof w);
@@ -1393,11 +1425,11 @@ static void apart_refused(void)
 }
 static void test_apart(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int turn;
         for (turn = 0; turn < 12; turn++) {
             SKIP_IF_SMALL((turn + 2 * q_) % 6 > (layer_arch == 90) || (layer_arch < 90 && turn % 6 > 3));
-            apart_case(quant, turn);
+            apart_case(f->number, turn);
         }
     }
     apart_refused();
@@ -1406,7 +1438,7 @@ static void test_apart(void)
 /* Rows of sm90 find rows of x by 32 bits; and no row of a plan for so much h is one that does so with h. */
 static void test_large(void)
 {
-    moek_config c = config_of(MOEK_BF16);
+    moek_config c = config_of(FORMAT_PLAIN);
     moek_plan plan;
     if (layer_arch != 90) return;
     c.hidden = 1 << 16; c.max_tokens = 1 << 19;
@@ -1414,7 +1446,7 @@ static void test_large(void)
           "x of 64 GiB: %s", plan.why);
     c.chunk_tokens = (1 << 19) - 1;
     CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "x of less than 64 GiB: %s", plan.why);
-    c = config_of(MOEK_BF16);
+    c = config_of(FORMAT_PLAIN);
     c.inter = 1 << 21; c.hidden = 4096; c.experts = 64; c.topk = 8; c.max_tokens = 1024;
     CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "h of 64 GiB: %s", plan.why);
     CHECK(moek_plan_mlp(&plan, 512) && !moek_plan_mlp(&plan, 1024), "mlp rows, with h of 64 GiB");
@@ -1423,12 +1455,12 @@ static void test_large(void)
 /* Without batch_invariant: chunks give the same bits while tiles are the same, which such few tokens see to. */
 static void test_chunks(void)
 {
-    FOR_EACH_QUANT(quant) {
-        moek_config c = config_of(quant);
+    FOR_EACH_FORMAT(f) {
+        moek_config c = config_of(f->number);
         uint16_t *y;
         layer l;
-        SKIP_IF_SMALL(quant != MOEK_BF16);
-        if (quant == MOEK_FP8T) continue;              /* its scale is that of the chunk */
+        SKIP_IF_SMALL(f->number != FORMAT_PLAIN);
+        if (format_by_tensor(f)) continue;             /* its scale is that of the chunk */
         layer_new(&l, &c, LAYER_LOGITS, TOKENS);
         if (layer_check(&l, "in chunks") && (y = layer_y(&l, moek_run)) != NULL) {
             l.config.chunk_tokens = 5;
@@ -1448,15 +1480,15 @@ static moek_status shared_of_nothing(void *context, int first, int tokens, moek_
 }
 static void test_no_tokens(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int format;
         for (format = 0; format < 2; format++) {
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             layer l;
-            SKIP_IF_SMALL(quant != MOEK_FP8T);
+            SKIP_IF_SMALL(f->number != FORMAT_TENSOR);
             c.format = format;
             layer_new(&l, &c, 0, TOKENS);
-            snprintf(l.what, sizeof l.what, "no tokens, %s, format %d", moek_quant_name(quant), format);
+            snprintf(l.what, sizeof l.what, "no tokens, %s, format %d", f->name, format);
             l.args.tokens = 0;
             l.args.shared = shared_of_nothing;
             if (layer_plan(&l) && layer_run(&l, moek_run)) {
@@ -1478,14 +1510,14 @@ static void test_no_tokens(void)
 static void test_nonfinite(void)
 {
     static const uint16_t bad[2][2] = { { 0x7fc0, 0x7f80 }, { 0x7e00, 0x7c00 } };         /* NaN, Inf; bf16, fp16 */
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int kind;
         for (kind = 0; kind < 3; kind++) {
-            moek_config c = config_of(quant);
+            moek_config c = config_of(f->number);
             uint16_t *y, *x;
             layer l;
             int j, visible = 0;
-            SKIP_IF_SMALL(quant != MOEK_FP8T || kind == 2);
+            SKIP_IF_SMALL(f->number != FORMAT_TENSOR || kind == 2);
             c.format = kind == 2;
             layer_new(&l, &c, 0, TOKENS);
             x = (uint16_t *)(size_t)l.args.x + 4 * HIDDEN;
@@ -1516,10 +1548,12 @@ static void rounding_put(const layer *l, const void *array, size_t i, double val
     ref_put(array == l->args.x ? ref_t(l->config.dtype) : ref_element(l->format->w, l->config.dtype),
             (void *)(size_t)array, i, value);
 }
-static void rounding_ones(layer *l, const void *scale)
+static void rounding_ones(layer *l, const void *scale, int type)
 {
+    const ref_number *const number = ref_scale_type(type, l->config.dtype);
     size_t i;
-    for (i = 0; scale && i < layer_find(l, scale)->bytes / 4; i++) ((float *)(size_t)scale)[i] = 1;
+    for (i = 0; scale && i < layer_find(l, scale)->bytes * 8 / (size_t)number->width; i++)
+        ref_put(number, (void *)(size_t)scale, i, 1);
 }
 /* Each x is a 1 among zeros, so that h are the weights there, powers of two; those of down are integers, and the
  * router's powers of two: all sums are exact, in any order, and y shows where T rounds.  o of every 16th column is more
@@ -1532,16 +1566,17 @@ static void rounding_fill(layer *l)
     for (i = 0; i < tokens * hidden; i++) rounding_put(l, l->args.x, i, i % hidden == i / hidden * 37 % hidden);
     for (i = 0; i < all; i++) rounding_put(l, l->w.w_up, i, 1 << rng_below(4));
     for (i = 0; i < all; i++) rounding_put(l, l->w.w_down, i, i / inter % 16 == 5 ? 448 : 1 + rng_below(15));
-    rounding_ones(l, l->w.w_up_scale), rounding_ones(l, l->w.w_down_scale);
-    rounding_ones(l, l->w.x_scale), rounding_ones(l, l->w.h_scale);
+    rounding_ones(l, l->w.w_up_scale, l->format->w_scale.type);
+    rounding_ones(l, l->w.w_down_scale, l->format->w_scale.type);
+    rounding_ones(l, l->w.x_scale, l->format->x_scale.type), rounding_ones(l, l->w.h_scale, l->format->x_scale.type);
     for (i = 0; l->w.w_up_bias && i < EXPERTS * inter; i++) ((uint16_t *)(size_t)l->w.w_up_bias)[i] = 0;
     for (i = 0; l->w.w_down_bias && i < EXPERTS * hidden; i++)
         ((uint16_t *)(size_t)l->w.w_down_bias)[i] = ref_to_t(rng_below(16), l->config.dtype);
     for (i = 0; i < tokens * l->config.topk; i++) l->args.topk_weights[i] = ldexpf(1, -1 - rng_below(4));
 }
-static void rounding_case(int quant, const moek_kernel *k, int tokens, int turn)
+static void rounding_case(const moek_format *f, const moek_kernel *k, int tokens, int turn)
 {
-    moek_config c = config_of(quant);
+    moek_config c = config_of(f->number);
     const uint16_t *got;
     double *want;
     layer l;
@@ -1552,11 +1587,11 @@ static void rounding_case(int quant, const moek_kernel *k, int tokens, int turn)
     c.max_tokens = tokens;
     c.kernel = k ? k->name : NULL;
     c.format = !k && turn % 3 == 2;
-    c.ue8m0 = quant == MOEK_FP8B128;
-    if (quant != MOEK_BF16) c.dtype = MOEK_DTYPE_FP16;
+    c.ue8m0 = f->ue8m0;
+    c.dtype = format_dtype_in(f, 1);
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), tokens);
     rounding_fill(&l);
-    snprintf(l.what, sizeof l.what, "rounding of o, %s, %s, %d tokens, turn %d", moek_quant_name(quant),
+    snprintf(l.what, sizeof l.what, "rounding of o, %s, %s, %d tokens, turn %d", f->name,
              k ? k->name : "step by step", tokens, turn);
     if (k) layer_state = layer_zeros(moek_state_size());
     if (layer_plan(&l) && layer_run(&l, moek_run)) {
@@ -1595,21 +1630,22 @@ static void rounding_refused(int quant, const moek_kernel *k)
  * overflows in each, or in none.  (Where T is bf16, rows for 4 tokens do not round it.) */
 static void test_rounding(void)
 {
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         int i, n, tokens, turn = 0;
         const moek_kernel *const k = moek_kernels(&n);
-        if (quant == MOEK_FP8C) continue;              /* (its scales are no powers of two) */
-        for (tokens = 1; tokens <= 8; tokens++) rounding_case(quant, NULL, tokens, turn++);
+        if (format_by_row(f)) continue;                /* (its scales are no powers of two) */
+        if (ref_largest(ref_element(f->w, MOEK_DTYPE_BF16)) < 448) continue;
+        for (tokens = 1; tokens <= 8; tokens++) rounding_case(f, NULL, tokens, turn++);
         for (i = 0; i < n; i++) {
-            if (k[i].quant != quant || k[i].arch != layer_arch) continue;
+            if (k[i].quant != f->number || k[i].arch != layer_arch) continue;
             if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
-            if (k[i].op == MOEK_OP_LAYER && k[i].m == 4 && quant != MOEK_FP16) {
-                if (quant != MOEK_BF16) rounding_refused(quant, &k[i]);
+            if (k[i].op == MOEK_OP_LAYER && k[i].m == 4 && format_dtype(f) != MOEK_DTYPE_FP16) {
+                if (!format_dtype(f)) rounding_refused(f->number, &k[i]);
                 continue;
             }
             for (tokens = 1; tokens <= 8; tokens++, turn++) {
                 SKIP_IF_SMALL(k[i].m > 4 && (tokens + i) % (k[i].op == MOEK_OP_MLP ? 8 : 3));
-                rounding_case(quant, &k[i], tokens, turn);
+                rounding_case(f, &k[i], tokens, turn);
             }
         }
     }
@@ -1701,7 +1737,7 @@ static void test_shared(void)
     int format;
     for (format = 0; format < 2; format++) {
         const moek_prepare_finalize own = own_around(format ? &moek_batched : &moek_local);
-        moek_config c = config_of(MOEK_BF16);
+        moek_config c = config_of(FORMAT_PLAIN);
         char expected[256] = "";
         uint16_t *y;
         void *late;
@@ -1727,7 +1763,7 @@ static void test_shared(void)
 }
 static void test_failing_part(void)
 {
-    moek_config c = config_of(MOEK_BF16);
+    moek_config c = config_of(FORMAT_PLAIN);
     moek_args a;
     layer l;
     layer_new(&l, &c, 0, TOKENS);
@@ -1793,7 +1829,7 @@ static void own_experts_once(int kind, int format, int quant, int shared)
     int i;
     own.format = format;
     own.weight_and_reduce = kind;
-    own.expects_unquantized = quant == MOEK_FP8C;
+    own.expects_unquantized = format_by_row(moek_format_of(quant));
     c.format = format;
     c.experts_impl = &own;
     c.backend = MOEK_BACKEND_USER;
@@ -1822,17 +1858,18 @@ static void own_experts_once(int kind, int format, int quant, int shared)
 }
 static void test_own_experts(void)
 {
-    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_BF16, 0);
-    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_BF16, 0);
-    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_FP16, 1);
+    const int half = format_of_t(MOEK_DTYPE_FP16);
+    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, FORMAT_PLAIN, 0);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, FORMAT_PLAIN, 0);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, half, 1);
     into_y = 1;
-    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_BF16, 0);
-    own_experts_once(MOEK_NOOP, MOEK_STANDARD, MOEK_FP16, 1);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, FORMAT_PLAIN, 0);
+    own_experts_once(MOEK_NOOP, MOEK_STANDARD, half, 1);
     into_y = 0;
-    own_experts_once(MOEK_CONTIGUOUS, MOEK_STANDARD, MOEK_FP16, 0);
-    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, MOEK_FP8C, 0);
-    own_experts_once(MOEK_DELEGATE, MOEK_BATCHED, MOEK_BF16, 0);
-    own_experts_once(MOEK_NAIVE_BATCHED, MOEK_BATCHED, MOEK_FP16, 0);
+    own_experts_once(MOEK_CONTIGUOUS, MOEK_STANDARD, half, 0);
+    own_experts_once(MOEK_DELEGATE, MOEK_STANDARD, FORMAT_ROW, 0);
+    own_experts_once(MOEK_DELEGATE, MOEK_BATCHED, FORMAT_PLAIN, 0);
+    own_experts_once(MOEK_NAIVE_BATCHED, MOEK_BATCHED, half, 0);
 }
 
 /* ---- explain ----------------------------------------------------------------------------------------------------- */
@@ -1886,15 +1923,15 @@ static void test_explain(void)
     static const moek_experts mine = { "mine", MOEK_STANDARD, MOEK_CONTIGUOUS, 0, NULL, NULL, NULL, identity_apply };
     int n, i, at;
     const moek_kernel *k = moek_kernels(&n);
-    FOR_EACH_QUANT(quant) {
+    FOR_EACH_FORMAT(f) {
         for (i = -2; i < n; i++) {                     /* row i is demanded; none; one that is not there */
             for (at = 0; at <= MOEK_BACKEND_COUNT_; at++) {
-                moek_config c = config_of(quant);
+                moek_config c = config_of(f->number);
                 char what[160];
                 c.backend = at;
                 c.kernel = i >= 0 ? k[i].name : i == -1 ? NULL : "moek_up_of_another_binary";
                 if (at == MOEK_BACKEND_USER) c.experts_impl = &mine;
-                snprintf(what, sizeof what, "%s, backend %d, kernel %s", moek_quant_name(quant), at,
+                snprintf(what, sizeof what, "%s, backend %d, kernel %s", f->name, at,
                          c.kernel ? c.kernel : "any");
                 check_explained(&c, what);
                 if (i >= 0 && i % 7 != at) continue;
@@ -1926,12 +1963,12 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
     const int failed = check_failed;
     if (!strstr(test_name, wanted)) return;
     rng_seed(1);                                       /* a test gives the same, whatever runs before it */
-    layer_worst = 0;
+    layer_worst = layer_worst_element = 0;
     start = seconds();
     if (layer_says) layer_says(test_name);
     test();
-    printf("%-5s %-18s worst %.3f of the tolerance, %.1f s  %s\n", backend_name, test_name, layer_worst,
-           seconds() - start, check_failed == failed ? "ok" : "FAILED");
+    printf("%-5s %-18s worst %.3f (element %.3f) of the tolerance, %.1f s  %s\n", backend_name, test_name, layer_worst,
+           layer_worst_element, seconds() - start, check_failed == failed ? "ok" : "FAILED");
     fflush(stdout);
 }
 #define RUN(test) run(name, #test, test)
@@ -1981,7 +2018,7 @@ static void try_backend(const char *name, int number, int arch, const char *only
     if (arch < 0 || (only && strcmp(only, name))) return;
     backend = number;
     layer_arch = arch;
-    c = config_of(MOEK_BF16);
+    c = config_of(FORMAT_PLAIN);
     if (mem_can_run(arch) && moek_plan_init(&plan, &c) == MOEK_OK) {
         test_backend(name);
         return;
