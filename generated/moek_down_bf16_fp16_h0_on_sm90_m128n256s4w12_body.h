@@ -5,6 +5,32 @@
  *   moek_down_bf16_h0_on_sm90_m128n256s4w12
  *   moek_down_fp16_h0_on_sm90_m128n256s4w12
  */
+/* out[r] = h[r] . w_down of the rows r of each expert.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  It wins where experts have many rows and the tensor cores are
+ * the limit.  A tile is 128 rows of a (wgmma's M, 64 a warpgroup) by 256 rows of w (its N).  Warps have roles:
+ *
+ *     scheduler warp (3) --- told, known ---> tiles [4]: expert, rows, columns <--- done --- all others
+ *     producer warps (0: TMA; 1, 2: cp.async, where rows of a are gathered)
+ *              | full [4]                                                 ^ empty [4]
+ *              v                                                          |
+ *     stages [4] of 128 bytes of k: rows of a | rows of w, two halves
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then bias -> out
+ *
+ * - Blocks that run together share rows of a and of w in L2.  Where experts have many rows, two neighbouring blocks, a
+ *   cluster, take the same columns of two row blocks in step, and each loads half of the weights for both (multicast).
+ * - Tiles: a static stride over the blocks, or by demand if there are flags; then the first block of a cluster asks,
+ *   for both.
+ * - The first stage of weights is loaded before h is there: nothing else stands in the way of the first tile.
+ * - A half of a stage of weights is 128 rows of w that make whole columns; gated, 64 of gate and 64 of up.  Both
+ *   warpgroups multiply a tile of no more than 64 rows, a half each.  Where a last wave of tiles would leave half of
+ *   the blocks idle, each of its tiles is cut into two of half the columns (narrow).
+ * - The last tile of an expert may have 24 rows more, the tail: as a tile of their own they would cost most
+ *   of a tile's time, for the same weights.  There, 64 rows of w are wgmma's M and the tail its N, and each warpgroup
+ *   takes a half of the weights; gate and up of a column are then in one thread.
+ */
 typedef struct MOEK_K_(params) {
     moek_gemm_args a;
     CUtensorMap w, alone, rows, tail;             /* alone: w, not promoted */
@@ -81,12 +107,12 @@ typedef struct MOEK_K_(tile) {
     int e, row0, end, j0, both, narrow, pad[2], from[152], to[152];
 } MOEK_K_(tile);
 
-/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
- * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
- * blocks, whosever these are, and one is empty if it is behind the last.
- * known: arrives when all but the arrays is there.  to[] is on the way
- * (cp.async) when this returns.
- * No divisions: short tiles wait for this, and so does the first. */
+/* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  pairs: a cluster of two blocks
+ * shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of tiles, the two
+ * are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an empty tile.
+ * known: a barrier that completes when the tile is written, but for its arrays.
+ * to[] is still being copied (cp.async) when this returns.
+ * No divisions: the first tile, and short tiles, wait for this. */
 MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, moek_schedule_ s, int tile, int whole, int columns,
                                     int pairs, MOEK_K_(tile) *at, uint64_t *known)
 {
@@ -140,9 +166,9 @@ MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, moek_schedule_ s, 
     }
 }
 
-/* What the copy engine brings of a tile at each stage, found once: what comes between a stage that is free and its
- * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
- * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0. */
+/* What TMA loads of a tile at each stage, computed once: work between a free stage and its loads is time lost.
+ * e: the expert, or, tiled, its first stage; group: the first 8 columns; half: the place in a stage; both, narrow: the
+ * tile's; boxes, tail: of rows of a, from row0 on. */
 typedef struct MOEK_K_(bring) {
     int e, group, half, both, narrow, row0, boxes, bytes, tail;
 } MOEK_K_(bring);
@@ -328,7 +354,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
         if (!a->a_order) moek_tma_prefetch_map_(&p.tail);
     }
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
-        /* What threads copied, and the copy engine. */
+        /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 0 + 1);
         moek_mbar_init_(told + t, 33);
         moek_mbar_init_(asked + t, 1);

@@ -326,7 +326,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
         row[i] = s.row[i];
         if (i < experts) for (b = s.block[i]; b < s.block[i + 1]; b++) expert[b] = (uint16_t)i;
     }
-    moek_proxy_fence_();                           /* the copy engine will write over the schedule */
+    moek_proxy_fence_();                           /* TMA will write over the schedule */
     __syncthreads();
     moek_grid_go_();
 

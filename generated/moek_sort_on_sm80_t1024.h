@@ -195,7 +195,7 @@ MOEK_K_(few_k)(const moek_sort_args a)
 }
 
 /* The same where up starts beside it and no row blocks are asked for: few blocks, of 8 experts each, so that most
- * multiprocessors are free.  A thread has `each` ids (up to 16) side by side, and sums over the threads before give the
+ * SMs are free.  A thread has `each` ids (up to 16) side by side, and sums over the threads before give the
  * places: of a thread 8 bits an expert, of more 16.  Short: its code comes from memory. */
 static __global__ void __launch_bounds__(1024, 1)
 MOEK_K_(eights_k)(const moek_sort_args a)

@@ -11,6 +11,33 @@
 #define MOEK_K_(x) moek_up_fp8t_h0_on_sm90_m128n256s4w12_##x##_
 #define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
 
+/* out[r] = act(gate(x[r]), up(x[r])) of the rows r of each expert.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  It wins where experts have many rows and the tensor cores are
+ * the limit.  A tile is 128 rows of a (wgmma's M, 64 a warpgroup) by 256 rows of w (its N).  Warps have roles:
+ *
+ *     scheduler warp (3) --- told, known ---> tiles [4]: expert, rows, columns <--- done --- all others
+ *     producer warps (0: TMA; 1, 2: cp.async, where rows of a are gathered)
+ *              | full [4]                                                 ^ empty [4]
+ *              v                                                          |
+ *     stages [4] of 128 bytes of k: rows of a | rows of w, two halves
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then scales, bias, activation, codes -> out
+ *
+ * - Blocks that run together share rows of a and of w in L2.  Where experts have many rows, two neighbouring blocks, a
+ *   cluster, take the same columns of two row blocks in step, and each loads half of the weights for both (multicast).
+ * - Tiles: a static stride over the blocks, or by demand if there are flags; then the first block of a cluster asks,
+ *   for both.
+ * - If the block may count ids, the first 2 stages of weights are loaded before x is quantized and sorted.
+ * - A half of a stage of weights is 128 rows of w that make whole columns; gated, 64 of gate and 64 of up.  Both
+ *   warpgroups multiply a tile of no more than 64 rows, a half each.  Where a last wave of tiles would leave half of
+ *   the blocks idle, each of its tiles is cut into two of half the columns (narrow).
+ * - The tensor cores sum 128 of k (docs/notes: thirteen-bit-sums); that sum
+ *   is added in f32.
+ * - A gated tile has 128 columns, a group of h, and a row of them is in four lanes of a warp: codes are made here.
+ *   Then no tile is cut, nor shared by the warpgroups.
+ */
 typedef struct MOEK_K_(params) {
     moek_gemm_args a;
     CUtensorMap w, alone, rows;             /* alone: w, not promoted */
@@ -44,11 +71,12 @@ typedef struct MOEK_K_(tile) {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
 } MOEK_K_(tile);
 
-/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
- * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
- * blocks, whosever these are, and one is empty if it is behind the last.
- * first: of up that counts ids by itself; `known` arrives when all but the arrays is there.
- * No divisions: short tiles wait for this, and so does the first. */
+/* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  pairs: a cluster of two blocks
+ * shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of tiles, the two
+ * are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an empty tile.
+ * first: the first tile of a block that counts ids itself: `known` completes when the tile is written, but for its
+ * arrays, which need the kernel before.
+ * No divisions: the first tile, and short tiles, wait for this. */
 MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, moek_schedule_ s, int tile, int whole, int columns,
                                     int pairs, MOEK_K_(tile) *at, uint64_t *known, int first)
 {
@@ -104,10 +132,9 @@ MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, moek_schedule_ s, 
     }
 }
 
-/* What the copy engine brings of a tile at each stage, found once: what comes between a stage that is free and its
- * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
- * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0.  once: nobody else wants
- * these weights. */
+/* What TMA loads of a tile at each stage, computed once: work between a free stage and its loads is time lost.
+ * e: the expert, or, tiled, its first stage; group: the first 8 columns; half: the place in a stage; both, narrow: the
+ * tile's; boxes, tail: of rows of a, from row0 on.  once: no other block reads these weights. */
 typedef struct MOEK_K_(bring) {
     int e, group, half, both, narrow, row0, boxes, bytes, once;
 } MOEK_K_(bring);
@@ -437,7 +464,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
     }
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
-        /* What threads copied, and the copy engine. */
+        /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 0 + 1);
         moek_mbar_init_(told + t, 1);
         moek_mbar_init_(asked + t, 1);
