@@ -46,6 +46,7 @@ int main(int argc, char **argv)
     static int32_t topk_ids[MAX_TOKENS * TOPK];
     host_layer *host = random_layer();
     double error;
+    const moek_format *format;
     moek_plan plan;
     moek_status status;
     char why[256] = "", text[2000];
@@ -68,8 +69,11 @@ int main(int argc, char **argv)
 
     /* 3. Bring the weights, where the plan works.  The library never allocates: we do. */
     memset(&weights, 0, sizeof weights);
-    weights.w_up = example_new(plan.device, host->up, (size_t)EXPERTS * 2 * INTER * HIDDEN * 2);
-    weights.w_down = example_new(plan.device, host->down, (size_t)EXPERTS * HIDDEN * INTER * 2);
+    format = moek_format_of(config.quant);             /* how many bytes a row has; scales: moek_scale_bytes */
+    weights.w_up = example_new(plan.device, host->up,
+                               (size_t)EXPERTS * 2 * INTER * moek_element_bytes(format->w, HIDDEN));
+    weights.w_down = example_new(plan.device, host->down,
+                                 (size_t)EXPERTS * HIDDEN * moek_element_bytes(format->w, INTER));
     example_must(moek_plan_bind(&plan, &weights) == MOEK_OK, "moek_plan_bind", plan.why);
 
     /* 4. Run.  On a GPU these are launches on a stream: no allocation, no synchronization, safe in a graph. */

@@ -45,7 +45,7 @@ static moek_status apply(const moek_experts *self, moek_step *step, moek_stream 
 static int supports(const moek_experts *self, const moek_config *config, char *why, size_t why_size)
 {
     (void)self;
-    if (config->quant == MOEK_BF16 && config->hidden == HIDDEN) return 1;
+    if (moek_format_of(config->quant)->w == MOEK_ELEMENT_BF16 && config->hidden == HIDDEN) return 1;
     snprintf(why, why_size, "anything but bf16 and hidden %d", HIDDEN);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
+#include "formats.h"
 #include "mem.h"
 
 enum { EP_FIELDS_RANKS = 3, EP_FIELDS_ODD = 2 };       /* ODD: the rank that was given something else */
@@ -22,7 +23,7 @@ enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART
     X("topk", EP_PLAIN, 1, c->topk = 2) \
     X("topk", EP_SHARED, 1, (c->topk = 4, c->shared_slots = 1))                 /* the same sum */ \
     X("shared_slots", EP_SHARED, 1, c->shared_slots = 1) \
-    X("quant", EP_PLAIN, 1, c->quant = MOEK_FP16) \
+    X("quant", EP_PLAIN, 1, c->quant = format_of_t(MOEK_DTYPE_FP16)) \
     X("act", EP_PLAIN, 1, c->act = MOEK_GELU) \
     X("dtype", EP_FP8, 1, c->dtype = MOEK_DTYPE_FP16) \
     X("alpha", EP_OAI, 1, c->alpha = 1.5f) \
@@ -84,10 +85,10 @@ static inline void ep_fields_change(int i, moek_ep_config *g, moek_config *c)
 static inline void ep_fields_layer(int layer, moek_ep_config *g, moek_config *c)
 {
     memset(c, 0, sizeof *c);
-    c->hidden = 128; c->inter = 48; c->experts = 12; c->topk = 3; c->quant = MOEK_BF16; c->act = MOEK_SILU;
+    c->hidden = 128; c->inter = 48; c->experts = 12; c->topk = 3; c->quant = FORMAT_PLAIN; c->act = MOEK_SILU;
     c->max_tokens = 6;
     if (layer == EP_OAI) c->act = MOEK_SWIGLUOAI;
-    if (layer == EP_FP8 || layer == EP_APART) c->quant = MOEK_FP8B128;
+    if (layer == EP_FP8 || layer == EP_APART) c->quant = FORMAT_BLOCKED;
     if (layer == EP_APART) c->up_scales = MOEK_UP_SCALES_APART;
     if (layer == EP_SHARED) c->shared_slots = 2;
     if (layer == EP_TOP1) c->topk = 1;

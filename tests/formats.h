@@ -73,4 +73,10 @@ static inline int format_of_t(int dtype)
 #define FORMAT_TENSOR  format_nth(format_by_tensor, 0)
 #define FORMAT_ROW     format_nth(format_by_row, 0)
 #define FORMAT_BLOCKED format_nth(format_blocked, 0)
+/* One of each kind, by turns. */
+enum { FORMAT_KINDS = 4 };
+static inline int format_of_kind(int turn)
+{
+    return turn % 4 == 0 ? FORMAT_BLOCKED : turn % 4 == 1 ? FORMAT_PLAIN : turn % 4 == 2 ? FORMAT_TENSOR : FORMAT_ROW;
+}
 #endif

@@ -17,12 +17,19 @@
 #ifdef MOEK_QUANT
 #define QUANT MOEK_QUANT
 #else
-#define QUANT MOEK_BF16
+#define QUANT FORMAT_PLAIN
 #endif
 enum { HIDDEN = 64, INTER = 32, EXPERTS = 8, TOPK = 2, TOKENS = 4, BIG = 1 << 16 };
 
 static int has_text(const char *text, const char *part) { return strstr(text, part) != NULL; }
-static int fp8(int quant) { return moek_format_of(quant)->w_scale.type != 0; }
+/* A sentence with the name of a format in it. */
+static const char *of_format(const char *sentence, int quant)
+{
+    static char text[128];
+    snprintf(text, sizeof text, sentence, moek_quant_name(quant));
+    return text;
+}
+static int scaled(int quant) { return format_scaled(moek_format_of(quant)); }
 
 /* A config that the CPU rows serve; the cases break one thing of it at a time. */
 static moek_config good(void)
@@ -127,8 +134,9 @@ static void test_kinds(void)
     REFUSED(c.dtype = 4, E_ARGUMENT, "config.dtype is 4");
     REFUSED(c.dtype = -1, E_ARGUMENT, "config.dtype is -1");
     REFUSED(c.dtype = MOEK_DTYPE_F32, E_ARGUMENT, "config.dtype is 3");
-    REFUSED(c.quant = MOEK_BF16; c.dtype = MOEK_DTYPE_FP16, E_ARGUMENT, "config.dtype is fp16 but quant is bf16");
-    REFUSED(c.quant = MOEK_FP16; c.dtype = MOEK_DTYPE_BF16, E_ARGUMENT, "config.dtype is bf16 but quant is fp16");
+    REFUSED(c.quant = FORMAT_PLAIN; c.dtype = MOEK_DTYPE_FP16, E_ARGUMENT, "config.dtype is fp16 but quant is bf16");
+    REFUSED(c.quant = format_of_t(MOEK_DTYPE_FP16); c.dtype = MOEK_DTYPE_BF16, E_ARGUMENT,
+            "config.dtype is bf16 but quant is fp16");
     REFUSED(c.logits_dtype = 4, E_ARGUMENT, "config.logits_dtype is 4");
     REFUSED(c.logits_dtype = -1, E_ARGUMENT, "config.logits_dtype is -1");
     REFUSED(c.up_layout = 5, E_ARGUMENT, "config.up_layout is 5");
@@ -137,20 +145,21 @@ static void test_kinds(void)
             "up_layout is MOEK_UP_APART: leave one of them 0");
     REFUSED(c.up_scales = 2, E_ARGUMENT, "config.up_scales is 2");
     REFUSED(c.up_scales = -1, E_ARGUMENT, "config.up_scales is -1");
-    REFUSED(c.up_scales = 1; c.quant = MOEK_FP8C, E_ARGUMENT, "up_scales is for fp8b128, not for fp8c");
-    REFUSED(c.up_scales = 1; c.quant = MOEK_FP8B128; c.act = MOEK_SWIGLUOAI, E_ARGUMENT, "are interleaved");
-    REFUSED(c.up_scales = 1; c.quant = MOEK_FP8B128; c.up_layout = MOEK_UP_INTERLEAVED, E_ARGUMENT, "are interleaved");
-    REFUSED(c.inter_offset = 128; c.quant = MOEK_FP8B128, E_ARGUMENT, "config.inter_offset is 128");
-    REFUSED(c.inter_offset = -1; c.quant = MOEK_FP8B128, E_ARGUMENT, "config.inter_offset is -1");
+    REFUSED(c.up_scales = 1; c.quant = FORMAT_ROW, E_ARGUMENT, of_format("not for %s", FORMAT_ROW));
+    REFUSED(c.up_scales = 1; c.quant = FORMAT_BLOCKED; c.act = MOEK_SWIGLUOAI, E_ARGUMENT, "are interleaved");
+    REFUSED(c.up_scales = 1; c.quant = FORMAT_BLOCKED; c.up_layout = MOEK_UP_INTERLEAVED, E_ARGUMENT,
+            "are interleaved");
+    REFUSED(c.inter_offset = 128; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "config.inter_offset is 128");
+    REFUSED(c.inter_offset = -1; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "config.inter_offset is -1");
     REFUSED(c.block = 32, E_ARGUMENT, "config.block is 32, but");
-    REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8T, E_ARGUMENT, "inter_offset is for fp8b128, not for fp8t");
-    REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8B128, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
-    REFUSED(c.inter_offset = 64; c.quant = MOEK_FP8B128; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
+    REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, of_format("not for %s", FORMAT_TENSOR));
+    REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
+    REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
             c.hidden = c.inter = 256, E_ARGUMENT, "inter_offset 64: leave weight_layout 0");
     REFUSED(c.up_layout = -1, E_ARGUMENT, "config.up_layout is -1");
     REFUSED(c.format = 2, E_ARGUMENT, "config.format is 2");
     REFUSED(c.format = -1, E_ARGUMENT, "config.format is -1");
-    REFUSED(c.quant = MOEK_FP8C; c.ue8m0 = 1, E_ARGUMENT, "config.ue8m0 is for fp8b128, not for fp8c");
+    REFUSED(c.quant = FORMAT_ROW; c.ue8m0 = 1, E_ARGUMENT, of_format("not for %s", FORMAT_ROW));
     REFUSED(c.limit = -2, E_ARGUMENT, "config.limit is -2");
     REFUSED(c.limit = NAN, E_ARGUMENT, "config.limit is");
     ACCEPTED(c.limit = MOEK_NO_LIMIT);
@@ -294,7 +303,7 @@ static void test_defaults(void)
 {
     moek_config c = good();
     moek_plan p = planned(&c);
-    CHECK(p.config.dtype == (QUANT == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16), "dtype %d", p.config.dtype);
+    CHECK(p.config.dtype == format_dtype_in(moek_format_of(QUANT), 0), "dtype %d", p.config.dtype);
     CHECK(p.config.logits_dtype == MOEK_DTYPE_F32 && p.config.up_layout == MOEK_UP_HALVES, "logits_dtype, up_layout");
     CHECK(p.config.scale == 1 && p.config.shared_weight == 0 && p.config.limit == 0, "scale, shared_weight, limit");
     CHECK(p.config.physical_experts == EXPERTS && p.local_experts == EXPERTS, "experts");
@@ -438,7 +447,7 @@ static void test_misuse(void)
     MISUSE(c.backend = 0; c.exclude = ~0u);
     MISUSE(c.local_experts = 9);
     MISUSE(c.format = MOEK_BATCHED; c.max_rows_per_expert = INT_MAX);
-    MISUSE(c.kernel = cpu_row(MOEK_OP_UP); c.quant = QUANT == MOEK_FP8C ? MOEK_FP8T : MOEK_FP8C);
+    MISUSE(c.kernel = cpu_row(MOEK_OP_UP); c.quant = QUANT == FORMAT_ROW ? FORMAT_TENSOR : FORMAT_ROW);
     CHECK(moek_plan_init(&zeros, NULL) == MOEK_E_ARGUMENT, "no config");
     check_misuse(&zeros, "no config");
     CHECK(moek_route(NULL, NULL) == MOEK_E_ARGUMENT && moek_finalize(NULL, NULL) == MOEK_E_ARGUMENT &&
@@ -552,7 +561,7 @@ static void test_backends(void)
     REFUSED(c.prepare_finalize = &less, E_BACKEND, "max_tokens_per_rank -1");
     less.max_tokens_per_rank = INT_MAX; less.num_dispatchers = INT_MAX;
     REFUSED(c.prepare_finalize = &less, E_ARGUMENT, "overflow 31 bits");
-    REFUSED(USER(raw); c.backend = MOEK_BACKEND_USER; c.prepare_finalize = &hasty; c.quant = MOEK_FP8C, E_BACKEND,
+    REFUSED(USER(raw); c.backend = MOEK_BACKEND_USER; c.prepare_finalize = &hasty; c.quant = FORMAT_ROW, E_BACKEND,
             "cannot defer quantization");
     REFUSED(c.local_experts = 9, E_BACKEND, "kernel does not support parallel config: 9 local of 8");
     REFUSED(c.physical_experts = 7, E_BACKEND, "kernel does not support parallel config: 7 physical experts for 8");
@@ -604,7 +613,7 @@ static void test_demanded(void)
         c.backend = 0;
         CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.backend == MOEK_BACKEND_CPU && in_plan(&p, k), "%s: %s", k->name,
               p.why);
-        wrong_quant = k->quant == MOEK_FP8C ? MOEK_FP8T : MOEK_FP8C;
+        wrong_quant = k->quant == FORMAT_ROW ? FORMAT_TENSOR : FORMAT_ROW;
         wrong_hidden = k->hidden ? k->hidden + 1 : k->granule > 1 ? k->granule + 1 : 0;
         if (wrong_hidden)
             REFUSED(c.quant = k->quant; c.kernel = k->name; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);
@@ -967,7 +976,7 @@ static void test_tuned_lines(void)
     c.tuned = tuned;
     tuned_start();
     tuned_line("NVIDIA H200", QUANT, HIDDEN, EXPERTS, TOPK, 4, up);
-    tuned_line("cpu", MOEK_FP8T, HIDDEN, EXPERTS, TOPK, 4, up);
+    tuned_line("cpu", FORMAT_TENSOR, HIDDEN, EXPERTS, TOPK, 4, up);
     tuned_line("cpu", QUANT, HIDDEN + 8, EXPERTS, TOPK, 4, up);
     tuned_line("cpu", QUANT, HIDDEN, EXPERTS + 1, TOPK, 4, up);
     tuned_line("cpu", QUANT, HIDDEN, EXPERTS, TOPK + 2, 4, up);
@@ -1007,7 +1016,7 @@ static moek_weights good_weights(int quant)
     moek_weights w;
     memset(&w, 0, sizeof w);
     w.w_up = w.w_down = memory;
-    if (fp8(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
+    if (scaled(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
     return w;
 }
 static moek_weights apart_weights(int quant)
@@ -1023,7 +1032,7 @@ static void bind_refused(moek_plan *p, const moek_weights *w, const char *senten
     if (p->config.up_layout == MOEK_UP_APART) fine = apart_weights(p->config.quant);
     fine.expert_map = fine.replicas = fine.replica_count = (const int32_t *)memory;
     if (!p->config.max_replicas) fine.replicas = fine.replica_count = NULL;
-    if (p->config.quant == MOEK_FP8T) fine.x_scale = fine.h_scale = (const float *)memory;
+    if (moek_format_of(p->config.quant)->static_x) fine.x_scale = fine.h_scale = (const float *)memory;
     check_(moek_plan_bind(p, &fine) == MOEK_OK && p->bound && !p->why[0], __FILE__, line, change,
            "the good weights are refused: %s", p->why);
     check_(moek_plan_bind(p, w) == MOEK_E_ARGUMENT, __FILE__, line, change, "accepted");
@@ -1114,50 +1123,53 @@ static void test_bind_apart(void)
     APART_REFUSED(w.w_gate_bias = memory, "weights.w_up_bias is NULL and w_gate_bias is given");
     APART_REFUSED(w.w_up_bias = memory, "weights.w_gate_bias is NULL and w_up_bias is given");
     APART_REFUSED(w.w_up_bias = memory; w.w_gate_bias = memory + 8, "weights.w_gate_bias is not aligned to 16");
-    if (fp8(quant)) APART_REFUSED(w.w_gate_scale = NULL, "weights.w_gate_scale is NULL and w_up_scale is given");
+    if (scaled(quant)) APART_REFUSED(w.w_gate_scale = NULL, "weights.w_gate_scale is NULL and w_up_scale is given");
     else APART_REFUSED(w.w_gate_scale = (const float *)memory, "weights.w_up_scale is NULL and w_gate_scale is given");
-    if (fp8(quant)) APART_REFUSED(BESIDE(w_gate_scale), "weights.w_gate_scale is not aligned to 4");
+    if (scaled(quant)) APART_REFUSED(BESIDE(w_gate_scale), "weights.w_gate_scale is not aligned to 4");
 #undef APART_REFUSED
 }
 
 /* What a format needs, and what it must not be given; for the formats that are compiled in. */
 static void test_bind_formats(void)
 {
+    int i;
     moek_config c = good();
     moek_plan p;
 #define HAVE(number) (c.quant = (number), moek_plan_init(&p, &c) == MOEK_OK)
-#define FORMAT(NAME, name, number)                                                                                     \
-    if (HAVE(number) && fp8(number)) {                                                                                 \
-        BIND_REFUSED(c.quant = number, w.w_up_scale = NULL, "weights.w_up_scale is NULL; " #name);                     \
-        BIND_REFUSED(c.quant = number, w.w_down_scale = NULL, "weights.w_down_scale is NULL; " #name);                 \
-    }                                                                                                                  \
-    if (HAVE(number) && moek_format_of(number)->w_scale.type == MOEK_SCALE_TYPE_F32) {                                 \
-        BIND_REFUSED(c.quant = number, BESIDE(w_up_scale), "weights.w_up_scale is not aligned to 4");                  \
-        BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to 4");              \
-    }                                                                                                                  \
-    if (HAVE(number) && !moek_format_of(number)->second) {                                                             \
-        BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no second scale");      \
-        BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no second scale");    \
-        BIND_REFUSED(c.quant = number, w.w_gate_global_scale = (const float *)memory, "which has no second scale");    \
-    }                                                                                                                  \
-    if (HAVE(number) && !moek_format_of(number)->zero) {                                                               \
-        BIND_REFUSED(c.quant = number, w.w_up_zero = memory, "which has no zero points");                              \
-        BIND_REFUSED(c.quant = number, w.w_down_zero = memory, "which has no zero points");                            \
-        BIND_REFUSED(c.quant = number, w.w_gate_zero = memory, "which has no zero points");                            \
-    }                                                                                                                  \
-    if (HAVE(number) && !fp8(number)) {                                                                                \
-        BIND_REFUSED(c.quant = number, w.w_up_scale = (const float *)memory, "but config.quant is " #name);            \
-        BIND_REFUSED(c.quant = number, w.w_down_scale = (const float *)memory, "which has none");                      \
-    }                                                                                                                  \
-    if (HAVE(number) && number != MOEK_FP8T) {                                                                         \
-        BIND_REFUSED(c.quant = number, w.x_scale = (const float *)memory, "only fp8t has static scales, not " #name);  \
-        BIND_REFUSED(c.quant = number, w.h_scale = (const float *)memory, "only fp8t has static scales, not " #name);  \
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        const int number = f->number;
+        if (!HAVE(number)) continue;
+        if (format_scaled(f)) {
+            BIND_REFUSED(c.quant = number, w.w_up_scale = NULL, "weights.w_up_scale is NULL");
+            BIND_REFUSED(c.quant = number, w.w_down_scale = NULL, "weights.w_down_scale is NULL");
+        } else {
+            BIND_REFUSED(c.quant = number, w.w_up_scale = (const float *)memory,
+                         of_format("but config.quant is %s", number));
+            BIND_REFUSED(c.quant = number, w.w_down_scale = (const float *)memory, "which has none");
+        }
+        if (moek_scale_bytes(&f->w_scale, 1, 1) > 1) {
+            BIND_REFUSED(c.quant = number, BESIDE(w_up_scale), "weights.w_up_scale is not aligned to");
+            BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to");
+        }
+        if (!f->second) {
+            BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no second scale");
+            BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no second scale");
+            BIND_REFUSED(c.quant = number, w.w_gate_global_scale = (const float *)memory, "which has no second scale");
+        }
+        if (!f->zero) {
+            BIND_REFUSED(c.quant = number, w.w_up_zero = memory, "which has no zero points");
+            BIND_REFUSED(c.quant = number, w.w_down_zero = memory, "which has no zero points");
+            BIND_REFUSED(c.quant = number, w.w_gate_zero = memory, "which has no zero points");
+        }
+        if (f->static_x) continue;
+        BIND_REFUSED(c.quant = number, w.x_scale = (const float *)memory, of_format("not %s", number));
+        BIND_REFUSED(c.quant = number, w.h_scale = (const float *)memory, of_format("not %s", number));
     }
-    MOEK_EACH_QUANT(FORMAT)
-    if (!HAVE(MOEK_FP8T)) return;
-    BIND_REFUSED(c.quant = MOEK_FP8T, BESIDE(x_scale), "weights.x_scale is not aligned");
-    BIND_REFUSED(c.quant = MOEK_FP8T, BESIDE(h_scale), "weights.h_scale is not aligned");
-    BIND_REFUSED(c.quant = MOEK_FP8T; c.batch_invariant = 1, w.x_scale = (const float *)memory, "batch invariance");
+    if (!HAVE(FORMAT_TENSOR)) return;
+    BIND_REFUSED(c.quant = FORMAT_TENSOR, BESIDE(x_scale), "weights.x_scale is not aligned");
+    BIND_REFUSED(c.quant = FORMAT_TENSOR, BESIDE(h_scale), "weights.h_scale is not aligned");
+    BIND_REFUSED(c.quant = FORMAT_TENSOR; c.batch_invariant = 1, w.x_scale = (const float *)memory, "batch invariance");
 }
 
 /* ---- moek_run ---------------------------------------------------------------------------------------------------- */
@@ -1399,7 +1411,7 @@ static void test_quantize(void)
     moek_quant_args good_quant;
     memset(&good_quant, 0, sizeof good_quant);
     good_quant.rows = TOKENS; good_quant.cols = HIDDEN; good_quant.source_div = 1;
-    good_quant.dtype = QUANT == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    good_quant.dtype = format_dtype_in(moek_format_of(QUANT), 0);
     good_quant.x = fix.x; good_quant.q = fix.y; good_quant.scale = scale; good_quant.partial = partial;
 #define QUANTIZE(change, quant, arch, status) do {                                                        \
         moek_quant_args a = good_quant;                                                                   \
@@ -1422,10 +1434,10 @@ static void test_quantize(void)
     QUANTIZE(a.early = 3, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x = fix.x + 1, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.q = fix.y + 8, QUANT, 80, E_ARGUMENT);
-    QUANTIZE(a.scale = (char *)scale + 2, MOEK_FP8C, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = (char *)scale + 2, FORMAT_ROW, 0, E_ARGUMENT);
     QUANTIZE(a.target = (const int32_t *)(fix.x + 1), QUANT, 0, E_ARGUMENT);
-    QUANTIZE(a.ue8m0 = 1, MOEK_FP8C, 0, E_ARGUMENT);
-    QUANTIZE(a.ue8m0 = 1, MOEK_FP8T, 0, E_ARGUMENT);
+    QUANTIZE(a.ue8m0 = 1, FORMAT_ROW, 0, E_ARGUMENT);
+    QUANTIZE(a.ue8m0 = 1, FORMAT_TENSOR, 0, E_ARGUMENT);
     QUANTIZE(a.x_stride = HIDDEN - 8, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x_stride = HIDDEN + 4, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x_stride = -8, QUANT, 0, E_ARGUMENT);
@@ -1435,18 +1447,18 @@ static void test_quantize(void)
     QUANTIZE(a.dtype = MOEK_DTYPE_F32, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.scale_layout = -1, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.scale_layout = 3, QUANT, 0, E_ARGUMENT);
-    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, MOEK_FP8C, 0, E_ARGUMENT);
-    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS - 1, MOEK_FP8B128, 0, E_ARGUMENT);
-    QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS, MOEK_FP8B128, 0, E_ARGUMENT);
-    QUANTIZE(a.scale = NULL, MOEK_FP8T, 0, E_ARGUMENT);
-    QUANTIZE(a.scale = NULL, MOEK_FP8C, 0, E_ARGUMENT);
-    QUANTIZE(a.scale = NULL, MOEK_FP8B128, 0, E_ARGUMENT);
-    QUANTIZE(a.partial = NULL, MOEK_FP8T, 0, E_ARGUMENT);
-    QUANTIZE(a.group_offset = 16, MOEK_FP8C, 0, E_ARGUMENT);
-    QUANTIZE(a.group_offset = -1, MOEK_FP8B128, 0, E_ARGUMENT);
-    QUANTIZE(a.group_offset = 128, MOEK_FP8B128, 0, E_ARGUMENT);
-    QUANTIZE(a.group_offset = 4, MOEK_FP8B128, 80, E_ARGUMENT);
-    QUANTIZE(a.counts = fix.ids, MOEK_FP8B128, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, FORMAT_ROW, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS - 1, FORMAT_BLOCKED, 0, E_ARGUMENT);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS, FORMAT_BLOCKED, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = NULL, FORMAT_TENSOR, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = NULL, FORMAT_ROW, 0, E_ARGUMENT);
+    QUANTIZE(a.scale = NULL, FORMAT_BLOCKED, 0, E_ARGUMENT);
+    QUANTIZE(a.partial = NULL, FORMAT_TENSOR, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 16, FORMAT_ROW, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = -1, FORMAT_BLOCKED, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 128, FORMAT_BLOCKED, 0, E_ARGUMENT);
+    QUANTIZE(a.group_offset = 4, FORMAT_BLOCKED, 80, E_ARGUMENT);
+    QUANTIZE(a.counts = fix.ids, FORMAT_BLOCKED, 0, E_ARGUMENT);
     QUANTIZE((void)0, 0, 0, E_NO_KERNEL);
     QUANTIZE((void)0, 99, 0, E_NO_KERNEL);
     QUANTIZE((void)0, QUANT, 75, E_NO_KERNEL);
@@ -1456,14 +1468,14 @@ static void test_quantize(void)
     QUANTIZE(a.rows = 0, QUANT, 0, OK);
     CHECK(untouched(), "no rows: something was written");
     QUANTIZE((void)0, QUANT, 0, OK);
-    CHECK(!untouched() && still(fix.y + (fp8(QUANT) ? 1 : 2) * TOKENS * HIDDEN, 256), "rows");
+    CHECK(!untouched() && still(fix.y + moek_element_bytes(moek_format_of(QUANT)->x, TOKENS * HIDDEN), 256), "rows");
 #ifndef MOEK_QUANT
-    QUANTIZE(a.rows = 0; a.source_div = INT_MAX, MOEK_FP8T, 0, OK);
-    QUANTIZE((void)0, MOEK_FP8T, 0, OK);
-    QUANTIZE(a.partial = NULL; a.static_scale = scale, MOEK_FP8T, 0, OK);
-    QUANTIZE((void)0, MOEK_FP8C, 0, OK);
-    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, MOEK_FP8B128, 0, OK);
-    QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS; a.ue8m0 = 1, MOEK_FP8B128, 0, OK);
+    QUANTIZE(a.rows = 0; a.source_div = INT_MAX, FORMAT_TENSOR, 0, OK);
+    QUANTIZE((void)0, FORMAT_TENSOR, 0, OK);
+    QUANTIZE(a.partial = NULL; a.static_scale = scale, FORMAT_TENSOR, 0, OK);
+    QUANTIZE((void)0, FORMAT_ROW, 0, OK);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, FORMAT_BLOCKED, 0, OK);
+    QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS; a.ue8m0 = 1, FORMAT_BLOCKED, 0, OK);
 #endif
 }
 

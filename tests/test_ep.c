@@ -623,7 +623,7 @@ static void test_ranks(void)
             for (how = 0; how < ROUTINGS; how++) {
                 scene *s;
                 if ((quick && (ranks + kind + how) % 7) || (ranks + kind + how) % 2) continue;
-                s = scene_new(kind, MOEK_EP_EXACT, ranks, how % 2 ? MOEK_FP8B128 : MOEK_BF16);
+                s = scene_new(kind, MOEK_EP_EXACT, ranks, how % 2 ? FORMAT_BLOCKED : FORMAT_PLAIN);
                 s->group.placement = how / 2 % 2;
                 give_tokens(s, (how + ranks) % 2 ? UNEVEN : EVEN);
                 whole_of(s);
@@ -640,7 +640,7 @@ static void test_chunks(void)
 {
     int kind;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        scene *s = scene_new(kind, MOEK_EP_EXACT, 4, MOEK_BF16);
+        scene *s = scene_new(kind, MOEK_EP_EXACT, 4, FORMAT_PLAIN);
         s->config.chunk_tokens = 2;
         s->group.max_tokens = 2;
         s->gap = 8;
@@ -651,7 +651,7 @@ static void test_chunks(void)
         forget(s);
     }
     for (kind = MOEK_EP_REDUCED; kind <= MOEK_EP_EXACT; kind++) {
-        scene *s = scene_new(MOEK_EP_LOW_LATENCY, kind, 4, MOEK_FP8B128);
+        scene *s = scene_new(MOEK_EP_LOW_LATENCY, kind, 4, FORMAT_BLOCKED);
         s->config.max_rows_per_expert = 3;
         say(s, "more rows than max_rows_per_expert");
         s->config.format = MOEK_BATCHED;
@@ -667,7 +667,7 @@ static void test_shared_slots(void)
 {
     int kind;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        scene *s = scene_new(kind, MOEK_EP_EXACT, 3, MOEK_BF16);
+        scene *s = scene_new(kind, MOEK_EP_EXACT, 3, FORMAT_PLAIN);
         s->config.experts = EXPERTS - 2;
         s->config.shared_slots = 2;
         s->config.shared_weight = 0.25f;
@@ -685,7 +685,7 @@ static void test_odd_sizes(void)
     int kind, turn;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
         for (turn = 0; turn < 3; turn++) {
-            scene *s = scene_new(kind, MOEK_EP_EXACT, 7, turn ? MOEK_FP8C : MOEK_BF16);
+            scene *s = scene_new(kind, MOEK_EP_EXACT, 7, turn ? FORMAT_ROW : FORMAT_PLAIN);
             s->config.experts = 3; s->config.topk = 2;
             s->group.placement = turn % 2;
             if (turn == 2) s->group.max_tokens = MOST + 5;
@@ -707,14 +707,14 @@ static moek_status in_place(rank *r)
     a.x = a.y;
     return moek_run(&r->plan, &a, NULL);
 }
-/* A token that is all NaN, or has an Inf, changes no other's bits on any rank.  (Beside zeros, for fp8t's scale.) */
+/* A token that is all NaN, or has an Inf, changes no other's bits on any rank.  (Beside zeros, for scales
+ * of a tensor.) */
 static void test_nonfinite(void)
 {
-    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8C, MOEK_FP8T };
     int kind, q, j, t;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
         for (q = 0; q < 4; q++) {
-            scene *s = scene_new(kind, q % 2 ? MOEK_EP_REDUCED : MOEK_EP_EXACT, 4, quants[q]);
+            scene *s = scene_new(kind, q % 2 ? MOEK_EP_REDUCED : MOEK_EP_EXACT, 4, format_of_kind(q));
             uint16_t *x, *y, *again;
             int others = 0, seen = 0;
             say(s, "NaN and Inf");
@@ -756,7 +756,7 @@ static void test_slots_without(void)
                 float *weights;
                 uint16_t *y, *again;
                 if (dropped && kind != MOEK_EP_LOW_LATENCY) continue;
-                s = scene_new(kind, combine, 4, how % 3 ? MOEK_FP16 : MOEK_FP8B128);
+                s = scene_new(kind, combine, 4, how % 3 ? format_of_t(MOEK_DTYPE_FP16) : FORMAT_BLOCKED);
                 say(s, dropped ? "no room" : on_input ? "weights on the input" : "no expert");
                 if (on_input) { s->config.topk = 1; s->config.router_weight_on_input = 1; }
                 if (dropped) { s->config.max_rows_per_expert = 3; s->config.format = MOEK_BATCHED; }
@@ -785,7 +785,7 @@ static void test_slots_without(void)
  * sums (which REDUCED_F32 leaves in the window) and y; REDUCED_F32 by the order of f32 sums, and y. */
 static uint16_t *combined(int kind, int combine, int dtype, double *partials)
 {
-    scene *s = scene_new(kind, combine, TOPK, dtype == MOEK_DTYPE_FP16 ? MOEK_FP16 : MOEK_BF16);
+    scene *s = scene_new(kind, combine, TOPK, format_of_t(dtype));
     uint16_t *y = NULL;
     int r, t, p, j;
     rng_seed(7);
@@ -887,7 +887,7 @@ static void test_two_in_flight(void)
     int kind, turn, r;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
         for (turn = 0; turn < (quick ? 1 : 4); turn++) {
-            scene *s = scene_new(kind, MOEK_EP_EXACT, 2 + 2 * turn, turn % 2 ? MOEK_FP8C : MOEK_BF16);
+            scene *s = scene_new(kind, MOEK_EP_EXACT, 2 + 2 * turn, turn % 2 ? FORMAT_ROW : FORMAT_PLAIN);
             s->group.handles = 2;
             give_tokens(s, turn % 2 ? UNEVEN : EVEN);
             say(s, "two in flight");
@@ -912,7 +912,7 @@ static void test_one_thread(void)
     };
     int kind, i, r, round;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        scene *s = scene_new(kind, MOEK_EP_EXACT, 5, MOEK_FP8B128);
+        scene *s = scene_new(kind, MOEK_EP_EXACT, 5, FORMAT_BLOCKED);
         moek_step step[RANKS];
         moek_status status = MOEK_OK;
         s->group.timeout_ms = SOON;
@@ -962,7 +962,7 @@ static void test_soak(void)
 {
     int kind, r, i;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        scene *s = scene_new(kind, MOEK_EP_EXACT, 3 + kind, MOEK_FP8B128);
+        scene *s = scene_new(kind, MOEK_EP_EXACT, 3 + kind, FORMAT_BLOCKED);
         s->group.handles = 2;
         s->config.hidden = HIDDEN; s->config.inter = 16;
         say(s, "many runs");
@@ -996,7 +996,7 @@ static void test_soak(void)
 /* Too much for a rank: an error on all, the same sentence, nothing written; and then less. */
 static void test_capacity(void)
 {
-    scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_EXACT, 4, MOEK_BF16);
+    scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_EXACT, 4, FORMAT_PLAIN);
     int32_t *ids;
     int r, i, n, runs;
     s->group.max_rows = 17;                            /* 24 at the most, and 18 in the first routing */
@@ -1074,7 +1074,7 @@ static void test_dead_rank(void)
         const int combine = kind == MOEK_EP_ALLTOALL ? MOEK_EP_COUNTS : MOEK_EP_DISPATCH;
         int how;
         for (how = quick ? kind - 1 : 0; how < (quick ? kind : 3); how++) {
-            scene *s = scene_new(kind, MOEK_EP_REDUCED, 4, MOEK_BF16);
+            scene *s = scene_new(kind, MOEK_EP_REDUCED, 4, FORMAT_PLAIN);
             uint64_t start;
             int r;
             s->group.timeout_ms = how == 2 ? 60000 : SOON;
@@ -1132,7 +1132,7 @@ static void test_processes(void)
     int kind, dies, r, first;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
         for (dies = 0; dies < 2; dies++) {
-            scene *s = scene_new(kind, MOEK_EP_EXACT, 4, MOEK_FP8B128);
+            scene *s = scene_new(kind, MOEK_EP_EXACT, 4, FORMAT_BLOCKED);
             pid_t child[RANKS];
             size_t size;
             say(s, dies ? "processes, one is killed" : "processes");
@@ -1185,7 +1185,7 @@ static void test_selection(void)
     moek_config c;
     memset(&g, 0, sizeof g);
     memset(&c, 0, sizeof c);
-    c.hidden = 7168; c.inter = 2048; c.experts = 256; c.topk = 8; c.quant = MOEK_FP8B128; c.act = MOEK_SILU;
+    c.hidden = 7168; c.inter = 2048; c.experts = 256; c.topk = 8; c.quant = FORMAT_BLOCKED; c.act = MOEK_SILU;
     c.max_tokens = 128;
     g.ranks = 4;
     EXPLAINS((void)0, "low_latency: taken");
@@ -1373,7 +1373,7 @@ static void test_extremes(void)
 /* Ranks that were given different things: all of them learn it, at open. */
 static void mismatch(void (*change)(rank *), const char *words)
 {
-    scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, 3, MOEK_BF16);
+    scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, 3, FORMAT_PLAIN);
     int r, said = 0;
     s->group.timeout_ms = 5000;
     say(s, words);
@@ -1398,7 +1398,7 @@ static void other_placement(rank *r) { r->group.placement = MOEK_EP_ROUND_ROBIN;
 /* A rank that never comes. */
 static void test_absent(void)
 {
-    scene *s = scene_new(MOEK_EP_LOW_LATENCY, MOEK_EP_REDUCED, 4, MOEK_BF16);
+    scene *s = scene_new(MOEK_EP_LOW_LATENCY, MOEK_EP_REDUCED, 4, FORMAT_PLAIN);
     int r;
     s->group.timeout_ms = SOON;
     say(s, "a rank does not open");
@@ -1424,7 +1424,7 @@ static int again_on(scene *s)                          /* with windows that are 
 }
 static void test_refused(void)
 {
-    scene *s = scene_new(MOEK_EP_LOW_LATENCY, MOEK_EP_REDUCED, 2, MOEK_BF16);
+    scene *s = scene_new(MOEK_EP_LOW_LATENCY, MOEK_EP_REDUCED, 2, FORMAT_PLAIN);
     rank *k = &s->rank[0];
     moek_config c;
     moek_plan plan;
@@ -1455,7 +1455,7 @@ static void test_refused(void)
     NO_PLAN((c.backend = 0, c.exclude = 0), "the group is in host memory");
     NO_PLAN(c.hidden = 256, "hidden 256 (the group was opened with 128)");
     NO_PLAN(c.topk = 2, "topk 2 (the group was opened with 3)");
-    NO_PLAN(c.quant = MOEK_FP16, "dtype");
+    NO_PLAN(c.quant = format_of_t(MOEK_DTYPE_FP16), "dtype");
     NO_PLAN(c.local_experts = 3, "local_experts 3");
     NO_PLAN(c.max_tokens = 100, "low_latency takes 6 tokens a rank, config.max_tokens is 100: set chunk_tokens");
 #undef NO_PLAN
@@ -1530,7 +1530,7 @@ static void test_refused_first(void)
     int kind, how;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
         for (how = 0; how < REFUSALS; how++) {
-            scene *s = scene_new(kind, MOEK_EP_REDUCED, 2, MOEK_BF16);
+            scene *s = scene_new(kind, MOEK_EP_REDUCED, 2, FORMAT_PLAIN);
             s->options = LAYER_LOGITS;
             s->config.routing = MOEK_ROUTE_SOFTMAX_RENORM;
             say(s, names[how]);
@@ -1545,7 +1545,7 @@ static void test_packed_scales(void)
 {
     int ue8m0;
     for (ue8m0 = 0; ue8m0 < 2; ue8m0++) {
-        scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, 2, MOEK_FP8B128);
+        scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, 2, FORMAT_BLOCKED);
         moek_config wide = s->config, c;
         moek_ep_config g = s->group;
         moek_plan plan;
@@ -1591,7 +1591,7 @@ static void test_own_experts(void)
     static const moek_experts own = { "sum", MOEK_STANDARD, MOEK_NOOP, 1, NULL, NULL, NULL, sum_apply };
     int kind;
     for (kind = MOEK_EP_ALLTOALL; kind <= MOEK_EP_ALLGATHER; kind++) {
-        scene *s = scene_new(kind, MOEK_EP_REDUCED, 4, MOEK_FP8B128);
+        scene *s = scene_new(kind, MOEK_EP_REDUCED, 4, FORMAT_BLOCKED);
         int t, k, j, r, far = 0;
         say(s, "own experts");
         give_tokens(s, UNEVEN);

@@ -460,7 +460,7 @@ static int staged(scene *s, int pattern)
     if (pattern % 2) {
         const size_t n = (size_t)c.max_tokens * (size_t)c.hidden;
         s->shared = (uint16_t *)malloc(2 * n);
-        layer_fill_t(s->shared, n, 1, s->config.quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : s->config.dtype);
+        layer_fill_t(s->shared, n, 1, s->whole.config.dtype);
         s->whole.args.shared_y = s->shared;
     }
     ok = opened(s, s->host) && opened(s, s->gpu);
@@ -594,13 +594,19 @@ static int same_row(const char *a, const char *b, size_t bytes, int e4m3)
     return 1;
 }
 
+/* Bytes of the scales of a row of x, where rows have their own. */
+static size_t scales_of_row(const scene *s)
+{
+    const moek_scale_shape *const of = &s->whole.format->x_scale;
+    return of->rows ? moek_scale_bytes(of, 1, (size_t)s->config.hidden) : 0;
+}
 /* What arrived at a rank, and at its twin: the same bytes. */
 static void compare_arrived(scene *s, int r)
 {
     const side *h = &s->host[r], *g = &s->gpu[r];
-    const int e_end = h->plan.local_experts, limit = h->plan.rows_per_expert, q = s->config.quant;
-    const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
-    const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
+    const int e_end = h->plan.local_experts, limit = h->plan.rows_per_expert;
+    const moek_format *const f = s->whole.format;
+    const size_t row = moek_element_bytes(f->x, (size_t)s->config.hidden), scale = scales_of_row(s);
     const size_t rows = (size_t)e_end * (size_t)limit;
     int32_t *counts = (int32_t *)malloc(4 * (size_t)e_end);
     char *a = (char *)malloc(rows * row + 1), *scales = (char *)malloc(rows * scale + 4);
@@ -615,7 +621,7 @@ static void compare_arrived(scene *s, int r)
             wrong_rows += !same_row(a + at * row, (const char *)h->step.a + at * row, row, scale > 0);
             wrong_scales += scale && memcmp(scales + at * scale, (const char *)h->step.a_scale + at * scale, scale);
         }
-    if (q == MOEK_FP8T) wrong_scales += memcmp(scales, h->step.a_scale, 4) != 0;
+    if (format_by_tensor(f)) wrong_scales += memcmp(scales, h->step.a_scale, 4) != 0;
     CHECK(!wrong_rows && !wrong_scales, "%s: rank %d: %d rows and %d scales are not those of the CPU", s->what, r,
           wrong_rows, wrong_scales);
     free(counts); free(a); free(scales);
@@ -641,10 +647,10 @@ static int place_of_row(const scene *s, const side *h, const side *g, int i)
 static void compare_standard(scene *s, int r)
 {
     const side *h = &s->host[r], *g = &s->gpu[r];
-    const int k = s->config.topk, rows = h->step.rows, q = s->config.quant, gather = kind == MOEK_EP_ALLGATHER;
+    const int k = s->config.topk, rows = h->step.rows, gather = kind == MOEK_EP_ALLGATHER;
     const int all = g->step.rows;
-    const size_t row = (size_t)s->config.hidden * (q == MOEK_BF16 || q == MOEK_FP16 ? 2 : 1);
-    const size_t scale = q == MOEK_FP8B128 ? 4 * (((size_t)s->config.hidden + 127) / 128) : q == MOEK_FP8C ? 4 : 0;
+    const moek_format *const f = s->whole.format;
+    const size_t row = moek_element_bytes(f->x, (size_t)s->config.hidden), scale = scales_of_row(s);
     int32_t *ids = (int32_t *)malloc(4 * (size_t)all * (size_t)k);
     float *weights = (float *)malloc(4 * (size_t)all * (size_t)k + 1);
     char *a = (char *)malloc((size_t)all * row + 1), *scales = (char *)malloc((size_t)all * scale + 4);
@@ -669,7 +675,7 @@ static void compare_standard(scene *s, int r)
         wrong += !same_row(a + at * row, (const char *)h->step.a + n * row, row, scale > 0);
         wrong += scale && memcmp(scales + at * scale, (const char *)h->step.a_scale + n * scale, scale);
     }
-    if (q == MOEK_FP8T && rows) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
+    if (format_by_tensor(f) && rows) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
     CHECK(!wrong, "%s: rank %d: %d rows, scales or weights are not those of the CPU", s->what, r, wrong);
     free(ids); free(weights); free(a); free(scales);
 }
@@ -744,7 +750,7 @@ static int finalized(scene *s) { return both(s, moek_finalize_send) && both(s, m
 /* The exchange alone, to the bit; y: f32 sums in the same order, but with one rounding less (fma). */
 static int exchanged(scene *s)
 {
-    const int scales = s->config.quant == MOEK_FP8B128 || s->config.quant == MOEK_FP8C;
+    const int scales = scales_of_row(s) > 0;
     int r;
     crossing.every = 0;
     if (!prepared(s)) return 0;
@@ -813,15 +819,16 @@ static void spoil_inputs(scene *s)                     /* Inf and NaN, in some g
 }
 static void exchange(int peers, int combine, int ranks, int quant, int pattern, int hidden, int spoiled)
 {
+    const moek_format *const f = moek_format_of(quant);
     scene *s = scene_new(peers, combine, ranks, quant, patterns[pattern]);
     int turn;
     s->bare = 1;
     s->config.hidden = hidden;
-    s->config.ue8m0 = quant == MOEK_FP8B128 && pattern % 2;
+    s->config.ue8m0 = f->ue8m0 && pattern % 2;
     s->gap = (pattern + combine) % 2 ? 8 * (size_t)(1 + combine + pattern) : 0;
     s->group.placement = pattern % 2;
-    s->options = quant == MOEK_FP8T && pattern % 2 ? LAYER_STATIC : 0;
-    if (quant != MOEK_BF16 && quant != MOEK_FP16 && pattern % 3 == 1) s->config.dtype = MOEK_DTYPE_FP16;
+    s->options = f->static_x && pattern % 2 ? LAYER_STATIC : 0;
+    if (!format_dtype(f) && pattern % 3 == 1) s->config.dtype = MOEK_DTYPE_FP16;
     if (pattern == HOT_EXPERT && combine != MOEK_EP_REDUCED) s->config.max_rows_per_expert = 5;
     if (staged(s, pattern)) {
         if (spoiled) {
@@ -837,7 +844,8 @@ static void exchange(int peers, int combine, int ranks, int quant, int pattern, 
  * expert or, low_latency, one that had no room for it. */
 static void without(int combine, int dropped, float bad)
 {
-    scene *s = scene_new(1, combine, 3, combine % 2 ? MOEK_FP16 : MOEK_FP8B128, dropped ? "no room" : "no expert");
+    const int quant = combine % 2 ? format_of_t(MOEK_DTYPE_FP16) : FORMAT_BLOCKED;
+    scene *s = scene_new(1, combine, 3, quant, dropped ? "no room" : "no expert");
     int i, n;
     s->bare = 1;
     if (dropped) s->config.max_rows_per_expert = 3;
@@ -877,7 +885,7 @@ static void refused_first(int how)
     static const char *const names[] = { "handle 1 of 1", "one under way", "aborted", "closed" };
     static const char *const words[] = { "opened with handles = 1", "has not ended", "moek_ep_abort was called",
                                          "the group is not open" };
-    scene *s = scene_new(1, MOEK_EP_REDUCED, 2, MOEK_BF16, names[how]);
+    scene *s = scene_new(1, MOEK_EP_REDUCED, 2, FORMAT_PLAIN, names[how]);
     side *k = &s->gpu[0];
     moek_step begun, step;
     int i;
@@ -978,48 +986,49 @@ static void map_once(int combine, int ranks, int quant, int pattern)
 }
 static void test_maps(void)
 {
-    static const int sizes[] = { 2, 4, 8, 3, 5 }, quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    static const int sizes[] = { 2, 4, 8, 3, 5 };
     int pattern, i = 0;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
         for (pattern = 0; pattern < PATTERNS; pattern++, i++)
-            map_once((pattern + kind) % 3, sizes[i % 5], quants[i % 4], pattern);
+            map_once((pattern + kind) % 3, sizes[i % 5], format_of_kind(i), pattern);
     kind = MOEK_EP_LOW_LATENCY;
 }
 static void test_exchange(void)
 {
-    static const int sizes[] = { 2, 4, 8, 3, 1 }, quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
+    static const int sizes[] = { 2, 4, 8, 3, 1 };
     int pattern, i = 0;
     for (pattern = 0; pattern < PATTERNS; pattern++) {
         int combine;
         for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++, i++)
-            exchange(1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
-        if (gpus > 1) exchange(2, pattern % 3, 2, quants[pattern % 4], pattern, HIDDEN, 0);
-        if (gpus > 1) exchange(2, pattern % 3, 4, quants[(pattern + 1) % 4], pattern, HIDDEN, 0);
-        if (gpus > 3) exchange(4, (pattern + 1) % 3, 4, quants[(pattern + 2) % 4], pattern, HIDDEN, 0);
+            exchange(1, combine, sizes[i % 5], format_of_kind(i), pattern, HIDDEN, i % 4 == 0);
+        if (gpus > 1) exchange(2, pattern % 3, 2, format_of_kind(pattern), pattern, HIDDEN, 0);
+        if (gpus > 1) exchange(2, pattern % 3, 4, format_of_kind(pattern + 1), pattern, HIDDEN, 0);
+        if (gpus > 3) exchange(4, (pattern + 1) % 3, 4, format_of_kind(pattern + 2), pattern, HIDDEN, 0);
     }
-    exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM, 7168, 0);
-    exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
-    exchange(1, MOEK_EP_REDUCED_F32, 3, MOEK_FP8B128, SOME_MISSING, 8400, 1);   /* beyond what a block does at once */
-    exchange(1, MOEK_EP_REDUCED, 2, MOEK_FP16, UNIFORM, 8400, 0);
+    exchange(1, MOEK_EP_REDUCED, 2, FORMAT_BLOCKED, UNIFORM, 7168, 0);
+    exchange(1, MOEK_EP_EXACT, 4, FORMAT_PLAIN, TWICE, 7168, 0);
+    exchange(1, MOEK_EP_REDUCED_F32, 3, FORMAT_BLOCKED, SOME_MISSING, 8400, 1);   /* beyond what a block does at once */
+    exchange(1, MOEK_EP_REDUCED, 2, format_of_t(MOEK_DTYPE_FP16), UNIFORM, 8400, 0);
 }
 
 /* The hidden sizes of real models, in each format. */
 static void test_sizes(void)
 {
     static const int hidden[] = { 2048, 2560, 2880, 3072, 4096, 5120, 6144, 7168, 8192 };
-    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
     int i, q;
     for (i = 0; i < 9; i++)
         for (q = 0; q < 4; q++)
             if (MEM_CUDA || (i + q) % 3 == 0)
-                exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, quants[q], i % 2 ? SOME_MISSING : UNIFORM, hidden[i], 0);
+                exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, format_of_kind(q), i % 2 ? SOME_MISSING : UNIFORM, hidden[i],
+                         0);
 }
 
 /* low_latency has kernels for some hidden sizes: y of an exchange by them or, any, by those for all sizes. */
 static uint16_t *y_of_size(int hidden, int quant, int ue8m0, int any, size_t *bytes)
 {
     scene *s = scene_new(1, MOEK_EP_REDUCED, 3, quant, any ? "kernels for any size" : "kernels of a size");
-    const int listed = quant != MOEK_FP16 && hidden == moek_hidden_round_up(hidden);
+    const int fp16 = format_dtype(moek_format_of(quant)) == MOEK_DTYPE_FP16;
+    const int listed = !fp16 && hidden == moek_hidden_round_up(hidden);
     uint16_t *y = NULL;
     int r, ok;
     s->bare = 1;
@@ -1043,7 +1052,7 @@ static void test_baked(void)
         MOEK_EACH_HIDDEN(SIZE) 2064
 #undef SIZE
     };
-    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8B128, MOEK_FP16, MOEK_FP8C };
+    const int quants[] = { FORMAT_BLOCKED, FORMAT_PLAIN, FORMAT_BLOCKED, format_of_t(MOEK_DTYPE_FP16), FORMAT_ROW };
     int i, q;
     for (i = 0; i < (int)(sizeof hidden / sizeof *hidden); i++)
         for (q = 0; q < 5; q++) {
@@ -1061,10 +1070,10 @@ static void test_baked(void)
 /* The same weights, tiled. */
 static int tile(scene *s, side *k)
 {
-    const size_t element = s->config.quant == MOEK_BF16 ? 2 : 1, n = (size_t)k->ep.local_experts;
-    const size_t row = element * (size_t)s->config.hidden;
-    void *const up = room(k, n * row * (size_t)s->whole.up_rows);
-    void *const down = room(k, n * row * (size_t)s->config.inter);
+    const size_t n = (size_t)k->ep.local_experts, h = (size_t)s->config.hidden, i = (size_t)s->config.inter;
+    const int w = s->whole.format->w;
+    void *const up = room(k, n * (size_t)s->whole.up_rows * moek_element_bytes(w, h));
+    void *const down = room(k, n * h * moek_element_bytes(w, i));
     k->config.weight_layout = MOEK_WEIGHTS_TILED;
     if (!CHECK(moek_plan_init(&k->plan, &k->config) == MOEK_OK, "%s: %s", s->what, k->plan.why)) return 0;
     CHECK(moek_repack_up(&k->plan, k->w.w_up, up, (int)n, 0, (moek_stream)k->stream) == MOEK_OK &&
@@ -1098,8 +1107,8 @@ static void test_tiled(void)
         return;
     }
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        tiled(MOEK_FP8B128);
-        tiled(MOEK_BF16);
+        tiled(FORMAT_BLOCKED);
+        tiled(FORMAT_PLAIN);
     }
     kind = MOEK_EP_LOW_LATENCY;
 }
@@ -1142,20 +1151,20 @@ static void layers(int peers, int combine, int ranks, int quant, int pattern)
 }
 static void test_layers(void)
 {
-    layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
-    layers(1, MOEK_EP_EXACT, 4, MOEK_BF16, SOME_MISSING);
-    layers(1, MOEK_EP_REDUCED_F32, 8, MOEK_FP8B128, SOME_EMPTY);
-    if (gpus > 1) layers(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
-    if (gpus > 1) layers(2, MOEK_EP_EXACT, 2, MOEK_BF16, SOME_EMPTY);
-    if (gpus > 1) layers(2, MOEK_EP_REDUCED, 4, MOEK_FP8B128, SOME_MISSING);   /* two ranks a GPU ... */
-    if (gpus > 1) layers(2, MOEK_EP_EXACT, 3, MOEK_BF16, UNIFORM);             /* ... two and one */
-    if (gpus > 3) layers(4, MOEK_EP_REDUCED, 4, MOEK_FP8B128, SOME_MISSING);
+    layers(1, MOEK_EP_REDUCED, 2, FORMAT_BLOCKED, UNIFORM);
+    layers(1, MOEK_EP_EXACT, 4, FORMAT_PLAIN, SOME_MISSING);
+    layers(1, MOEK_EP_REDUCED_F32, 8, FORMAT_BLOCKED, SOME_EMPTY);
+    if (gpus > 1) layers(2, MOEK_EP_REDUCED, 2, FORMAT_BLOCKED, UNIFORM);
+    if (gpus > 1) layers(2, MOEK_EP_EXACT, 2, FORMAT_PLAIN, SOME_EMPTY);
+    if (gpus > 1) layers(2, MOEK_EP_REDUCED, 4, FORMAT_BLOCKED, SOME_MISSING);   /* two ranks a GPU ... */
+    if (gpus > 1) layers(2, MOEK_EP_EXACT, 3, FORMAT_PLAIN, UNIFORM);             /* ... two and one */
+    if (gpus > 3) layers(4, MOEK_EP_REDUCED, 4, FORMAT_BLOCKED, SOME_MISSING);
 }
 
 /* Three operations a graph, replayed five times: epochs are on the device. */
 static void graphs(int peers, int ranks)
 {
-    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_FP8B128, "graphs");
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, FORMAT_BLOCKED, "graphs");
     cudaGraphExec_t exec[RANKS];
     int r, i;
     if (!staged(s, UNIFORM) || !layered(s)) { forget(s); return; }
@@ -1249,7 +1258,7 @@ static void soak_check(scene *s, const soaked *sets, int graph)
 }
 static void soak(int peers, int ranks, long operations)
 {
-    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_FP8B128, "soak");
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, FORMAT_BLOCKED, "soak");
     cudaGraphExec_t exec[GRAPHS][RANKS];
     soaked sets[SETS];
     int32_t *ids;
@@ -1341,13 +1350,12 @@ static void test_standard(int standard)
 /* 1 to 4 ranks, each with all routings. */
 static void test_ranks(void)
 {
-    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_FP8C, MOEK_FP8T };
     int ranks, pattern;
     kind = MOEK_EP_ALLTOALL;
     for (ranks = 1; ranks <= 4; ranks++)
         for (pattern = 0; pattern < PATTERNS; pattern++)
             for (moved = 0; moved < 2; moved++)
-                exchange(1, (ranks + pattern) % 3, ranks, quants[(ranks + pattern / 2) % 4], pattern, HIDDEN, 0);
+                exchange(1, (ranks + pattern) % 3, ranks, format_of_kind(ranks + pattern / 2), pattern, HIDDEN, 0);
     moved = 0;
     kind = MOEK_EP_LOW_LATENCY;
 }
@@ -1439,13 +1447,12 @@ static void capacity(int peers, int combine, int ranks, int quant)
 }
 static void test_capacity(void)
 {
-    static const int quants[] = { MOEK_FP8B128, MOEK_FP8T, MOEK_BF16, MOEK_FP8C };
     int ranks;
     kind = MOEK_EP_ALLTOALL;
     for (moved = 0; moved < 2; moved++) {
-        for (ranks = 1; ranks <= 4; ranks++) capacity(1, ranks % 3, ranks, quants[(ranks + moved) % 4]);
-        capacity(1, MOEK_EP_REDUCED, 8, MOEK_FP8B128);
-        if (gpus > 1) capacity(2, MOEK_EP_REDUCED, 2, MOEK_FP8B128);
+        for (ranks = 1; ranks <= 4; ranks++) capacity(1, ranks % 3, ranks, format_of_kind(ranks + moved));
+        capacity(1, MOEK_EP_REDUCED, 8, FORMAT_BLOCKED);
+        if (gpus > 1) capacity(2, MOEK_EP_REDUCED, 2, FORMAT_BLOCKED);
     }
     moved = 0;
     kind = MOEK_EP_LOW_LATENCY;
@@ -1508,14 +1515,14 @@ static void together(int ranks, int combine, int quant, int tight)
 }
 static void test_together(void)
 {
-    together(2, MOEK_EP_REDUCED, MOEK_FP8B128, 0);
+    together(2, MOEK_EP_REDUCED, FORMAT_BLOCKED, 0);
     kind = MOEK_EP_ALLGATHER;
-    together(3, MOEK_EP_EXACT, MOEK_BF16, 0);
+    together(3, MOEK_EP_EXACT, FORMAT_PLAIN, 0);
     kind = MOEK_EP_ALLTOALL;
-    together(2, MOEK_EP_REDUCED, MOEK_FP8B128, 0);
-    together(4, MOEK_EP_REDUCED_F32, MOEK_FP8T, 0);
-    together(3, MOEK_EP_EXACT, MOEK_BF16, 1);
-    together(4, MOEK_EP_REDUCED, MOEK_FP8B128, 1);
+    together(2, MOEK_EP_REDUCED, FORMAT_BLOCKED, 0);
+    together(4, MOEK_EP_REDUCED_F32, FORMAT_TENSOR, 0);
+    together(3, MOEK_EP_EXACT, FORMAT_PLAIN, 1);
+    together(4, MOEK_EP_REDUCED, FORMAT_BLOCKED, 1);
     kind = MOEK_EP_LOW_LATENCY;
 }
 #endif
@@ -1524,7 +1531,7 @@ static void test_together(void)
 static void silence(int peers, int ranks, int silent, int until, int aborts)
 {
     static const half halves[] = { moek_prepare_send, moek_prepare_receive, moek_finalize_send, moek_finalize_receive };
-    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_FP8B128, aborts ? "abort" : "a silent rank");
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, FORMAT_BLOCKED, aborts ? "abort" : "a silent rank");
     const double start = now_s();
     moek_ep_error e;
     int r, i, timeouts = 0;
@@ -1587,7 +1594,7 @@ static void test_silence(void)
  * they have ended; nobody waits. */
 static void lost(int peers, int ranks)
 {
-    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, MOEK_BF16, "lost");
+    scene *s = scene_new(peers, MOEK_EP_REDUCED, ranks, FORMAT_PLAIN, "lost");
     const double began = now_s();
     moek_ep_error e;
     int r;
@@ -1636,7 +1643,7 @@ static int fullest(const scene *s)
  * share of it that would do for a pair of ranks (alltoall). */
 static int two_in_flight(int ranks, int rows)
 {
-    scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, ranks, MOEK_BF16, "two in flight");
+    scene *s = scene_new(gpus > 1 ? 2 : 1, MOEK_EP_REDUCED, ranks, FORMAT_PLAIN, "two in flight");
     side other[RANKS];
     uint16_t *y;
     int r, i, most;
@@ -1693,20 +1700,19 @@ static void moved_kind(void)
     for (pattern = 0; pattern < PATTERNS; pattern++)
         for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++, i++) {
             static const int sizes[] = { 2, 4, 8, 3, 1 };
-            static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
-            exchange(gpus > 1 && i % 2 ? 2 : 1, combine, sizes[i % 5], quants[i % 4], pattern, HIDDEN, i % 4 == 0);
+            exchange(gpus > 1 && i % 2 ? 2 : 1, combine, sizes[i % 5], format_of_kind(i), pattern, HIDDEN, i % 4 == 0);
         }
-    exchange(1, MOEK_EP_EXACT, 4, MOEK_BF16, TWICE, 7168, 0);
-    map_once(MOEK_EP_REDUCED, 4, MOEK_FP8B128, SOME_MISSING);
-    map_once(MOEK_EP_EXACT, 3, MOEK_BF16, UNIFORM);
+    exchange(1, MOEK_EP_EXACT, 4, FORMAT_PLAIN, TWICE, 7168, 0);
+    map_once(MOEK_EP_REDUCED, 4, FORMAT_BLOCKED, SOME_MISSING);
+    map_once(MOEK_EP_EXACT, 3, FORMAT_PLAIN, UNIFORM);
     if (kind == MOEK_EP_ALLTOALL) {                    /* and in shares that just fit */
         const int most = two_in_flight(4, 0);
         if (CHECK(most > 1 && most < MOST, "a rank has %d rows for another one", most)) two_in_flight(4, 4 * most);
     }
     lost(1, 3);
 #if MEM_CUDA
-    layers(1, MOEK_EP_REDUCED, 2, MOEK_FP8B128, UNIFORM);
-    layers(gpus > 1 ? 2 : 1, MOEK_EP_EXACT, 4, MOEK_BF16, SOME_MISSING);
+    layers(1, MOEK_EP_REDUCED, 2, FORMAT_BLOCKED, UNIFORM);
+    layers(gpus > 1 ? 2 : 1, MOEK_EP_EXACT, 4, FORMAT_PLAIN, SOME_MISSING);
 #endif
 }
 /* y of the same layer (without experts: of the same exchange), moved or not. */
@@ -1725,16 +1731,15 @@ static uint16_t *y_of_layer(int moves, int ranks, int combine, int quant, int ex
 }
 static void same_bits(void)
 {
-    static const int quants[] = { MOEK_FP8B128, MOEK_BF16, MOEK_FP8T, MOEK_FP8C };
     int combine, q;
     for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++)
         for (q = 0; q < 4; q++) {
             const int experts = MEM_CUDA || q == combine;
             size_t n, m;
-            uint16_t *const want = y_of_layer(0, 3 + q % 2, combine, quants[q], experts, &n);
-            uint16_t *const y = y_of_layer(1, 3 + q % 2, combine, quants[q], experts, &m);
+            uint16_t *const want = y_of_layer(0, 3 + q % 2, combine, format_of_kind(q), experts, &n);
+            uint16_t *const y = y_of_layer(1, 3 + q % 2, combine, format_of_kind(q), experts, &m);
             CHECK(want && y && n == m && !memcmp(want, y, n), "%s, combine %d, %s: other bits where rows are moved",
-                  moek_ep_kind_name(kind), combine, moek_quant_name(quants[q]));
+                  moek_ep_kind_name(kind), combine, moek_quant_name(format_of_kind(q)));
             free(want); free(y);
         }
 }
@@ -1779,8 +1784,8 @@ static uint16_t *combined(int combine, int quant, double *partials, int *n)
 }
 static void bounds(int quant)
 {
-    const int dtype = quant == MOEK_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    const double half = ldexp(1, quant == MOEK_FP16 ? -11 : -8), tiny = ldexp(1, quant == MOEK_FP16 ? -24 : -130);
+    const int dtype = format_dtype(moek_format_of(quant)), fp16 = dtype == MOEK_DTYPE_FP16;
+    const double half = ldexp(1, fp16 ? -11 : -8), tiny = ldexp(1, fp16 ? -24 : -130);
     double *partials = (double *)calloc(RANKS * MOST * HIDDEN, 8);
     int n, i, far = 0, far32 = 0, differ = 0;
     uint16_t *f32 = combined(MOEK_EP_REDUCED_F32, quant, partials, &n);
@@ -1800,8 +1805,8 @@ static void bounds(int quant)
 static void test_bounds(void)
 {
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        bounds(MOEK_BF16);
-        bounds(MOEK_FP16);
+        bounds(FORMAT_PLAIN);
+        bounds(format_of_t(MOEK_DTYPE_FP16));
     }
     kind = MOEK_EP_LOW_LATENCY;
 }
@@ -1849,7 +1854,7 @@ static double tolerance_of(const scene *s) { return layer_tolerance(&s->whole) +
  * itself, and the others must hear of it. */
 static int be_rank(int rank, int ranks, const char *path, int dies)
 {
-    scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, MOEK_BF16, dies ? "a killed process" : "processes");
+    scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, FORMAT_PLAIN, dies ? "a killed process" : "processes");
     side *k = &s->gpu[rank];
     const size_t at = 256 * (size_t)(rank + 1);        /* of the window, in what cudaMalloc gives */
     seat me;
@@ -1940,7 +1945,7 @@ static void test_refused(void)
     size_t size;
     memset(&c, 0, sizeof c);
     memset(&g, 0, sizeof g);
-    c.hidden = 7168; c.inter = 256; c.experts = 8; c.topk = 2; c.quant = MOEK_FP8B128; c.act = MOEK_SILU;
+    c.hidden = 7168; c.inter = 256; c.experts = 8; c.topk = 2; c.quant = FORMAT_BLOCKED; c.act = MOEK_SILU;
     c.max_tokens = 64;
     g.ranks = 1; g.layer = &c;
     moek_ep_explain(&g, text, sizeof text);

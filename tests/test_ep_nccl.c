@@ -144,11 +144,11 @@ static void add_scene(world *w, int kind, int combine, int quant, int alone)
 }
 static void make_scenes(world *w)
 {
-    static const int quants[] = {
+    const int quants[] = {
 #ifdef MOEK_QUANT
         MOEK_QUANT, MOEK_QUANT
 #else
-        MOEK_BF16, MOEK_FP8B128
+        FORMAT_PLAIN, FORMAT_BLOCKED
 #endif
     };
     add_scene(w, MOEK_EP_ALLGATHER, MOEK_EP_EXACT, quants[0], 0);
@@ -189,7 +189,8 @@ static const void *pieces(rank *k, const void *from, size_t bytes)
 static int plan_rank(rank *k, const scene *s)
 {
     const layer *l = &s->whole;
-    const size_t element = s->config.quant == MOEK_BF16 ? 2 : 1, h = HIDDEN, i = INTER, up = (size_t)l->up_rows;
+    const moek_format *const f = l->format;
+    const size_t h = HIDDEN, i = INTER, up = (size_t)l->up_rows;
     moek_config c = s->config;
     moek_weights w;
     moek_args *a = &k->args;
@@ -198,10 +199,10 @@ static int plan_rank(rank *k, const scene *s)
     for (r = 0; r < k->number; r++) first += (size_t)s->tokens[r];
     moek_ep_join(&k->ep, &c);
     memset(&w, 0, sizeof w);
-    w.w_up = pieces(k, l->w.w_up, up * h * element);
-    w.w_down = pieces(k, l->w.w_down, h * i * element);
-    w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, 4 * ((up + 127) / 128 * ((h + 127) / 128)));
-    w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, 4 * ((h + 127) / 128 * ((i + 127) / 128)));
+    w.w_up = pieces(k, l->w.w_up, up * moek_element_bytes(f->w, h));
+    w.w_down = pieces(k, l->w.w_down, h * moek_element_bytes(f->w, i));
+    w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
+    w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
     ok = moek_plan_init(&k->plan, &c) == MOEK_OK && moek_plan_bind(&k->plan, &w) == MOEK_OK;
     SAY(ok, "%s: %s", s->what, k->plan.why);
     if (!ok) return 0;

@@ -83,7 +83,7 @@ static group *group_new(int ranks, int timeout_ms)
     moek_config *l = &g->layer;
     size_t size;
     int r;
-    l->hidden = HIDDEN; l->inter = 16; l->experts = 8; l->topk = 2; l->quant = MOEK_BF16; l->act = MOEK_SILU;
+    l->hidden = HIDDEN; l->inter = 16; l->experts = 8; l->topk = 2; l->quant = FORMAT_PLAIN; l->act = MOEK_SILU;
     l->max_tokens = ROWS;
     g->ranks = g->config.ranks = ranks;
     g->config.layer = l;

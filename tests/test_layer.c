@@ -1156,8 +1156,8 @@ static void tiled_case(int quant, int turn)
     if (turn % 5 == 4) c.act = MOEK_RELU2_NO_MUL, c.up_layout = 0;
     if (turn == 7) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), many);
-    snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", moek_quant_name(quant), turn);
-    if (turn % 3 && format_has(moek_format_of(quant), MOEK_OP_LAYER, 90)) layer_state = layer_zeros(moek_state_size());
+    snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", l.format->name, turn);
+    if (turn % 3 && format_has(l.format, MOEK_OP_LAYER, 90)) layer_state = layer_zeros(moek_state_size());
     y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
     if (y && c.format == MOEK_STANDARD) layer_compare_some(&l, many < 10 ? many : 10);
     if (y) {
