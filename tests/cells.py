@@ -1,5 +1,5 @@
-"""cells.py -- which cells of the table did no test run?  A cell is an op, a format and an architecture, and for an op that
-has one an activation.
+"""cells.py -- which cells of the table did no test run?  A cell is an op, a format and an architecture, and for an op
+that has one an activation.
 
     cells.py LOG ...        logs of test_rows.c; those of sm80 and sm90 count on the emulator or on a GPU
     cells.py --without ARCH ... -- LOG ...     this machine cannot run these architectures

@@ -693,7 +693,8 @@ static void test_quant(void)
 {
     static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
     const moek_format *const f = now.format;
-    const int granule = now.row->granule, cases = SMALL ? 40 : quick_set ? 100 : 500, fixed = f->static_x, blocked = format_blocked(f);
+    const int granule = now.row->granule, cases = SMALL ? 40 : quick_set ? 100 : 500;
+    const int fixed = f->static_x, blocked = format_blocked(f);
     const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_F32 ? 2 : 3;   /* packed: powers of two */
     int i;
     quant_case_t c;
