@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""moegen.py -- expands kernels.toml, models.toml and templates/ into generated/.
+"""moegen.py -- expands kernels.toml, models.toml, rules.toml and templates/ into generated/.
 
     moegen.py                       write generated/ (only what changed)
     moegen.py --check               write nothing; name each stale, missing or left-over file; exit 1 if there is one
@@ -11,22 +11,23 @@
     --prefix acme_moek              (bundle) rename moek_ to acme_moek_ and MOEK_ to ACME_MOEK_
     -C DIR                          work in this checkout
 """
-import argparse, codecs, itertools, os, re, sys, time
+import argparse, codecs, copy, itertools, os, re, sys, time
 
 try:
     import tomllib
 except ImportError:                                   # Python before 3.11
     import tomli as tomllib
 import jinja2
+import rules
 
-AXES = ("quant", "hidden")                            # the contract: left of _on_
+AXES = ("quant", "hidden", "block")                   # the contract: left of _on_
 SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
-KEYS = ("op", "template", "quant", "hidden", "arch") + SCHEDULE
-LETTER = {"hidden": "h"}
+KEYS = ("op", "template", "quant", "hidden", "block", "arch") + SCHEDULE
+LETTER = {"hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
 LISTS = ("op", "act", "arch")                         # of names and their numbers
-ELEMENTS = {"bf16": 16, "fp16": 16, "e4m3": 8}        # of weights and activations, and their bits
-SCALES = {"f32": 32}                                  # types of scales, and their bits
+SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
+BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
 BUDGET = ("files", "lines", "seconds")
 MODEL = {"hidden": int, "inter": int, "experts": int, "topk": int, "quant": "quant", "act": "act", "routing": "routing"}
 MODEL_MAY = {"groups": int, "topk_groups": int, "scale": float, "router_weight_on_input": int, "shared_slots": int,
@@ -79,67 +80,128 @@ def no_more(where, table, known):
 
 
 class Scale:
-    """A scale's type (None: there is none) and how many rows and columns share one; 0: all of them."""
+    """A scale's type (None: there is none) and how many rows and columns share one; 0: all of them.  blocks: the
+    numbers of columns that a format leaves open."""
 
-    def __init__(self, given, at):
-        self.type, self.rows, self.columns = None, 0, 0
+    def __init__(self, given, at, may_be_open=False):
+        self.type, self.rows, self.columns, self.blocks = None, 0, 0, []
         if given is None:
             return
         if not isinstance(given, list) or len(given) != 3 or given[0] not in list(SCALES) or \
-                not all(is_number(n, 0, 1 << 16) for n in given[1:]):
-            raise Bad(f"{at} must be [type, rows, columns], the type one of {' '.join(SCALES)}, not {shown(given)}")
-        self.type, self.rows, self.columns = given
+                not is_number(given[1], 0, 1 << 16) or not self.columns_of(given[2], may_be_open):
+            raise Bad(f"{at} must be [type, rows, columns], the type one of {' '.join(SCALES)}, not {shown(given)}" +
+                      (f"; columns may be a list of at most {BLOCKS}" if may_be_open else ""))
+        self.type, self.rows = given[:2]
+
+    def columns_of(self, given, may_be_open):
+        if may_be_open and isinstance(given, list) and 1 < len(set(map(str, given))) == len(given) <= BLOCKS and \
+                all(is_number(n, 0, 1 << 16) for n in given):
+            self.blocks = given
+            return True
+        self.columns = given
+        return is_number(given, 0, 1 << 16)
+
+    def kind(self):
+        """A word by which a template says what it can: none, tensor (one for all), row, block, open."""
+        return "none" if not self.type else "open" if self.blocks else "block" if self.columns else \
+            "row" if self.rows == 1 else "tensor" if not self.rows else f"rows{self.rows}"
+
+    def facts(self):
+        return self.type, self.rows, self.columns
 
 
 class Format:
     """A line of [formats], checked: what templates ask."""
+    KEYS = ("number", "w", "x", "w_scale", "x_scale", "second", "zero", "granule", "static", "ue8m0", "about")
 
-    def __init__(self, name, given, where):
+    def __init__(self, name, given, where, elements):
         at = f"{where}: formats.{shown(name)}"
-        if not is_name(name) or not isinstance(given, dict):
-            raise Bad(f"{at}: a format is a name and a table, as in  formats.bf16 = {{ number = 1, ... }}")
-        no_more(at, given, ("number", "w", "x", "w_scale", "x_scale", "static", "ue8m0", "about"))
+        if not is_name(name) or re.search(r"_[hb]\d+$", name) or not isinstance(given, dict):
+            raise Bad(f"{at}: a format is a name (without _h0 or _b0 at its end) and a table, as in  "
+                      "formats.bf16 = { number = 1, ... }")
+        no_more(at, given, self.KEYS)
         self.name, self.number = name, given.get("number")
         if not is_number(self.number, 1, 1 << 16):
             raise Bad(f"{at}: number must be a whole number from 1 on, not {shown(self.number)}")
         for key in ("w", "x"):
-            if given.get(key) not in list(ELEMENTS):
-                raise Bad(f"{at}: {key} must be one of {' '.join(ELEMENTS)}, not {shown(given.get(key))}")
+            known = [e for e in elements if key == "x" or e != "T"]
+            if given.get(key) not in known:
+                raise Bad(f"{at}: {key} must be one of {' '.join(known)}, which templates/element/ holds, "
+                          f"not {shown(given.get(key))}")
         self.w, self.x = given["w"], given["x"]
-        self.w_bits, self.x_bits = ELEMENTS[self.w], ELEMENTS[self.x]
-        self.w_scale, self.x_scale = Scale(given.get("w_scale"), at), Scale(given.get("x_scale"), at)
-        for key in ("static", "ue8m0"):
+        self.w_bits, self.x_bits = elements[self.w], elements[self.x]
+        self.w_scale, self.x_scale = Scale(given.get("w_scale"), at, True), Scale(given.get("x_scale"), at)
+        for key in ("second", "static", "ue8m0"):
             if not isinstance(given.get(key, False), bool):
                 raise Bad(f"{at}: {key} must be true or false, not {shown(given[key])}")
-        self.static, self.ue8m0 = given.get("static", False), given.get("ue8m0", False)
+        self.second, self.static, self.ue8m0 = (given.get(key, False) for key in ("second", "static", "ue8m0"))
+        if given.get("zero", "none") not in ("none", "optional"):
+            raise Bad(f"{at}: zero must be none or optional, not {shown(given['zero'])}")
+        self.zero = given.get("zero", "none") == "optional"
+        self.granule = given.get("granule", max(8 // self.w_bits, 8 // self.x_bits, 1))
+        if not is_number(self.granule, 1, 1 << 16) or self.granule * self.w_bits % 8 or self.granule * self.x_bits % 8:
+            raise Bad(f"{at}: granule must be a whole number of elements that fill bytes, not {shown(self.granule)}")
+        if (self.x_bits < 16) != bool(self.x_scale.type):
+            raise Bad(f"{at}: x has an x_scale if it has fewer than 16 bits, and only then")
+        if (self.second or self.zero) and not self.w_scale.type:
+            raise Bad(f"{at}: second and zero go with a w_scale, and there is none")
         self.about = given.get("about")
         if not isinstance(self.about, list) or len(self.about) != 2 or \
                 not all(isinstance(a, str) and re.fullmatch(r"[ -~]+", a) and '"' not in a for a in self.about):
             raise Bad(f"{at}: about must be two short texts, of the weights and of the activations")
-        self.scaling = self.how()
 
-    def how(self):
-        """A word for the scales, by which a template says what it can: none tensor row block128, or as they are."""
-        (w, x) = ((s.type, s.rows, s.columns) for s in (self.w_scale, self.x_scale))
+    @property
+    def scaling(self):
+        """A word for scales of f32 of both sides, by which templates of pairs say what they can: none tensor row
+        block128; or the scales as they are, with what is on top."""
+        sides = self.w_scale.facts(), self.x_scale.facts()
         known = {((None, 0, 0), (None, 0, 0)): "none", (("f32", 0, 0), ("f32", 0, 0)): "tensor",
                  (("f32", 1, 0), ("f32", 1, 0)): "row", (("f32", 128, 128), ("f32", 1, 128)): "block128"}
-        return known.get((w, x), "_".join(str(part) for part in w + x))
+        more = "_second" * self.second + "_zero" * self.zero
+        return known.get(sides, "_".join(str(part) for part in sides[0] + sides[1])) + more
+
+    def of(self, block):
+        """With the columns that a row's `block` says, where the format leaves them open."""
+        if not self.w_scale.blocks:
+            return self
+        fixed = copy.copy(self)
+        fixed.w_scale = copy.copy(self.w_scale)
+        fixed.w_scale.columns, fixed.w_scale.blocks = block, []
+        return fixed
 
 
-def check_formats(manifest, where):
+def elements_of(env, names):
+    """name -> the module of templates/element/<name>.j2, by their numbers; each says its number and its bits."""
+    found = {}
+    for file in names:
+        name = file[:-len(".j2")]
+        try:
+            found[name] = env.get_template("element/" + file).module
+        except Exception as e:                        # of jinja2, or whatever an expression of the template raises
+            raise Bad(f"templates/element/{file}: {type(e).__name__}: {e}")
+    by_number = sorted(found.items(), key=lambda item: getattr(item[1], "number", 0))
+    if [getattr(m, "number", 0) for _, m in by_number] != list(range(1, len(found) + 1)):
+        raise Bad("templates/element: numbers must be 1, 2, ...: the ABI; append")
+    for name, module in by_number:
+        if getattr(module, "bits", None) not in (4, 8, 16):
+            raise Bad(f"templates/element/{name}.j2: bits must be 4, 8 or 16")
+    return dict(by_number)
+
+
+def check_formats(manifest, where, elements):
     formats = manifest.get("formats")
     if not isinstance(formats, dict) or not formats:
         raise Bad(f"{where}: formats is missing, as in  formats.bf16 = {{ number = 1, w = \"bf16\", ... }}")
-    formats = {name: Format(name, given, where) for name, given in formats.items()}
+    formats = {name: Format(name, given, where, elements) for name, given in formats.items()}
     if len({f.number for f in formats.values()}) != len(formats):
         raise Bad(f"{where}: formats: two formats have the same number")
     return formats
 
 
-def check_manifest(manifest, where):
+def check_manifest(manifest, where, elements):
     """kernels.toml, but for its rows.  Adds quant: the names and numbers of the formats."""
     no_more(where, manifest, LISTS + ("formats", "hidden", "budget", "kernels"))
-    manifest["formats"] = check_formats(manifest, where)
+    manifest["formats"] = check_formats(manifest, where, elements)
     manifest["quant"] = {name: f.number for name, f in manifest["formats"].items()}
     for key in LISTS:
         names = manifest.get(key)
@@ -246,8 +308,9 @@ def row_of(name, manifest):
         left, right = re.sub("^moek_", "", name).split("_on_")
         op, *words = left.split("_")
         row = {"op": op}
-        if words and re.fullmatch(r"h\d+", words[-1]):
-            row["hidden"] = int(words.pop()[1:])
+        for key in ("block", "hidden"):
+            if words and re.fullmatch(LETTER[key] + r"\d+", words[-1]):
+                row[key] = int(words.pop()[1:])
         if words:
             row["quant"] = "_".join(words)
         arch, *schedule = right.split("_")
@@ -289,7 +352,7 @@ def expand(manifest, where):
                     no(f"{key} {repr(value)[:60]} is not one of {' '.join(manifest[key])}")
                 if key == "template" and not (isinstance(value, str) and re.fullmatch(r"\w+", value)):
                     no(f"template must be the name of a file in templates/, without .h.j2, not {shown(value)}")
-                if key in ("hidden",) + SCHEDULE and not is_number(value):
+                if key in ("hidden", "block") + SCHEDULE and not is_number(value):
                     no(f"{key} must be a whole number, not {repr(value)[:60]}" +
                        (f"; at most {MOST}" if isinstance(value, int) and value > MOST else ""))
             name = name_of(row)
@@ -303,23 +366,42 @@ def expand(manifest, where):
 class Generator:
     def __init__(self, root, rows_file=None):
         self.root, self.where = root, rows_file or "kernels.toml"
+        self.env = jinja2.Environment(loader=jinja2.FileSystemLoader(os.path.join(root, "templates")),
+                                      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                                      keep_trailing_newline=True)
         self.manifest = load(os.path.join(root, "kernels.toml"))
-        check_manifest(self.manifest, "kernels.toml")
+        self.elements = elements_of(self.env, self.names("element"))
+        bits = {name: module.bits for name, module in self.elements.items()}
+        check_manifest(self.manifest, "kernels.toml", bits)
         header, fields = (read(os.path.join(root, "include", *name))
                           for name in (("moek.h",), ("moek", "plan", "fields.h")))
         self.models = check_models(load(os.path.join(root, "models.toml")), "models.toml", self.manifest, header)
+        try:
+            self.rules = rules.check_rules(load(os.path.join(root, "rules.toml")), "rules.toml")
+        except rules.Bad as e:
+            raise Bad(str(e))
         if rows_file:
             rows = load(rows_file)
             no_more(rows_file, rows, ("kernels",))
             self.manifest["kernels"] = rows.get("kernels", [])
         self.rows = expand(self.manifest, self.where)
-        self.env = jinja2.Environment(loader=jinja2.FileSystemLoader(os.path.join(root, "templates")),
-                                      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-                                      keep_trailing_newline=True)
-        self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, text_of=text_of,
+        self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, rules=self.rules,
+                                text_of=text_of,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
-                                granules=self.granules, elements=ELEMENTS, scale_types=SCALES)
+                                granules=self.granules, elements=bits, scale_types=SCALES, max_blocks=BLOCKS,
+                                element=lambda name: self.elements[name], having=self.having)
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
+
+    def names(self, folder=""):
+        """The templates in a folder."""
+        try:
+            return sorted(n for n in os.listdir(os.path.join(self.root, "templates", folder)) if n.endswith(".j2"))
+        except OSError as e:
+            raise Bad(f"templates/{folder}: {e.strerror}")
+
+    def having(self, *macros):
+        """The elements whose files define all of these macros."""
+        return " ".join(n for n, module in self.elements.items() if all(hasattr(module, m) for m in macros))
 
     def template(self, name):
         try:
@@ -341,30 +423,49 @@ class Generator:
                 raise Bad(f"{self.where}: {text_of(row)}: {sentence}")
             return ""
 
-        def serves(op, arch, keys, elements="", scales=""):
-            """The first line of each template of a kernel: the ops and machines, what a row must say, and of a template
-            that decodes or encodes: the elements and the kinds of scales."""
-            template = row["template"]
+        def serves(op, arch, keys, elements="", scales="", w_scales="", x_scales="", more=""):
+            """The first line of each template of a kernel: the ops and machines, and what a row must say; block only
+            where the format leaves it open.  Of a template that decodes or encodes: the elements, and the scales: pairs
+            of both sides by a word, or kinds of each side (more: second, zero)."""
+            template, open_blocks = row["template"], fmt.w_scale.blocks if fmt else []
             asked.append(op)
             require(row["op"] in op.split(), f"template {template} serves op {' or '.join(op.split())}, "
                                              f"not {row['op']}")
             require(row["arch"] in arch.split(), f"template {template} serves arch {' or '.join(arch.split())}, "
                                                  f"not {row['arch']}")
+            needed = [key for key in keys.split() if key != "block" or open_blocks]
             for key in AXES + SCHEDULE:
-                require(key in row or key not in keys.split(), f"{key} is missing; template {template} needs {keys}")
-                require(key not in row or key in keys.split(), f"template {template} has no {key}; leave it away")
-            if "quant" in row:
-                require(fmt.w in elements.split() and fmt.x in elements.split(),
-                        f"template {template} knows elements {elements or '(none)'}; {fmt.name} has {fmt.w}, {fmt.x}")
-                require(fmt.scaling in scales.split(),
-                        f"template {template} knows scales {scales or '(none)'}; {fmt.name} has {fmt.scaling}")
+                require(key in row or key not in needed, f"{key} is missing; template {template} needs {keys}")
+                require(key not in row or key in needed, f"template {template} has no {key}; leave it away"
+                        if key not in keys.split() else f"format {fmt and fmt.name} says the {key}; leave it away")
+            require("block" not in row or row["block"] in open_blocks,
+                    f"block must be one of {open_blocks}, the columns of a scale of {fmt and fmt.name}")
+            if fmt:
+                fits(fmt.of(row.get("block")), elements.split(), scales.split(), (w_scales.split(), x_scales.split()),
+                     more.split())
             return ""
+
+        def fits(fmt, elements, pairs, sides, more):
+            template = row["template"]
+            require(fmt.w in elements and fmt.x in elements,
+                    f"template {template} knows elements {' '.join(elements) or '(none)'}; {fmt.name} has {fmt.w}, "
+                    f"{fmt.x}")
+            if not sides[0]:
+                require(fmt.scaling in pairs,
+                        f"template {template} knows scales {' '.join(pairs) or '(none)'}; {fmt.name} has {fmt.scaling}")
+                return
+            for side, kinds, scale in (("w", sides[0], fmt.w_scale), ("x", sides[1], fmt.x_scale)):
+                require(scale.kind() in kinds,
+                        f"template {template} knows scales {' '.join(kinds)} of {side}; {fmt.name} has {scale.kind()}")
+            for what in ("second", "zero"):
+                require(what in more or not getattr(fmt, what),
+                        f"template {template} knows no {what}; {fmt.name} has it")
         fmt = self.manifest["formats"].get(row.get("quant"))
         asked, axes = [], {k: row.get(k) for k in KEYS}
         template = self.template(row["template"] + ".h.j2")
         try:
             module = template.make_module({**axes, "name": row["name"], "row": row, "require": require,
-                                           "serves": serves, "fmt": fmt})
+                                           "serves": serves, "fmt": fmt and fmt.of(row.get("block"))})
         except Bad:
             raise
         except Exception as e:                        # of jinja2, or whatever an expression of the template raises
@@ -540,8 +641,9 @@ def write(g, a, start):
     changed = sum(write_if_changed(path, text) for path, text in sorted(targets.items()))
     for name in left_over:
         os.remove(os.path.join(folder, name))
-    inputs = ["kernels.toml", "models.toml", "codegen/moegen.py", "include/moek.h", "include/moek/plan/fields.h"] + \
-             ["templates/" + n for n in sorted(os.listdir(os.path.join(g.root, "templates")))]
+    inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py", "include/moek.h",
+              "include/moek/plan/fields.h"]
+    inputs += ["templates/" + folder + n for folder in ("", "element/") for n in g.names(folder)]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")
     print(f"{len(files)} files, {changed} changed, {len(left_over)} removed, {time.perf_counter() - start:.2f} s")

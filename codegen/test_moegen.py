@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
-import moegen
+import moegen, rules
 
 CC = (os.environ.get("CC") or "cc").split()
 NVCC = os.environ["NVCC"] if "NVCC" in os.environ else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
@@ -38,7 +38,7 @@ def copy(name):
     to = os.path.join(work, name)
     for part in ("codegen", "include", "templates", "generated"):
         shutil.copytree(os.path.join(ROOT, part), os.path.join(to, part), ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("kernels.toml", "models.toml", "README.md"):
+    for part in ("kernels.toml", "models.toml", "rules.toml", "README.md"):
         if os.path.exists(os.path.join(ROOT, part)):
             shutil.copy(os.path.join(ROOT, part), to)
     return to
@@ -208,6 +208,51 @@ def test_nonsense_rows():
             check(says or fits or nonsense == '"up"' and 'op = "up"' in text, f"{text[:200]}: accepted")
 
 
+def test_rules():
+    """Expressions of rules.toml in C give what Python makes of them; what is none is a sentence."""
+    facts = {"a": "", "b": "", "c": ""}
+    for text in ("a", "7", "a + b * c", "(a + b) * c", "a - (b - c)", "a - b - c", "a * b / (c + 1)",
+                 "a / (b + 1) / (c + 1)", "a < b", "a <= b and b <= c", "a == b or b != c and a > c",
+                 "not a", "not (a < b)", "not a < b",
+                 "(a < b) + (b < c)", "2 * a >= 3 * (b + c)", "a * 5000000000 > b", "(a or b) and c"):
+        program = "#include <stdio.h>\nstruct f { long long a, b, c; };\n" \
+                  "static long long rule(const struct f *f) { return " + rules.in_c(text, facts, "") + "; }\n" \
+                  "int main(void) { struct f f; for (f.a = 0; f.a < 4; f.a++) for (f.b = 0; f.b < 4; f.b++) " \
+                  "for (f.c = 0; f.c < 4; f.c++) printf(\"%lld\\n\", rule(&f)); return 0; }\n"
+        path = os.path.join(work, "rule.c")
+        with open(path, "w") as f:
+            f.write(program)
+        out = compile_and_run([*CC, "-std=c99", "-Wall", "-Werror", path, "-o", path + ".out"], work, path + ".out",
+                              f"rule {text}")
+        want = [int(bool(v) if re.search("and|or|not", text) else v)
+                for v in (eval(text.replace("/", "//"), {}, {"a": a, "b": b, "c": c})
+                          for a in range(4) for b in range(4) for c in range(4))]
+        check(out is not None and [int(n) for n in out.split()] == want, f"rule {text}: {out}")
+    for text in ("", "d", "a b", "a ** b", "a % b", "f(a)", "a < b < c", "1.5", "-a", "a if b else c", "'a'", "True",
+                 "[a]", "a; b", "a = b", "lambda: a", "(", "99999999999999999"):
+        try:
+            rules.in_c(text, facts, "here")
+            check(False, f"rule {text}: accepted")
+        except rules.Bad as e:
+            check(str(e).startswith("here: "), f"rule {text}: {e}")
+    root = copy("rules")
+    path = os.path.join(root, "rules.toml")
+    text = moegen.read(path)
+    for was, now in (("note = \"x-in-order\"", "note = 1"),
+                     ("{ value = 512, note", "{ when = \"by_row\", value = 512, note"),
+                     ("[facts]", "[facts]\nBad = \"\""), ("[facts]", "[fact]"), ("about = \"1: comb", "about = 1 #"),
+                     ("value = \"m - 8\"", "value = \"m - eight\""), ("lines = [", "lines = [ 7,"),
+                     ("value = 48", "value = true"), ("[rules.x_sms]", "[rules.x_sms]\nextra = 1")):
+        with open(path, "w") as f:
+            f.write(text.replace(was, now, 1))
+        check(was in text and sentence(root, ["list"], f"rules.toml: {now}"), f"rules.toml: {now}: accepted")
+    with open(path, "w") as f:                         # a bound that changes changes one generated file
+        f.write(text.replace("value = 48", "value = 47", 1))
+    status, out, err = generate(root, "--check")
+    check(status == 1 and "stale: generated/moek_rules.h\n" in out and out.count("stale") == 1,
+          f"rules.toml: {out}{err}")
+
+
 def test_nonsense_files():
     """Each key of kernels.toml and models.toml is nonsense in turn, or missing, or one too many; then whole files."""
     root = copy("nonsense")
@@ -241,7 +286,7 @@ def test_nonsense_files():
             check(says or fits, f"models.toml: {key} = {str(nonsense)[:100]}: accepted")
     with open(path, "w") as f:
         f.write(text)
-    for name in ("kernels.toml", "models.toml", os.path.join("include", "moek", "plan", "fields.h"),
+    for name in ("kernels.toml", "models.toml", "rules.toml", os.path.join("include", "moek", "plan", "fields.h"),
                  os.path.join("templates", "map_cpu.h.j2"), os.path.join("templates", "moek_enums.h.j2"), "README.md"):
         path = os.path.join(root, name)
         with open(path, "rb") as f:
@@ -306,7 +351,7 @@ def test_formats():
     root = copy("formats")
     path = os.path.join(root, "kernels.toml")
     text = moegen.read(path)
-    fine = {"number": "6", "w": '"e4m3"', "x": '"e4m3"', "w_scale": '["f32", 128, 128]', "x_scale": '["f32", 1, 128]',
+    fine = {"number": "98", "w": '"e4m3"', "x": '"e4m3"', "w_scale": '["f32", 128, 128]', "x_scale": '["f32", 1, 128]',
             "static": "false", "ue8m0": "false", "about": '["a", "b"]'}
 
     def says(fields, row_template):
@@ -320,13 +365,144 @@ def test_formats():
         return sentence(root, ["--check"], line)
     for template in ("gemm_cpu", "gemm_mma", "gemm_wgmma"):
         check("knows" not in (says(fine, template) or ""), f"{template}: a copy of fp8b128 is refused")
-        for w, x in (('["f32", 1, 32]', '["f32", 1, 32]'), ('["f32", 128, 128]', '["f32", 1, 0]'), ("", "")):
+    for template in ("gemm_mma", "gemm_wgmma"):
+        for w, x in (('["f32", 1, 32]', '["f32", 1, 32]'), ('["f32", 128, 128]', '["f32", 1, 0]')):
             check("knows scales" in (says({**fine, "w_scale": w, "x_scale": x}, template) or ""),
                   f"{template}: {w} {x}")
-    for field, nonsense in (("number", "0"), ("number", '"6"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"), ("x", ""),
+    for field, nonsense in (("number", "0"), ("number", '"98"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"), ("x", ""),
                             ("w_scale", '["f64", 1, 1]'), ("x_scale", '["f32", 1]'), ("x_scale", '["f32", -1, 128]'),
+                            ("w_scale", '["f32", 1, [32]]'), ("w_scale", '["f32", 1, [32, 32]]'),
+                            ("w_scale", '["f32", 1, [1, 2, 4, 8, 16]]'), ("x_scale", '["f32", 1, [32, 64]]'),
+                            ("w", '"T"'), ("x_scale", ""), ("x", '"T"'), ("second", "1"), ("zero", "true"), ("granule", "0"),
                             ("static", "1"), ("ue8m0", '"no"'), ("about", '["a"]'), ("about", ""), ("unknown", "1")):
         check(says({**fine, field: nonsense}, "gemm_cpu"), f"{field} = {nonsense}: accepted")
+
+
+BLOCKS = r"""
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#define MOEK_IMPLEMENTATION
+#include "moek.h"
+#include "moek/format.h"
+enum { H = 200, I = 136, E = 2, T = 3 };
+static uint16_t x[T * H], y[T * H], scale[2][E * H * 7];
+static uint8_t w[2][E * H * I], zero[2][E * H * 7];
+static float global[2][E], logits[T * E];
+static char workspace[1 << 20];
+static unsigned state = 1;
+static unsigned rnd(unsigned n) { state = state * 1664525u + 1013904223u; return (state >> 8) % n; }
+static double at(int down, int e, int row, int k, int block, int zeros)
+{
+    const int columns = down ? I : H, rows = down ? H : I, groups = block ? (columns + block - 1) / block : 1;
+    const size_t r = (size_t)e * rows + row, g = r * groups + (block ? k / block : 0);
+    return ((double)moek_from_e4m3_(w[down][r * columns + k]) - (zeros ? moek_from_e4m3_(zero[down][g]) : 0)) *
+           moek_from_bf16_(scale[down][g]) * global[down][e];
+}
+/* The largest distance from double, of what a layer of one expert a token should be. */
+static double worst(int block, int zeros)
+{
+    double most = 0;
+    int t, j, k;
+    for (t = 0; t < T; t++) {
+        const int e = logits[t * E] < logits[t * E + 1];
+        double h[I];
+        for (j = 0; j < I; j++) {
+            double sum = 0;
+            for (k = 0; k < H; k++) sum += moek_from_bf16_(x[t * H + k]) * at(0, e, j, k, block, zeros);
+            h[j] = moek_from_bf16_(moek_to_bf16_((float)(sum > 0 ? sum : 0)));
+        }
+        for (j = 0; j < H; j++) {
+            double sum = 0;
+            for (k = 0; k < I; k++) sum += h[k] * at(1, e, j, k, block, zeros);
+            sum = fabs(sum - moek_from_bf16_(y[t * H + j])) / (1 + fabs(sum));
+            if (sum > most) most = sum;
+        }
+    }
+    return most;
+}
+int main(int count, char **words)
+{
+    moek_config c;
+    moek_plan plan;
+    moek_weights weights;
+    moek_args a;
+    int block, i, d;
+    for (i = 0; i < T * H; i++) x[i] = moek_to_bf16_((float)rnd(200) / 100 - 1);
+    for (i = 0; i < T * E; i++) logits[i] = (float)rnd(100);
+    for (d = 0; d < 2; d++) {
+        for (i = 0; i < E * H * I; i++) w[d][i] = moek_to_e4m3_((float)rnd(200) / 100 - 1);
+        for (i = 0; i < E * H * 7; i++) {
+            zero[d][i] = moek_to_e4m3_((float)rnd(200) / 400);
+            scale[d][i] = moek_to_bf16_((float)(50 + rnd(100)) / 1000);
+        }
+        for (i = 0; i < E; i++) global[d][i] = 0.5f + (float)rnd(100) / 100;
+    }
+    for (block = 0; block <= 64; block += 32) for (d = 0; d < 2; d++) {
+        memset(&c, 0, sizeof c); memset(&weights, 0, sizeof weights); memset(&a, 0, sizeof a);
+        c.hidden = H; c.inter = I; c.experts = E; c.topk = 1; c.quant = MOEK_OPEN8; c.act = MOEK_RELU_NO_MUL;
+        c.max_tokens = T; c.block = block; c.backend = MOEK_BACKEND_CPU; c.routing = MOEK_ROUTE_TOPK_SOFTMAX;
+        if (moek_plan_init(&plan, &c) != MOEK_OK) { printf("%d: no: %s\n", block, plan.why); continue; }
+        weights.w_up = w[0]; weights.w_down = w[1]; weights.w_up_scale = scale[0]; weights.w_down_scale = scale[1];
+        if (moek_plan_bind(&plan, &weights) == MOEK_OK || !strstr(plan.why, "w_up_global_scale")) return 1;
+        weights.w_up_global_scale = global[0]; weights.w_down_global_scale = global[1];
+        weights.w_up_zero = zero[0];
+        if (moek_plan_bind(&plan, &weights) == MOEK_OK || !strstr(plan.why, "w_down_zero")) return 2;
+        weights.w_up_zero = d ? zero[0] : NULL; weights.w_down_zero = d ? zero[1] : NULL;
+        if (moek_plan_bind(&plan, &weights) != MOEK_OK) { puts(plan.why); return 3; }
+        if (moek_workspace_size(&plan) > sizeof workspace - 256) return 4;
+        a.tokens = T; a.x = x; a.router_logits = logits; a.y = y;
+        a.workspace = (void *)(((uintptr_t)workspace + 255) / 256 * 256); a.workspace_size = sizeof workspace - 256;
+        if (moek_run(&plan, &a, NULL) != MOEK_OK) return 5;
+        printf("%d: %s %d %s\n", block, plan.up[0]->name, plan.up[0]->block,
+               worst(block, d) < 0.006 ? "right" : "wrong");
+    }
+    return count < 0 || !words;
+}
+"""
+
+
+def test_blocks():
+    """A made-up format that leaves the columns of a scale open, with second scales and zero points, on the CPU."""
+    root = copy("blocks")
+    path = os.path.join(root, "kernels.toml")
+    text = moegen.read(path)
+    line = 'formats.open8 = { number = 99, w = "e4m3", x = "T", w_scale = ["T", 1, [32, 0]], second = true, ' \
+           'zero = "optional", about = ["a", "b"] }\n'
+    rows = '\n  { op = "quant", template = "quant_cpu", quant = "open8", hidden = 0, arch = "cpu" },' + "".join(
+        '\n  { op = "%s", template = "gemm_cpu", quant = "open8", hidden = 0%s, arch = "cpu", m = 8 },'
+        % (op, "%s") for op in ("up", "down"))
+
+    def write(blocks):
+        with open(path, "w") as f:
+            f.write(text.replace("formats.bf16 ", line + "formats.bf16 ")
+                    .replace("kernels = [", "kernels = [" + rows % (blocks, blocks)))
+        return sentence(root, [], f"block {blocks}")
+    for blocks, says in (("", "block is missing"), (", block = 64", "block must be one of [32, 0]"),
+                         (", block = -1", "block must be a whole number"), (', block = "x"', "block must be a whole")):
+        check(says in (write(blocks) or ""), f"block {blocks}: wants {says}")
+    check(not write(", block = [32, 0]"), "a format with two blocks is refused")
+    names = [r["name"] for r in moegen.Generator(root).rows if r.get("quant") == "open8" and "block" in r]
+    check(names == [f"moek_{op}_open8_h0_b{b}_on_cpu_m8" for op in ("up", "down") for b in (32, 0)], f"names {names}")
+    fixed = GOOD.replace("hidden = 0", "hidden = 0, block = 32")
+    with open(os.path.join(root, "fixed.toml"), "w") as f:
+        f.write("kernels = [ { " + fixed + " } ]")
+    check("format bf16 says the block" in (sentence(root, ["--rows", os.path.join(root, "fixed.toml"), "bundle"], fixed)
+                                           or ""), "block of a format that says it itself")
+    with open(os.path.join(root, "blocks.c"), "w") as f:
+        f.write(BLOCKS)
+    want = {"0": "moek_up_open8_h0_b0_on_cpu_m8 0 right", "32": "moek_up_open8_h0_b32_on_cpu_m8 32 right",
+            "64": "no: config.block is 64; of open8 it is one of 32 0"}
+    for options, left in (([], "0 32"), (["-DMOEK_BLOCK=32"], "0 32"), (["-DMOEK_WANT_BLOCK(b)=((b)!=32)"], "0")):
+        out = compile_and_run(CC + ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-DMOEK_ARCH=0",
+                                    "-DMOEK_QUANT=MOEK_OPEN8", *options, "blocks.c", "-o", "blocks", "-lm"], root,
+                              "blocks", f"blocks {options}")
+        for block in ("0", "32", "64") if out else ():
+            lines = [ln for ln in out.splitlines() if ln.startswith(block + ": ")]
+            says = want[block] if block in left or block == "64" else "no: CPU: no kernel"
+            add = re.search(r'add to kernels\.toml: .* block = 32,', out)
+            check(bool(add) == ("32" not in left), f"{options}: the row to add: {out}")
+            check(len(lines) == 2 and all(says in ln for ln in lines), f"{options}: block {block}: {out}")
 
 
 # ---- fields ----------------------------------------------------------------------------------------------------------
@@ -351,7 +527,7 @@ def test_fields():
     fields = moegen.read(os.path.join(ROOT, "include", "moek", "plan", "fields.h"))
     structs = [s for s in re.findall(r"(?m)^\} (moek_\w+);", header) if s != "moek_status"] + \
               re.findall(r"(?m)^typedef struct (moek_choice) \{", header) + ["moek_quant_args"]
-    check(len(structs) == 10, f"{len(structs)} structs: {structs}")
+    check(len(structs) == 11, f"{len(structs)} structs: {structs}")
     for struct in structs:
         want = declared(ops if struct == "moek_quant_args" else header, struct)
         try:
@@ -588,8 +764,8 @@ if __name__ == "__main__":
     os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
-        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_serves, test_fields,
-                     test_stable, test_check, test_bundle, test_new_row):
+        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_rules, test_serves,
+                     test_formats, test_blocks, test_fields, test_stable, test_check, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

@@ -102,7 +102,7 @@ moek_down_fp8b128_h0_on_sm80_m16n64s5w4_k(const moek_gemm_args a)
     const int groups = steps;
     const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
     enum { half = 0 };
-    const float *const scale = scaled < 0 ? NULL : t < M ? a.a_scale + (size_t)scaled * groups
+    const float *const scale = scaled < 0 ? NULL : t < M ? MOEK_F32_(a.a_scale) + (size_t)scaled * groups
                              : MOEK_HALF_(a.halves.scale, half) + ((size_t)e * a.halves.scale_rows +
                                (MOEK_HALF_(a.halves.shift, half) + scaled) / 128) * groups;
 

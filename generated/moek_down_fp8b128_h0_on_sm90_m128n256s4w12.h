@@ -376,7 +376,8 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                         for (i = 0; i < M / 32; i++)
                             if (row[i] >= 0)
                                 moek_cp_async4_(scales + slot * SCALES + lane + 32 * i,
-                                                a->a_scale + (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
+                                                MOEK_F32_(a->a_scale) +
+                                                    (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
                         if (lane < 4)
                             moek_cp_async4_(scales + slot * SCALES + M + lane, w_scale + step +
                                             MOEK_HALF_(a->halves.scale, 0));

@@ -42,18 +42,21 @@ static MOEK_UNUSED void moek_down_fp8c_h0_on_cpu_m8_dots_(const moek_gemm_args *
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
             const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row);
-            for (i = 0; i < n; i += PIECE) moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
+            for (i = 0; i < n; i += PIECE)
+                moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
             /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
-            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= MOEK_E4M3_UNIT;
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 65536.0f;
         }
         for (s = 0; s < sums; s++) {
             int of;
             const size_t w_row = moek_down_fp8c_h0_on_cpu_m8_w_row_(a, j0, s, &of);
-            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * a->k;
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                    for (r = 0; r < (int)sizeof tail; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
@@ -72,10 +75,7 @@ static MOEK_UNUSED void moek_down_fp8c_h0_on_cpu_m8_store_(const moek_gemm_args 
         int of;
         const size_t w_row = (size_t)e * a->halves.rows + moek_down_fp8c_h0_on_cpu_m8_w_row_(a, j0, s, &of);
         const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
-        for (r = 0; r < rows; r++) {
-            const float a_scale = a->a_scale[moek_down_fp8c_h0_on_cpu_m8_from_(a, p0 + r)];
-            sum[s][r] = sum[s][r] * (a_scale * a->halves.scale[of][w_row]) + bias;
-        }
+        for (r = 0; r < rows; r++) sum[s][r] = sum[s][r] * (((const float *)a->a_scale)[moek_down_fp8c_h0_on_cpu_m8_from_(a, p0 + r)] * ((const float *)a->halves.scale[of])[w_row]) + bias;
     }
     for (r = 0; r < rows; r++) {
         const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
@@ -94,7 +94,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_cpu_m8(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_(&found, 8, 1, 0);
+    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

@@ -41,12 +41,12 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm80_m64n128s3w4_finish_(const moek_gemm_a
     for (i = 0; i < 2; i++) {
         const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
-        scale[i] = h->scale[0][at];
+        scale[i] = ((const float *)h->scale[0])[at];
     }
     #pragma unroll 4
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
         const size_t to = a->out_order ? a->out_order[row0 + r] : row0 + r;
-        const float *const from = tile + r * PITCH + c, s = a->a_scale[row[r]];
+        const float *const from = tile + r * PITCH + c, s = ((const float *)a->a_scale)[row[r]];
         float y[2];
         #pragma unroll
         for (i = 0; i < 2; i++) {

@@ -108,7 +108,7 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m128n256s4w12_tile_(const moek_down_f
     #pragma unroll
     for (i = lane; i < 256; i += 32) {
         const size_t row = (size_t)e * a->halves.rows + moek_down_fp8c_h0_on_sm90_m128n256s4w12_w_row_(a, j0, i, a->n);
-        moek_cp_async4_(at->w_scale + i, a->w_scale + row);
+        moek_cp_async4_(at->w_scale + i, MOEK_F32_(a->w_scale) + row);
     }
 }
 
@@ -483,7 +483,7 @@ moek_down_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8c
             const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
             const int at = first + 16 * warp;
             const int r0 = list[q].from[at + lane / 4], r1 = list[q].from[at + lane / 4 + 8];
-const float s0 = r0 < 0 ? 0 : a->a_scale[r0], s1 = r1 < 0 ? 0 : a->a_scale[r1];
+const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
             const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + first * 128));
             const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A + half * 16384));
             /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */

@@ -82,7 +82,7 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_finish_(const moek_gemm
     for (i = 0; i < 4; i++) {
         float s = 1;
         const int p = at->row0 + i / 2 * 8 + c + i % 2;
-        if (p < at->end) s = a->a_scale[a->a_order ? a->a_order[p] / a->a_div : p];
+        if (p < at->end) s = MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[p] / a->a_div : p];
         sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2] * (s * scale[0]) + bias[0];
         sum[i / 2 * 4 + i % 2 + 2] = sum[i / 2 * 4 + i % 2 + 2] * (s * scale[1]) + bias[1];
     }

@@ -41,7 +41,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m32n128s3w4_finish_(const moek_gemm_a
     for (i = 0; i < 2; i++) {
         const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
-        scale[i] = a->a_scale[0] * h->scale[0][e];
+        scale[i] = ((const float *)a->a_scale)[0] * ((const float *)h->scale[0])[e];
     }
     #pragma unroll 4
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {

@@ -196,7 +196,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm
     const int c = moek_here_(threadIdx.x % 4 * 2);
     int i;
     {
-        const float scale = a->a_scale[0] * a->w_scale[e];
+        const float scale = MOEK_F32_(a->a_scale)[0] * MOEK_F32_(a->w_scale)[e];
         #pragma unroll
         for (i = 0; i < 2 * HALF; i++) sum[i] *= scale;
     }

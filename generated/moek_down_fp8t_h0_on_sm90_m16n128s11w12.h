@@ -76,7 +76,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm90_m16n128s11w12_finish_(const moek_gemm
         const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
         const size_t w_at = (size_t)at->e * a->halves.rows + column;
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[w_at], dtype);
-        scale[i] = a->a_scale[0] * a->halves.scale[i][at->e];
+        scale[i] = MOEK_F32_(a->a_scale)[0] * a->halves.scale[i][at->e];
     }
     #pragma unroll
     for (i = 0; i < 4; i++) {

@@ -18,6 +18,7 @@
 #define MOEK_FP8T                      3
 #define MOEK_FP8C                      4
 #define MOEK_FP8B128                   5
+#define MOEK_MXFP8                     6
 
 #define MOEK_SILU                      1
 #define MOEK_GELU                      2
@@ -38,7 +39,7 @@
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10)
-#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5)
+#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6)
 #define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(SM80, sm80, 80) X(SM90, sm90, 90)
 #define MOEK_EACH_ACT(X) \
     X(SILU, silu, 1, 1) \
@@ -53,21 +54,24 @@
     X(GELU_TANH_NO_MUL, gelu_tanh_no_mul, 10, 0) \
     X(RELU2_NO_MUL, relu2_no_mul, 11, 0) \
     X(RELU_NO_MUL, relu_no_mul, 12, 0)
-/* X(NAME, name, number, about weights, about x, element of w, of x, their bits, then of the scales of w and of x: type, rows,
- * columns; x may have a static scale, ue8m0) */
+/* X(NAME, name, number, about weights, about x, element of w, of x, their bits, then of the scales of w and of x: type,
+ * rows, columns; x may have a static scale, ue8m0, second scales, zero points, granule, how many numbers of columns are
+ * left open, and these) */
 #define MOEK_EACH_FORMAT(X) \
     X(BF16, bf16, 1, "bf16", "bf16", \
-      BF16, BF16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0) \
+      BF16, BF16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0) \
     X(FP16, fp16, 2, "fp16", "fp16", \
-      FP16, FP16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0) \
+      FP16, FP16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0) \
     X(FP8T, fp8t, 3, "e4m3, one scale an expert", "e4m3, one scale a tensor, static or dynamic", \
-      E4M3, E4M3, 8, 8, F32, 0, 0, F32, 0, 0, 1, 0) \
+      E4M3, E4M3, 8, 8, F32, 0, 0, F32, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0) \
     X(FP8C, fp8c, 4, "e4m3, one scale a row", "e4m3, one scale a token", \
-      E4M3, E4M3, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0) \
+      E4M3, E4M3, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0) \
     X(FP8B128, fp8b128, 5, "e4m3, one scale for 128 x 128", "e4m3, one scale for 1 x 128, f32 or power of two", \
-      E4M3, E4M3, 8, 8, F32, 128, 128, F32, 1, 128, 0, 1)
+      E4M3, E4M3, 8, 8, F32, 128, 128, F32, 1, 128, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0) \
+    X(MXFP8, mxfp8, 6, "e4m3, one power of two (e8m0) for 1 x 32", "e4m3, one power of two (e8m0) for 1 x 32", \
+      E4M3, E4M3, 8, 8, E8M0, 1, 32, E8M0, 1, 32, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0)
 /* X(NAME, bits) */
-#define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8)
-#define MOEK_EACH_SCALE_TYPE(X) X(F32, 32)
+#define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8) X(T, 16)
+#define MOEK_EACH_SCALE_TYPE(X) X(F32, 32) X(E8M0, 8) X(T, 16) X(E4M3, 8)
 #define MOEK_EACH_HIDDEN(X) X(2048) X(2560) X(2880) X(3072) X(4096) X(5120) X(6144) X(7168) X(8192)
 #endif

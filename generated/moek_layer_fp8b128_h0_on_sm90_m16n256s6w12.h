@@ -735,7 +735,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                         for (i = u; i < rows; i += 96) {
                             const unsigned r = moek_over_(order[at.row0 + i], p.topk);
                             moek_cp_async4_(scales + slot * SCALES + i,
-                                            p.up.a_scale + (size_t)r * steps + step);
+                                            MOEK_F32_(p.up.a_scale) + (size_t)r * steps + step);
                         }
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
@@ -789,7 +789,7 @@ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_
                         for (i = u; i < rows; i += 96) {
                             const unsigned r = at.row0 + i;
                             moek_cp_async4_(scales + slot * SCALES + i,
-                                            p.down.a_scale + (size_t)r * steps + step);
+                                            MOEK_F32_(p.down.a_scale) + (size_t)r * steps + step);
                         }
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }

@@ -111,7 +111,7 @@ MOEK_DEVICE moek_words_ moek_layer_fp8t_h0_on_sm90_m16n256s6w12_x_(const moek_la
 MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m16n256s6w12_quantize_(const moek_layer_fp8t_h0_on_sm90_m16n256s6w12_params *p, int t, moek_words_ x, int row, int column)
 {
     const int k = p->up.k;
-    float y[8], s = *p->up.a_scale, inverse;
+    float y[8], s = *MOEK_F32_(p->up.a_scale), inverse;
     int j;
     moek_from_t8_(y, x, p->up.dtype);
     inverse = __fdiv_rn(1.0f, s);
@@ -196,7 +196,8 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m16n256s6w12_scaled_(const moek_gemm
         for (i = 0; i < 2; i++)
             bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     {
-        const float scale[2] = { a->a_scale[0] * a->halves.scale[0][e], a->a_scale[0] * a->halves.scale[1][e] };
+        const float s = *MOEK_F32_(a->a_scale);
+        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
         #pragma unroll
         for (i = 0; i < 8; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
     }
@@ -295,7 +296,7 @@ MOEK_DEVICE void moek_layer_fp8t_h0_on_sm90_m16n256s6w12_up_finish_(const moek_l
     const int gated = a->w_rows > n, swapped = a->halves.swapped;
     uint32_t word[2][2][2];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
     int b, i, h;
-    const float inverse = __fdiv_rn(1.0f, *p->down.a_scale);
+    const float inverse = __fdiv_rn(1.0f, *MOEK_F32_(p->down.a_scale));
     #pragma unroll
     for (b = 0; b < 2; b++) {
         const int j = gated ? at->j0 + 64 * mine + 32 * b + 8 * warp : at->j0 + 128 * mine + 64 * b + 16 * warp;

@@ -337,7 +337,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         #pragma unroll
         for (j = 0; j < PARTS; j++) x[i][j] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(from[i][j]);
     if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
-    inverse = __fdiv_rn(1.0f, *p.up.a_scale);
+    inverse = __fdiv_rn(1.0f, *MOEK_F32_(p.up.a_scale));
     {                                                  /* the experts in use, by their first slots */
         const int in = (uint32_t)id < (uint32_t)p.up.experts;
         const unsigned before = (1u << lane) - 1, same = __match_any_sync(0xffffffff, in ? id : -1);
@@ -386,7 +386,7 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
             x[FIRST_X - 1][j] = moek_layer_fp8t_h0_on_sm90_m4n8s3w16_load_(moek_layer_fp8t_h0_on_sm90_m4n8s3w16_x_(&p, i + FIRST_X * THREADS, j));
         }
     }
-    if (t < 4) factors[t] = *p.up.a_scale;
+    if (t < 4) factors[t] = *MOEK_F32_(p.up.a_scale);
     if (t == 0) turn_of = turn;
     __syncthreads();
     turn = turn_of;
@@ -450,8 +450,8 @@ moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_fp8t_h
         pages0 = s.units * p.parts + WARPS;            /* of the second half */
     }
     for (i = t; i < 4 * used; i += THREADS)
-        factors[i] = weight_of[i] * *p.down.a_scale;
-    inverse = __fdiv_rn(1.0f, *p.down.a_scale);
+        factors[i] = weight_of[i] * *MOEK_F32_(p.down.a_scale);
+    inverse = __fdiv_rn(1.0f, *MOEK_F32_(p.down.a_scale));
 
     for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
         moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());

@@ -470,7 +470,8 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         for (i = 0; i < ROUNDS; i++)
                             if (u + 64 * i < rows)
                                 moek_cp_async4_(scales + slot * SCALES + u + 64 * i,
-                                                p.up.a_scale + scale_at[i] + step);
+                                                MOEK_F32_(p.up.a_scale) +
+                                                scale_at[i] + step);
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }
@@ -514,7 +515,8 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         for (i = 0; i < ROUNDS; i++)
                             if (u + 64 * i < rows)
                                 moek_cp_async4_(scales + slot * SCALES + u + 64 * i,
-                                                p.down.a_scale + (scale_at + (uint32_t)(64 * i * steps)) + step);
+                                                MOEK_F32_(p.down.a_scale) +
+                                                (scale_at + (uint32_t)(64 * i * steps)) + step);
                         moek_mbar_arrive_copied_(full + slot);
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
                     }

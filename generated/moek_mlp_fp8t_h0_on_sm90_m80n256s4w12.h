@@ -62,7 +62,8 @@ MOEK_DEVICE void moek_mlp_fp8t_h0_on_sm90_m80n256s4w12_scaled_(const moek_gemm_a
         for (i = 0; i < 2; i++)
             bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     {
-        const float scale[2] = { a->a_scale[0] * a->halves.scale[0][e], a->a_scale[0] * a->halves.scale[1][e] };
+        const float s = *MOEK_F32_(a->a_scale);
+        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
         #pragma unroll
         for (i = 0; i < 40; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
     }
@@ -160,7 +161,7 @@ MOEK_DEVICE void moek_mlp_fp8t_h0_on_sm90_m80n256s4w12_rows_(const moek_mlp_fp8t
     enum { ROWS = 80, PITCH = 272 };
     const int n = moek_here_(p->up.n), u = moek_here_(threadIdx.x) - 128, c = u % 8 * 16;
     int slot;
-    const float inverse = __fdiv_rn(1.0f, *p->down.a_scale);
+    const float inverse = __fdiv_rn(1.0f, *MOEK_F32_(p->down.a_scale));
     #pragma unroll 1
     for (slot = u / 8; slot < ROWS; slot += 32) {          /* of a warp: all or none */
         const int side = gated ? 0 : slot / (ROWS / 2), row = at->row0 + first + slot - side * (ROWS / 2);
@@ -191,7 +192,8 @@ MOEK_DEVICE void moek_mlp_fp8t_h0_on_sm90_m80n256s4w12_up_finish_(const moek_mlp
     const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
     int part, b, i;
     if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
-        const float scale[2] = { a->a_scale[0] * a->halves.scale[0][at->e], a->a_scale[0] * a->halves.scale[1][at->e] };
+        const float s = *MOEK_F32_(a->a_scale);
+        const float scale[2] = { s * a->halves.scale[0][at->e], s * a->halves.scale[1][at->e] };
         #pragma unroll
         for (i = 0; i < 80; i++) sum[i / 40][i % 40] *= scale[i / 2 % 2];
         #pragma unroll

@@ -46,16 +46,19 @@ static MOEK_UNUSED void moek_up_bf16_h0_on_cpu_m8_dots_(const moek_gemm_args *a,
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
             const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
-            for (i = 0; i < n; i += PIECE) moek_piece_bf16_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
+            for (i = 0; i < n; i += PIECE)
+                moek_piece_bf16_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
         }
         for (s = 0; s < sums; s++) {
             int of;
             const size_t w_row = moek_up_bf16_h0_on_cpu_m8_w_row_(a, j0, s, &of);
-            const uint16_t *w = (const uint16_t *)h->w[of] + ((size_t)e * h->rows + w_row) * a->k;
+            const uint16_t *w = (const uint16_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                    for (r = 0; r < (int)sizeof tail; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
                     moek_piece_bf16_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
@@ -98,7 +101,7 @@ MOEK_LAUNCHER moek_up_bf16_h0_on_cpu_m8(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_(&found, 16, 0, 0);
+    moek_find_halves_of_(&found, 16, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

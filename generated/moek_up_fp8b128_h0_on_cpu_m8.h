@@ -35,7 +35,8 @@ static MOEK_UNUSED void moek_up_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_args 
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const size_t k_blocks = ((size_t)all + 127) / 128;
+    const size_t w_blocks = ((size_t)all + 127) / 128;
+    const size_t x_blocks = ((size_t)all + 127) / 128;
     const moek_halves *const h = &a->halves;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
@@ -47,23 +48,28 @@ static MOEK_UNUSED void moek_up_fp8b128_h0_on_cpu_m8_dots_(const moek_gemm_args 
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
             const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row);
-            for (i = 0; i < n; i += PIECE) moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
+            for (i = 0; i < n; i += PIECE)
+                moek_piece_e4m3_(x + r * stretch + i, moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in));
             /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
-            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= MOEK_E4M3_UNIT;
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 65536.0f;
         }
         for (s = 0; s < sums; s++) {
             int of;
             const size_t w_row = moek_up_fp8b128_h0_on_cpu_m8_w_row_(a, j0, s, &of);
-            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * a->k;
-            const float *w_scale = h->scale[of] + ((size_t)e * h->scale_rows + (h->shift[of] + w_row) / 128) * k_blocks;
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            const float *const w_scales = (const float *)h->scale[of] +
+                ((size_t)e * h->scale_rows +
+                 (h->shift[of] + w_row) / 128) * w_blocks;
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64) MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                    for (r = 0; r < (int)sizeof tail; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) {
                         const int g = (k0 + i) / 128;
-                        const float scale = a->a_scale[from[r] * k_blocks + g] * w_scale[g];
+                        const float scale = ((const float *)a->a_scale)[from[r] * x_blocks + g] * ((const float *)w_scales)[g];
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }
@@ -106,7 +112,7 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_cpu_m8(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_(&found, 8, 0, 0);
+    moek_find_halves_of_(&found, 8, 32, 128, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

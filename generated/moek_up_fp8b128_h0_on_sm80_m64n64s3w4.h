@@ -112,7 +112,7 @@ moek_up_fp8b128_h0_on_sm80_m64n64s3w4_k(const moek_gemm_args a)
     const int groups = (k + 127) / 128;
     const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
     const int half = 8 * (t - M) >= R / 2;                             /* (not gated: both are the same) */
-    const float *const scale = scaled < 0 ? NULL : t < M ? a.a_scale + (size_t)scaled * groups
+    const float *const scale = scaled < 0 ? NULL : t < M ? MOEK_F32_(a.a_scale) + (size_t)scaled * groups
                              : MOEK_HALF_(a.halves.scale, half) + ((size_t)e * a.halves.scale_rows +
                                (MOEK_HALF_(a.halves.shift, half) + scaled) / 128) * groups;
 

@@ -294,7 +294,7 @@ moek_up_fp8b128_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_up_fp8b1
                                          from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
                     for (i = u; i < rows; i += 96)
                         moek_cp_async4_(scales + slot * SCALES + i,
-                                        a->a_scale + (size_t)(uint32_t)row[i] * steps + step);
+                                        MOEK_F32_(a->a_scale) + (size_t)(uint32_t)row[i] * steps + step);
                     if (u < 2) moek_cp_async4_(scales + slot * SCALES + M + u, w_scale + step);
                     moek_mbar_arrive_copied_(full + slot);
                     if (++slot == STAGES) { slot = 0; phase ^= 1; }

@@ -43,14 +43,14 @@ MOEK_DEVICE void moek_up_fp8c_h0_on_sm80_m16n32s5w4_finish_(const moek_gemm_args
     for (i = 0; i < 2; i++) {
         const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
-        scale[i] = h->scale[0][at];
+        scale[i] = ((const float *)h->scale[0])[at];
         if (gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[at], dtype);
-        if (gated) up_scale[i] = h->scale[1][at];
+        if (gated) up_scale[i] = ((const float *)h->scale[1])[at];
     }
     #pragma unroll 1
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
         const size_t to = a->out_order ? a->out_order[row0 + r] : row0 + r;
-        const float *const from = tile + r * PITCH + c, s = a->a_scale[row[r]];
+        const float *const from = tile + r * PITCH + c, s = ((const float *)a->a_scale)[row[r]];
         float y[2];
         #pragma unroll
         for (i = 0; i < 2; i++) {

@@ -642,7 +642,7 @@ moek_up_fp8c_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8c_h0_
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
                 const int r0 = list[q].from[at + lane / 4], r1 = list[q].from[at + lane / 4 + 8];
-const float s0 = r0 < 0 ? 0 : a->a_scale[r0], s1 = r1 < 0 ? 0 : a->a_scale[r1];
+const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
                 moek_up_fp8c_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, s0, s1,
                     moek_shared_address_(list[q].w_scale + half * 128), n, dtype);
                 #pragma unroll

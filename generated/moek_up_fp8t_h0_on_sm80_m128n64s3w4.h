@@ -43,9 +43,9 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm80_m128n64s3w4_finish_(const moek_gemm_arg
     for (i = 0; i < 2; i++) {
         const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
-        scale[i] = a->a_scale[0] * h->scale[0][e];
+        scale[i] = ((const float *)a->a_scale)[0] * ((const float *)h->scale[0])[e];
         if (gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[at], dtype);
-        up_scale[i] = a->a_scale[0] * h->scale[1][e];
+        up_scale[i] = ((const float *)a->a_scale)[0] * ((const float *)h->scale[1])[e];
     }
     #pragma unroll 1
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {

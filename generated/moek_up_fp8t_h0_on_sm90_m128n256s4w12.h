@@ -240,7 +240,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
     const int gated = a->w_rows > n;
     int i;
     {
-        const float scale[2] = { a->a_scale[0] * a->halves.scale[0][e], a->a_scale[0] * a->halves.scale[1][e] };
+        const float s = *MOEK_F32_(a->a_scale);
+        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
         #pragma unroll
         for (i = 0; i < 2 * HALF; i++) sum[i] *= scale[i / (HALF / 2) % 2];
     }

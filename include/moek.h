@@ -6,8 +6,8 @@
  *     #include "moek.h"
  *
  * and include "moek.h" without the define wherever you call it.  Needs nothing but this folder, and cudart with nvcc.
- * (That ONE file may have included it before, by a header of yours; it must not be compiled with -ffast-math, -Ofast or
- * --use_fast_math, which callers may.)
+ * One of your own headers may have included moek.h before, also in that ONE file.  Compile that file without
+ * -ffast-math, -Ofast and --use_fast_math; your other files may have them.
  *
  *     moek_config config = MOEK_QWEN3_30B_A3B;                      1. say what the layer is
  *     config.quant = MOEK_FP8B128;  config.max_tokens = 512;
@@ -17,27 +17,43 @@
  *     moek_plan_bind(&plan, &weights);                              3. hand over the weights
  *     moek_run(&plan, &args, stream);                               4. run: kernel launches on `stream`, nothing else
  *
- * OPTIONS, read only where MOEK_IMPLEMENTATION is defined; each leaves rows of the kernel table out, so that they are
- * neither compiled nor listed:
- *     MOEK_HIDDEN=7168          keep rows for this hidden size and the general ones (hidden 0)
- *     MOEK_QUANT=MOEK_FP8B128   keep rows for this format
- *     MOEK_ARCH=80              keep rows of this architecture (0: cpu, 80: sm80, 90: sm90, which needs those of 80)
- *     MOEK_WANT_HIDDEN(h), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)   or any test of your own, usable in #if
+ * OPTIONS, read only where MOEK_IMPLEMENTATION is defined; each leaves kernels out, so that they are neither compiled
+ * nor listed:
+ *     MOEK_HIDDEN=7168          keep kernels for this hidden size and the general ones (hidden 0)
+ *     MOEK_BLOCK=32             keep kernels for scales of so many columns, where a format leaves that open
+ *     MOEK_QUANT=MOEK_FP8B128   keep kernels for this format
+ *     MOEK_ARCH=80              keep kernels of this architecture (0: cpu, 80: sm80, 90: sm90, which needs those of 80)
+ *     MOEK_WANT_HIDDEN(h), MOEK_WANT_BLOCK(b), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)
+ *                               or any test of your own, usable in #if
  *
  * WHAT IT DOES NOT: allocate, free, synchronize, print, read environment variables, keep state, start threads
  * (CPU kernels use OpenMP where the implementation is compiled with it).
  *
- * THE LAYER, T = config.dtype (bf16 or fp16):
+ * WORDS, as this file and all others use them:
+ *     T           bf16 or fp16 (config.dtype): the type of x, y, h, o and biases
+ *     x, h, o, y  input of the layer; output of up and activation; output of down; output of the layer
+ *     up, down    the two GEMMs.  Gated activations have two matrices in up: gate and up
+ *     expert      logical: as the router counts them.  physical: a copy of one, on some rank.  local: on this rank
+ *     slot        one (token, k) pair, k counting the token's experts: slot = token * slots a token + k
+ *     row         a row of a tensor: of x, one a token; of h and o, one a slot
+ *     tile        the m rows and n columns that a block of a kernel computes at a time; row block: a tile's rows
+ *     kernel      one line of the table (section 4): one operation, format, architecture and tile
+ *     format      what weights and activations are made of: bf16, fp8b128, ... (config.quant; moek/format.h)
+ *     standard, batched     activation formats: rows as they come; rows sorted by expert, room for each expert's
+ *     plan, run   the choice of kernels for a layer, made once; one call of the layer
+ *     rank        one process or thread with a part of the experts (expert parallelism: moek_ep.h)
+ *
+ * THE LAYER:
  *     route     router_logits [tokens][experts] -> topk_ids, topk_weights [tokens][topk]
  *     prepare   x [tokens][hidden] -> quantized, and brought to where the experts are
  *     experts   up:   h = act(x . Wgate, x . Wup)      w_up   [experts][2 * inter][hidden]  (gated; else [inter])
  *               down: o = h . Wdown                    w_down [experts][hidden][inter]
  *     finalize  y [tokens][hidden] = sum over k of topk_weights * o
  * Sums are f32.  h and o are rounded to T once each; with an fp8 format x and h are quantized (moek/ops.h: quant).
- * o is rounded before its weight, so that an o beyond the largest fp16 is Inf in each kernel.  There is one exception:
+ * o is rounded before its weight is applied, so an o beyond the largest fp16 is Inf in each kernel.  One exception:
  * where T is bf16, which has the range of f32, the kernels for up to 4 tokens (moek_plan_layer) weight and add o in
  * f32.  That saves 4 to 6 % of a layer of one token.  Apart from that, kernels differ in the order of f32 sums.
- * (Sums of several ranks: moek_ep.h, COMBINE.)
+ * Sums over several ranks: moek_ep.h, COMBINE.
  *
  * THREADS.  Any function, any thread, any time.  The library has no state: a function writes only what its arguments
  * point to.  A plan is read-only after init and bind, so threads and streams may share it; concurrent runs need a
@@ -118,7 +134,7 @@ enum {                                                /* how a group of experts 
 enum { MOEK_EACH_ROUTING(MOEK_ROUTING_) MOEK_ROUTE_COUNT_ };
 
 enum { MOEK_STANDARD, MOEK_BATCHED };                 /* activations: [rows][hidden]; [local experts][rows][hidden] */
-enum {                                                /* who applies the top-k weights and sums over k */
+enum {                                                /* which part applies the top-k weights and sums over k */
     MOEK_DELEGATE,                                    /* the experts did neither; prepare/finalize chooses one below */
     MOEK_NOOP,                                        /* the experts did both: out is [rows][hidden] */
     MOEK_CONTIGUOUS,                                  /* out is [rows][topk][hidden] */
@@ -163,7 +179,7 @@ struct moek_experts;
 typedef struct moek_config {
     int hidden, inter;                /* required, at most 2^24 each.  inter: of this rank's shard                    */
     int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
-    int quant;                        /* required: MOEK_BF16, MOEK_FP16, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128           */
+    int quant;                        /* required: the format, MOEK_BF16, MOEK_FP8B128, ... (moek/format.h)           */
     int act;                          /* required: MOEK_SILU, ...                                                     */
     int max_tokens;                   /* required: the most tokens a run will carry; at most 2^31 - 2^20 slots        */
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
@@ -178,7 +194,8 @@ typedef struct moek_config {
     int groups, topk_groups;          /* grouped top-k; 0 or 1: none                                                  */
     float scale;                      /* routed scaling factor; 0: 1                                                  */
     int logits_dtype;                 /* default f32                                                                  */
-    int shared_slots;                 /* constant slots behind the topk ones: experts `experts` .. + shared_slots - 1 */
+    int shared_slots;                 /* slots behind the topk ones that every token has: ids experts .. experts +
+                                         shared_slots - 1                                                             */
     float shared_weight;              /* their weight; 0: 1                                                           */
 
     int local_experts;                /* experts in w_up and w_down here; 0: experts + shared_slots                   */
@@ -209,7 +226,10 @@ typedef struct moek_config {
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _APART; APART with up_layout APART       */
     int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
                                          rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
-                                         scales of gate and up are APART                                              */
+                                         scales of gate and up are APART.  Of other formats where columns share
+                                         scales: likewise by these columns, and gate and up may be together           */
+    int block;                        /* columns of a scale of the weights, where a format leaves that open
+                                         (moek/format.h), 0: a whole row; else 0                                      */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -219,13 +239,15 @@ typedef struct moek_config {
 typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
     const void *w_down;               /* [local_experts][hidden][inter]                                               */
-    const float *w_up_scale;          /* dequantizing.  fp8t [local_experts]; fp8c [local_experts][rows]; fp8b128
+    const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has and aligned as it.  fp8t
+                                         [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a
+                                         scale [local_experts][ceil(rows / R)][ceil(hidden / C)]; fp8b128
                                          [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
                                          w_up together.  up_scales APART (checkpoints quantize gate and up apart, so
                                          shards of tensor parallelism need it where inter is no multiple of 128):
                                          [local_experts][2 * B][ceil(hidden / 128)], B = ceil((inter_offset + inter) /
                                          128) rows of scales for gate and B for up, in the order of up_layout         */
-    const float *w_down_scale;        /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
+    const void *w_down_scale;         /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
     const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
     const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
     const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic                         */
@@ -235,16 +257,26 @@ typedef struct moek_weights {
                                          router_table[token_ids[t]]                                                   */
     const int32_t *replicas;          /* [experts + shared_slots][max_replicas] or NULL: logical -> physical          */
     const int32_t *replica_count;     /* [experts + shared_slots], with replicas                                      */
-    const int32_t *expert_map;        /* [physical_experts] -> local expert or -1, or NULL: all are here (or a group of
-                                         ranks, moek_ep.h, knows)                                                     */
+    const int32_t *expert_map;        /* [physical_experts] -> local expert or -1; NULL: all experts are local, or a
+                                         group of ranks (moek_ep.h) knows where they are                              */
     int64_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
     const void *w_gate;               /* up_layout APART: [local_experts][inter][hidden], and w_up has the same shape.
                                          NULL otherwise, as are its scale and bias                                    */
-    const float *w_gate_scale;        /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
+    const void *w_gate_scale;         /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
                                          fp8b128: [local_experts][B][ceil(hidden / 128)] each                         */
     const void *w_gate_bias;          /* [local_experts][inter] T, with w_up_bias, which then has the same shape      */
-    int router_table_rows;            /* required with router_table.  A token id outside gets no expert (the CPU rows
+    int router_table_rows;            /* required with router_table.  A token id outside gets no expert (CPU plans
                                          refuse it), nor does an entry of the table that is no id                     */
+    const float *w_up_global_scale;   /* formats with a second scale (moek/format.h), required: a factor on top of
+                                         w_up_scale.  Gated [local_experts][2], in the order of up_layout (SWAPPED: up
+                                         first); not gated, or up_layout APART, [local_experts]                       */
+    const float *w_down_global_scale; /* [local_experts]                                                              */
+    const float *w_gate_global_scale; /* up_layout APART: [local_experts]                                             */
+    const void *w_up_zero;            /* formats that may have zero points, or NULL: an element of w for each of
+                                         w_up_scale, the elements of a row of scales side by side from a byte on;
+                                         (w - zero) * scale                                                           */
+    const void *w_down_zero;          /* given if w_up_zero is                                                        */
+    const void *w_gate_zero;          /* up_layout APART: given if w_up_zero is                                       */
 } moek_weights;
 
 /* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
@@ -259,32 +291,35 @@ typedef struct moek_args {
     int tokens;                       /* 0 .. max_tokens; 0 does nothing (and takes part in an exchange)              */
     const void *x;                    /* [tokens][hidden] T                                                           */
     const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given.
-                                         The kernel ahead in the stream ends after those ahead of it                  */
+                                         If the kernel ahead in the stream was launched early, it must end after all
+                                         kernels ahead of it                                                          */
     int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
-    float *topk_weights;              /*   the range count as -1, "nobody" (the CPU rows refuse them).  Else written,
+    float *topk_weights;              /*   the range count as -1, no expert (CPU plans refuse them).  Else written,
                                            if not NULL                                                                */
     void *y;                          /* [tokens][hidden] T, written; may be x, if y_stride is x_stride               */
     void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
     size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
     const int32_t *token_ids;         /* [tokens], with weights.router_table; without one they are not read           */
-    const unsigned char *is_padding;  /* [tokens] or NULL: rows that no expert gets; their y is 0 (plus shared_y).
-                                         (In a dynamic fp8t scale their finite x still counts.)                       */
+    const unsigned char *is_padding;  /* [tokens] or NULL: tokens that no expert gets; their y is 0 (plus shared_y).
+                                         Their finite x still counts in a dynamic scale of fp8t                       */
     moek_shared_fn shared;            /* or NULL                                                                      */
     void *shared_context;
     const void *shared_y;             /* [tokens][hidden] T or NULL: added to y; may be y, if the strides are the same.
                                          Latent MoE, whose shared experts have another hidden size: leave NULL, add
                                          after its projection                                                         */
-    int handle;                       /* 0 or 1: of two runs in flight (dual-batch overlap), which this is.  Each needs
-                                         a workspace of its own; the number is for prepare/finalize that exchanges    */
+    int handle;                       /* 0 or 1: number of this run, of two in flight (dual-batch overlap).  Each run
+                                         needs its own workspace; a prepare/finalize that exchanges rows uses the
+                                         number                                                                       */
     char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
     size_t why_size;
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
-                                         once (cudaMemset), then left alone: runs of few tokens (without `shared`) then
-                                         take one launch (moek_plan_layer), and runs of some rows an expert one for both
-                                         GEMMs (moek_plan_mlp).  Blocks of such a launch wait for each other, in here or
-                                         in the workspace.  It needs all multiprocessors at once: no two such runs on a
-                                         device at the same time, in any stream or process, and beside it no kernel that
-                                         waits for something behind it; they could wait for each other forever        */
+                                         once (cudaMemset), then left alone.  With it, runs of few tokens (without
+                                         `shared`) take one launch (moek_plan_layer), and runs of some rows an expert
+                                         one launch for both GEMMs (moek_plan_mlp).
+                                         SAFETY: blocks of such a launch wait for each other, so it needs all SMs at
+                                         once.  Never two such runs on a device at the same time, in any stream or
+                                         process; and beside such a run no kernel that waits for work enqueued behind
+                                         it.  Else they may wait for each other forever (docs/one-launch.md)          */
     int64_t *topk_ids64;              /* in the place of topk_ids, which then is NULL: the same ids as int64 (DeepEP's,
                                          torch's)                                                                     */
     const float *shared_weights;      /* [tokens][shared_slots] f32 or NULL: weights of the constant slots, token by
@@ -311,6 +346,7 @@ typedef struct moek_kernel {
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;
     const char *row;                  /* its row in kernels.toml                                                      */
+    int block;                        /* columns of a scale of w, baked in; 0: a whole row, or the format says it     */
 } moek_kernel;
 
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
@@ -350,6 +386,7 @@ typedef struct moek_plan {
     int mlps;                         /* rows that do up, quantization of h and down in one launch, smallest first    */
     const moek_kernel *mlp[MOEK_MAX_TILES];
     int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
+    int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -409,20 +446,31 @@ moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
 
-/* Which of plan.up and plan.down serves a run that brings `rows` rows (tokens, on one rank) to the experts, unless one
- * of the next two functions has a row for it: the measured choice for them, if there is one, else the built-in rule:
- * the smallest tile that holds an expert's mean share of them; the largest has no bound.  (0 and, of the next two,
- * NULL for a plan that is not initialized.)                                                                          */
-int         moek_plan_tile(const moek_plan *plan, int rows);
-
-/* The row that moek_run takes, given args.state, for the whole of a run of so many tokens, after routing; NULL: it goes
- * step by step, as the stages below always do.                                                                       */
-const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);
-
-/* The row that, given args.state, does up, quantization of h and down of such a run in one launch, where
- * moek_plan_layer has none; NULL: those of moek_plan_tile.  On one rank, standard format, at most 1024 row blocks
- * (moek/ops.h), hidden above 896 bytes and inter above 128; fp8t: after moek_plan_bind, with static scales.          */
-const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);
+/* The course of a run: which kernels serve it, and how they share the work.  moek_run decides it once a chunk, by the
+ * measured choice for so many rows if there is one (config.tuned), else by the built-in rule (rules.toml).           */
+typedef struct moek_course {
+    const moek_kernel *layer;         /* all behind routing in one launch; or NULL                                    */
+    const moek_kernel *mlp;           /* else, up, quantization of h and down in one launch; or NULL.  standard format,
+                                         at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
+                                         128; a scale a tensor: after moek_plan_bind, with static scales              */
+    int tile;                         /* else, plan.up[tile] and plan.down[tile].  Built-in rule: the smallest tile that
+                                         holds an expert's mean share of the rows; the largest has no bound           */
+    int self_sorts;                   /* 1: up sorts slots itself, no sort is launched                                */
+    int counts_ids;                   /* 1: up (or mlp) counts ids itself, and begins beside sort and quantization    */
+    int sorted_x;                     /* 1: x is written in sorted order, a row a slot, for TMA                       */
+    int requantizes;                  /* 1: up quantizes h itself, no launch does it                                  */
+    int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
+    int discards;                     /* 1: combine lets L2 forget what it has read                                   */
+} moek_course;
+enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
+                                                                  none; mlp; layer and mlp                            */
+/* rows: those that a run brings to the experts (tokens, on one rank).  fuse: moek_run takes FUSE_LAYER, and FUSE_MLP
+ * with args.shared, and the stages below FUSE_MLP, if there is args.state, else FUSE_NONE.  A plan that is not
+ * initialized: all zeros.                                                                                            */
+moek_course moek_course_of(const moek_plan *plan, int rows, int fuse);
+int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .tile of FUSE_NONE                */
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);           /* .layer of FUSE_LAYER              */
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);               /* .mlp of FUSE_MLP                  */
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
  * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in
@@ -445,7 +493,7 @@ typedef struct moek_step {
     /* prepare -> experts */
     const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3;
                                          rows a_stride apart                                                          */
-    const float *a_scale;             /* moek/ops.h: quant, by row; NULL if a is T                                    */
+    const void *a_scale;              /* moek/ops.h: quant, by row; NULL if a is T                                    */
     int rows;                         /* of a (an expert's, in BATCHED)                                               */
     const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                */
     const float *expert_weights;      /* STANDARD [rows][slots]                                                       */
@@ -455,15 +503,17 @@ typedef struct moek_step {
                                          args.y and write there, rows args.y_stride apart); BATCHED
                                          [local_experts][rows][hidden]; T.  Rows that no expert owns are not the
                                          experts' to write; many rows of x may lie here on their way to the experts   */
-    int straight;                     /* moek_finalize: its second half follows the first, nothing of a caller's is
-                                         between them.  A part that puts a kernel there sets it to 0                  */
+    int straight;                     /* set by moek_finalize: finalize_receive follows finalize_send, with no kernel of
+                                         the caller between.  A part that launches a kernel there sets it to 0        */
     /* workspaces, 256-byte aligned */
     void *prepare_workspace, *experts_workspace;
-    int routed;                       /* moek_run: routing was launched, nothing of a caller's since then.  A part that
-                                         puts a kernel there sets it to 0                                            */
+    int routed;                       /* set by moek_run: routing was launched, and no kernel of the caller since then.
+                                         A part that launches a kernel before the experts sets it to 0                */
     size_t a_stride;                  /* elements from a row of a to the next, set with a: hidden, unless a prepare part
-                                         says otherwise.  `local` leaves x where it is if nobody is to change it (bf16,
-                                         fp16, or expects_unquantized): then x's stride                               */
+                                         says otherwise.  `local` leaves x in place if it stays as it is (bf16, fp16, or
+                                         expects_unquantized): then x's stride                                        */
+    moek_course course;               /* of this chunk; where prepare brings rows of other ranks, decided anew by
+                                         moek_experts_apply                                                           */
 } moek_step;
 
 moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */
@@ -551,6 +601,9 @@ typedef struct moek_experts {
 
 extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                    */
 extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]      */
+extern const moek_experts moek_standard_experts;      /* made of kernels of the table: for config.experts_impl, or to
+                                                         compare plan.experts with                                    */
+extern const moek_experts moek_batched_experts;       /* likewise, for the batched format                             */
 
 #ifdef __cplusplus
 }

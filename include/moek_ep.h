@@ -45,14 +45,15 @@
  * by rules that count bytes; moek_ep_explain says why.  T: the tokens of a rank and chunk; R: ranks; K: topk +
  * shared_slots; E: experts of a rank.
  *     low_latency  batched format [E][R * T][hidden]; a token goes once to each rank that has an expert of it.  Sending
- *                  waits for nobody, and receiving is a hook (moek_prepare_receive).  For few tokens
+ *                  waits for no other rank, and receiving is a hook (moek_prepare_receive).  For few tokens
  *     alltoall     standard format, packed; a token goes once to each rank that has an expert of it.  Ranks exchange
  *                  their counts first, so that rows are written where they stay; where they would not fit (max_rows),
  *                  every rank gets MOEK_E_CAPACITY, with the size needed, before any row moves, and can go on
  *                  (where rows are moved: below)
  *     allgather    standard format [R][T]; every token goes to every rank.  No counts, no capacity; moves little more
  *                  than alltoall where nearly every token has experts on nearly every rank
- * A group is of one kind: who wants low_latency for few tokens and another for many opens two, and plans for each.
+ * A group is of one kind: for low_latency with few tokens and another kind with many, open two groups and make a plan
+ * for each.
  * Rows travel in the layer's format: quantized before they are sent (with their scales: as floats, with config.ue8m0 as
  * bytes, their exponents; all layers of a group have it or none), but for fp8t without
  * weights.x_scale, and for experts that quantize themselves (not low_latency): those travel as T, and fp8t is quantized
@@ -121,8 +122,8 @@
  * ranks: ranks that share a GPU, or a process with one thread for several GPUs, must be able to get all their sends
  * started (a stream each; CUDA_DEVICE_MAX_CONNECTIONS at least the streams of a GPU), and nothing may synchronize a
  * device on which another rank waits (cudaFree and cudaDeviceSynchronize do).  Kernels that wait may hold every
- * multiprocessor: of two groups on the same GPUs, and of other kernels that a peer's progress depends on, only one may
- * be under way at a time.  The handles of one group leave room for each other.  moek_ep_poll hears of a peer's end when
+ * SM: of two groups on the same GPUs, and of other kernels that a peer's progress depends on, only one may be under way
+ * at a time.  The handles of one group leave room for each other.  moek_ep_poll hears of a peer's end when
  * a run of this rank does.  moek_ep_expert and moek_ep_local_experts read the window: not while runs are on the NULL
  * stream.
  *

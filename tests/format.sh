@@ -29,19 +29,23 @@ say "the library does not allocate, print, stop or read the environment" \
     "$(grep -nE "(^|[^a-z_A-Z])($calls) *\(" $library /dev/null | grep -v '^[^:]*:[0-9]*: \* ' |
        grep -v 'cudaStreamSynchronize(\(cudaStreamPerThread\|stream\))')"       # where a group opens, or ends
 
-rooms=$(sed -n 's,^#include "\(moek/ep/.*\)",include/\1,p' include/moek_ep.h include/moek_ep_nccl.h)      # lowest first
-say "ep: a file calls one above it, or is not in the order of moek_ep.h" \
+# Lowest first: the order in which impl.h and the headers of expert parallelism include their files.
+rooms=$(sed -n 's,^#include "\([a-z].*\)",include/moek/\1,p' include/moek/impl.h
+        sed -n 's,^#include "\(moek/ep/.*\)",include/\1,p' include/moek_ep.h include/moek_ep_nccl.h)
+say "a file calls one above it, or is not in the order of impl.h and moek_ep.h" \
     "$(awk '{ gsub(/\/\*.*\*\/|"[^"]*"/, ""); sub(/\/\*.*/, ""); sub(/^ \*.*/, "") }
             { name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
-            /^[a-zA-Z].*\(/ && !/;$/ && name ~ /^moek_ep_/ && !(name in home) { home[name] = FILENAME; at[name] = ++n }
+            /^[a-zA-Z].*\(/ && !/;$/ && name ~ /^moek_/ && !(name in home) { home[name] = FILENAME; at[name] = ++n }
             FNR == 1 { floor[FILENAME] = n + 0 }
             { line[++lines] = $0; file[lines] = FILENAME; number[lines] = FNR }
             END { for (i = 1; i <= lines; i++) { text = line[i]
-                      while (match(text, /moek_ep_[a-z0-9_]+/)) {
+                      while (match(text, /moek_[a-z0-9_]+/)) {
                           name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                           if (name in home && home[name] != file[i] && at[name] > floor[file[i]])
                               print file[i] ":" number[i] ": " name " is in " home[name] } } }' $rooms
-       ls include/moek/ep/*.h | while read -r f; do echo "$rooms" | grep -qxF "$f" || echo "$f"; done)"
+       for f in include/moek/plan/*.h include/moek/walk/*.h include/moek/ep/*.h; do
+           echo "$rooms" | grep -qxF "$f" || echo "$f"
+       done)"
 say "heavy include" \
     "$(grep -nE '#include <(cub|thrust|cuda/|cooperative_groups|cuda_(bf16|fp16|fp8|fp4)|mma\.h|cutlass)' \
        $library /dev/null)"
@@ -62,7 +66,8 @@ say "notes: an id without its entry, its line of the index and the link of that,
            sed -n "s/^$form/\1/p" docs/notes/*.md
        done | sort | uniq -c | awk '$1 != 3 { print $2 }')"
 say "notes: no such entry" \
-    "$(grep -rhoE 'docs/notes: [a-z0-9-]+' include templates codegen bench kernels.toml | sed 's/.*: //' | sort -u |
+    "$({ grep -rhoE 'docs/notes: [a-z0-9-]+' include templates codegen bench kernels.toml | sed 's/.*: //'
+          sed -n 's/.* note = "\([^"]*\)".*/\1/p' rules.toml; } | sort -u |
        while read -r id; do grep -qx "### $id" docs/notes/*.md || echo "$id"; done)"
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

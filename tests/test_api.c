@@ -151,6 +151,7 @@ static void test_kinds(void)
             "are interleaved");
     REFUSED(c.inter_offset = 128; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "config.inter_offset is 128");
     REFUSED(c.inter_offset = -1; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "config.inter_offset is -1");
+    REFUSED(c.block = 32, E_ARGUMENT, "config.block is 32, but");
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, of_format("not for %s", FORMAT_TENSOR));
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
@@ -1149,6 +1150,16 @@ static void test_bind_formats(void)
         if (moek_scale_bytes(&f->w_scale, 1, 1) > 1) {
             BIND_REFUSED(c.quant = number, BESIDE(w_up_scale), "weights.w_up_scale is not aligned to");
             BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to");
+        }
+        if (!f->second) {
+            BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no second scale");
+            BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no second scale");
+            BIND_REFUSED(c.quant = number, w.w_gate_global_scale = (const float *)memory, "which has no second scale");
+        }
+        if (!f->zero) {
+            BIND_REFUSED(c.quant = number, w.w_up_zero = memory, "which has no zero points");
+            BIND_REFUSED(c.quant = number, w.w_down_zero = memory, "which has no zero points");
+            BIND_REFUSED(c.quant = number, w.w_gate_zero = memory, "which has no zero points");
         }
         if (f->static_x) continue;
         BIND_REFUSED(c.quant = number, w.x_scale = (const float *)memory, of_format("not %s", number));

@@ -1,14 +1,15 @@
 """test_numbers.py -- conversions (include/moek/kernel/numbers.h) and moek_quantize against numpy and ml_dtypes,
 bit for bit.
 
-All codes of bf16, fp16 and e4m3 to float; and to them: every 16-bit float prefix, every tie and its neighbours, random
-floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not installed.
+All codes of bf16, fp16, e4m3 and e8m0 to float; and to them: every 16-bit float prefix, every tie and its neighbours,
+random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not
+installed.
 Last line: N passed, N failed, N skipped."""
 import os, subprocess, sys
 
-TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float",
-         "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0",
-         "fp8t static", "fp8t dynamic", "fp8c", "fp8b128", "fp8b128 ue8m0"]
+TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float", "e8m0 to float",
+         "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0", "float to e8m0",
+         "fp8t static", "fp8t dynamic", "fp8c", "fp8b128", "fp8b128 ue8m0", "mxfp8"]
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 VENV = os.path.join(ROOT, "build", "venv", "bin", "python")         # ./moek test puts ml_dtypes there or in build/pylib
 sys.path.append(os.path.join(ROOT, "build", "pylib"))
@@ -34,18 +35,20 @@ int main(void)
     for (i = 0; i < 65536; i++) { float f = moek_from_bf16_((uint16_t)i); put(&f, 4); }
     for (i = 0; i < 65536; i++) { float f = moek_from_fp16_((uint16_t)i); put(&f, 4); }
     for (i = 0; i < 256; i++) { float f = moek_from_e4m3_((uint8_t)i); put(&f, 4); }
+    for (i = 0; i < 256; i++) { float f = moek_from_e8m0_((uint8_t)i); put(&f, 4); }
     while (fread(&u, 4, 1, stdin) == 1) {
         const float f = moek_float_(u);
         const uint16_t b = moek_to_bf16_(f), h = moek_to_fp16_(f);
         const uint8_t e = moek_to_e4m3_(f), s = f > 0 ? (uint8_t)moek_ue8m0_(f) : 0;
-        put(&b, 2); put(&h, 2); put(&e, 1); put(&s, 1);
+        const uint8_t p = moek_to_e8m0_(f);
+        put(&b, 2); put(&h, 2); put(&e, 1); put(&s, 1); put(&p, 1);
     }
     return 0;
 }
 """
 
 
-ROWS, COLS, GROUPS = 96, 640, 5
+ROWS, COLS, GROUPS, SMALL = 96, 640, 5, 20                          # groups of 128 and of 32 columns
 QUANTIZE = r"""
 #include <stdio.h>
 #define MOEK_IMPLEMENTATION
@@ -56,18 +59,19 @@ static uint8_t q[ROWS * COLS];
 static float scale[ROWS * GROUPS], partial[MOEK_QUANT_PARTIALS];
 int main(void)
 {
-    static const int quant[5] = { MOEK_FP8T, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128, MOEK_FP8B128 };
+    static const int quant[6] = { MOEK_FP8T, MOEK_FP8T, MOEK_FP8C, MOEK_FP8B128, MOEK_FP8B128, MOEK_MXFP8 };
+    static const size_t bytes[6] = { 4, 4, 4 * ROWS, 4 * ROWS * GROUPS, 4 * ROWS * GROUPS, ROWS * COLS / 32 };
     const float fixed = 0.37f;
     int i;
     if (fread(x, sizeof x, 1, stdin) != 1) return 1;
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < 6; i++) {
         moek_quant_args a;
         memset(&a, 0, sizeof a);
         a.rows = ROWS; a.cols = COLS; a.source_div = 1; a.dtype = MOEK_DTYPE_BF16;
         a.x = x; a.static_scale = i ? NULL : &fixed; a.ue8m0 = i == 4; a.partial = partial; a.q = q; a.scale = scale;
         if (moek_quantize(quant[i], 0, &a, NULL) != MOEK_OK) return 1;
         fwrite(q, sizeof q, 1, stdout);
-        fwrite(scale, 4, i < 2 ? 1 : i == 2 ? ROWS : ROWS * GROUPS, stdout);
+        fwrite(scale, bytes[i], 1, stdout);
     }
     return 0;
 }
@@ -91,6 +95,16 @@ def quantized(x):
     mantissa, exponent = np.frexp(np.maximum(s, f32(1e-10)).astype(np.float64))
     s = np.ldexp(1.0, exponent - (mantissa == 0.5)).astype(f32)
     yield "fp8b128 ue8m0", codes(blocks / s[:, :, None]), s
+    blocks = x.reshape(ROWS, SMALL, 32)
+    powers = ceil_e8m0(np.abs(blocks).max(2) / f32(448)).view(ml_dtypes.float8_e8m0fnu)
+    yield "mxfp8", codes(blocks / powers.astype(f32)[:, :, None]), powers
+
+
+def ceil_e8m0(s):
+    """Codes of the powers of two that s is rounded up to; NaN: 255."""
+    mantissa, exponent = np.frexp(s.astype(np.float64))
+    power = np.where(s > 0, exponent - (mantissa == 0.5) + 127, 0)
+    return np.where(np.isnan(s), 255, np.where(s == np.inf, 254, np.clip(power, 0, 254))).astype(np.uint8)
 
 
 def inputs():
@@ -148,14 +162,16 @@ def main():
     at = 0
     for name, code, dtype in (("bf16 to float", np.uint16, ml_dtypes.bfloat16),
                               ("fp16 to float", np.uint16, np.float16),
-                              ("e4m3 to float", np.uint8, ml_dtypes.float8_e4m3fn)):
+                              ("e4m3 to float", np.uint8, ml_dtypes.float8_e4m3fn),
+                              ("e8m0 to float", np.uint8, ml_dtypes.float8_e8m0fnu)):
         codes = np.arange(2 ** (8 * code().itemsize), dtype=code)
         have = np.frombuffer(raw, np.float32, codes.size, at)
         at += 4 * codes.size
         want = codes.view(dtype).astype(np.float32)
         check(name, same(have, want, have.view(np.uint32), want.view(np.uint32)), codes,
               have.view(np.uint32), want.view(np.uint32))
-    table = np.frombuffer(raw, np.dtype([("b", "<u2"), ("h", "<u2"), ("e", "u1"), ("s", "u1")]), bits.size, at)
+    record = np.dtype([("b", "<u2"), ("h", "<u2"), ("e", "u1"), ("s", "u1"), ("p", "u1")])
+    table = np.frombuffer(raw, record, bits.size, at)
     clipped = np.where(np.isnan(f), f, np.clip(f, -448, 448))                      # ours saturates, ml_dtypes makes NaN
     for name, have, want in (("float to bf16", table["b"].copy().view(ml_dtypes.bfloat16),
                               f.astype(ml_dtypes.bfloat16)),
@@ -170,6 +186,8 @@ def main():
     want = np.minimum(exponent - (mantissa == 0.5) + 127, 254).astype(np.uint8)
     have = table["s"][normal]
     check("float to ue8m0", have == want, bits[normal], have, want)
+    want = ceil_e8m0(f)
+    check("float to e8m0", table["p"] == want, bits, table["p"], want)
 
     rng = np.random.default_rng(2)
     x = (rng.standard_normal((ROWS, COLS)) * 10.0 ** rng.uniform(-8, 3, (ROWS, 1))).astype(ml_dtypes.bfloat16)
@@ -178,9 +196,9 @@ def main():
     at = 0
     for name, want, scale in quantized(x.astype(np.float32)):
         have = np.frombuffer(raw, np.uint8, want.size, at)
-        got = np.frombuffer(raw, np.float32, scale.size, at + want.size)
-        at += want.size + 4 * scale.size
-        good = (have == want.ravel()).all() and (got.view(np.uint32) == scale.ravel().view(np.uint32)).all()
+        got = np.frombuffer(raw, scale.dtype, scale.size, at + want.size)
+        at += want.size + scale.nbytes
+        good = (have == want.ravel()).all() and got.tobytes() == scale.tobytes()
         if not good:
             failed += 1
             print(f"{name}: {(have != want.ravel()).sum()} codes and {(got != scale.ravel()).sum()} scales differ")

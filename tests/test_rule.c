@@ -59,7 +59,7 @@ static moek_status stub(int op, int m, const void *args)
     }
     return MOEK_OK;
 }
-#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row) \
+#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block) \
     moek_status name(const void *args, moek_stream stream) { (void)stream; return stub(MOEK_OP_##op, m, args); }
 #include "../generated/moek_table.h"
 #undef MOEK_KERNEL
@@ -147,6 +147,14 @@ static const struct { const char *name; int hidden, inter, experts, local, topk;
 MOEK_EACH_MODEL(MODEL)
 #undef MODEL
 
+/* Has a GPU kernels for a format? */
+static int served(int quant)
+{
+    int i, n;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++) if (k[i].op == MOEK_OP_UP && k[i].arch >= 80 && k[i].quant == quant) return 1;
+    return 0;
+}
 static void golden_formats(const char *shape, moek_config c)
 {
     static const int devices[][2] = { { 80, 108 }, { 90, 78 }, { 90, 108 }, { 90, 132 } };
@@ -155,7 +163,7 @@ static void golden_formats(const char *shape, moek_config c)
     c.exclude = 1u << MOEK_BACKEND_CPU;
     for (i = 0; i < 4; i++) {
         device_arch = devices[i][0]; device_sms = devices[i][1];
-#define FORMAT(NAME, name, number) c.quant = number; golden_plan(shape, &c);
+#define FORMAT(NAME, name, number) c.quant = number; if (served(number)) golden_plan(shape, &c);
         MOEK_EACH_QUANT(FORMAT)
 #undef FORMAT
     }
@@ -187,19 +195,18 @@ static int size_of(int most) { return below(3) ? 64 << below(9) : 64 * (1 + belo
 static moek_config random_config(void)
 {
     static const int sms[] = { 78, 108, 132, 148, 40 };
-    static const int quants[] = {
-#define FORMAT(NAME, name, number) number,
-        MOEK_EACH_QUANT(FORMAT)
-#undef FORMAT
-    };
+    int quants[64], n = 0;
     moek_config c;
+#define FORMAT(NAME, name, number) if (served(number)) quants[n++] = number;
+    MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
     memset(&c, 0, sizeof c);
     device_arch = below(4) ? 90 : 80;
     device_sms = sms[below(5)];
     c.hidden = size_of(8192); c.inter = size_of(4096);
     c.experts = 1 + below(below(2) ? 16 : 300);
     c.topk = 1 + below(c.experts < 10 ? c.experts : 10);
-    c.quant = quants[below((int)(sizeof quants / sizeof *quants))];
+    c.quant = quants[below(n)];
     c.act = below(4) ? MOEK_SILU : MOEK_RELU2_NO_MUL;
     c.max_tokens = 1 + below(9000);
     if (!below(6)) c.chunk_tokens = 1 + below(2000);

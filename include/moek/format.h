@@ -29,6 +29,8 @@ enum {                                                /* MOEK_SCALE_TYPE_F32, ..
     MOEK_SCALE_TYPE_COUNT_
 };
 
+enum { MOEK_MAX_BLOCKS = 4 };
+
 /* A scale for `rows` rows and `columns` columns of an expert's matrix, or of x; 0: for all of them.                  */
 typedef struct moek_scale_shape { int type, rows, columns; } moek_scale_shape;
 
@@ -37,13 +39,18 @@ typedef struct moek_format {
     const char *w_about, *x_about;                    /* weights and activations, for people                          */
     int number;                                       /* MOEK_FP8B128                                                 */
     int w, x;                                         /* MOEK_ELEMENT_*                                               */
-    int w_bits, x_bits;                               /* of an element.  x_bits 16: activations stay T                */
+    int w_bits, x_bits;                               /* of an element, 4 to 16.  x_bits 16: activations stay T       */
     moek_scale_shape w_scale, x_scale;
     int static_x;                                     /* x and h may have scales that are known beforehand            */
     int ue8m0;                                        /* config.ue8m0: scales of x rounded up to powers of two        */
+    int second;                                       /* weights have an f32 more an expert (w_up_global_scale, ...)  */
+    int zero;                                         /* weights may have zero points (w_up_zero, ...)                */
+    int granule;                                      /* hidden and inter are multiples of it                         */
+    int blocks, block[MOEK_MAX_BLOCKS];               /* > 0: w_scale.columns is one of these, config.block           */
 } moek_format;
 
 const moek_format *moek_format_of(int quant);         /* NULL: there is none of this number                           */
+moek_scale_shape moek_weight_scale(const moek_format *f, int block);                  /* w_scale, with config.block   */
 size_t moek_element_bytes(int element, size_t columns);                               /* of a row, without padding    */
 size_t moek_scale_count(const moek_scale_shape *of, size_t rows, size_t columns);     /* of a matrix; 0: it has none  */
 size_t moek_scale_bytes(const moek_scale_shape *of, size_t rows, size_t columns);

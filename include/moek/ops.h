@@ -1,19 +1,20 @@
 /* moek/ops.h -- the contract of each kernel: one argument struct an operation.
  *
- * moek_run fills these in; read on only to call a kernel by its name, or to write one.  Every row of an operation
+ * moek_run fills these in; read on only to call a kernel by its name, or to write one.  Every kernel of an operation
  * takes the same struct and computes the same thing.  A launcher is
  *
- *     moek_status <row>(const void *args, moek_stream stream);     args: the struct of the row's op
+ *     moek_status <kernel>(const void *args, moek_stream stream);     args: the struct of the kernel's op
  *
  * and launches on `stream` only.  args == NULL makes it ready on the current device (opts in to large shared memory)
  * and returns MOEK_E_ARCH where the binary holds no code for it; moek_plan_init does that, so that no run has to.
  *
  * "T" is dtype, MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16.  A slot is one (token, k) pair: slot = token * topk + k.
- * "device pointer" means host memory for rows of arch cpu.  Device arrays of T, e4m3 and weights are 16-byte aligned.
- * `early`, on sm_90 and newer: 1 if the kernel before this one in the stream is one of the same layer's (programmatic
- * dependent launch: this one may start while that one still runs; a GEMM then fetches weights).  Else 0.  A kernel that
- * was launched early ends only after the one before it has: who waits for it has waited for all before.
- * Whatever is not said to be written is not written.  All results are the same bits in every run.                */
+ * "device pointer" means host memory for kernels of arch cpu.  Device arrays of T, e4m3 and weights are aligned to 16
+ * bytes.
+ * `early`, on sm_90 and newer, is programmatic dependent launch.  early = 1: launched while the previous kernel of this
+ * layer still runs (a GEMM then fetches weights); it finishes only after that kernel, so waiting for it waits for all
+ * earlier kernels.  0: launched after the previous kernel.
+ * What is not said to be written is not written.  All results are the same bits in every run.                        */
 #ifndef MOEK_OPS_H
 #define MOEK_OPS_H
 #include <stddef.h>
@@ -55,7 +56,7 @@ typedef struct moek_route_args {
     float shared_weight;
     int32_t *ids;                   /* written: [tokens][topk + shared]                                              */
     float *weights;                 /* written: [tokens][topk + shared] f32                                          */
-    int early;                      /* see above; here: whosever that kernel is                                       */
+    int early;                      /* see above; here the previous kernel in the stream may be any kernel           */
     int group_score;                /* MOEK_GROUP_SCORE_TOP2; any other: the best c                                  */
     int table_rows;                 /* with table: token ids are below it                                            */
     size_t logits_stride;           /* elements from a token's logits to the next one's; 0: experts                  */
@@ -103,8 +104,8 @@ typedef struct moek_sort_args {
     int32_t *num_blocks;            /* written: [1]                                                                  */
     int32_t *slot_row;              /* written: [slots]; standard: or NULL                                           */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
-    int early;                      /* 1: see above, and that kernel neither writes ids nor reads what is written.
-                                       2: see above                                                                  */
+    int early;                      /* 1: see above; the previous kernel neither writes ids nor reads what the sort
+                                       writes.  2: see above                                                         */
 } moek_sort_args;
 enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks and slot_row, sm80 takes few blocks */
 
@@ -116,16 +117,18 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *               q = e4m3(x * (1/s)), 0 if 1/s is Inf
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
+ *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   ue8m0 not 0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
- *   group_offset (fp8b128): group g has columns from 128 g - group_offset on, 128 at most.
- *   scale of fp8b128, G = ceil((group_offset + cols) / 128) groups, is f32 unless packed:
+ *   Where columns share a scale, C of them (moek/format.h; fp8b128: 128):
+ *   group_offset: group g has columns from C g - group_offset on, C at most.
+ *   scale, G = ceil((group_offset + cols) / C) groups, is of the format's type unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]
  *     MOEK_SCALE_COLUMN  scale[g * scale_stride + row], scale_stride >= rows; a multiple of 4 for TMA
  *     MOEK_SCALE_PACKED  int32, scale[(g / 4) * scale_stride + row], byte g % 4 (little endian) = exponent + 127;
- *                        bytes of missing groups are 0; needs ue8m0                                                  */
+ *                        bytes of missing groups are 0; needs ue8m0, or e8m0 scales                                  */
 typedef struct moek_quant_args {
     int rows, cols, source_div;     /* rows <= 2^31 - 2^20, cols <= 2^24, source_div >= 1                            */
     int dtype;                      /* of x                                                                          */
@@ -139,14 +142,14 @@ typedef struct moek_quant_args {
     int rows_per_expert;
     float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
     void *q;                        /* written: rows of cols, T or e4m3                                              */
-    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], fp8b128 as above           */
+    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], others as above            */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
-    int early;                      /* 1: see above.  2: and that kernel writes nothing that is read here, nor reads
-                                       what is written                                                               */
-    int few;                        /* > 0: at most so many blocks, of more threads, if it is not fp8c, nor fp8t without
-                                       static_scale: others are to run beside them                                   */
+    int early;                      /* 1: see above.  2: likewise, and the previous kernel writes nothing that is read
+                                       here, and reads nothing that is written here                                  */
+    int few;                        /* > 0: at most so many blocks, of more threads, which leaves SMs to a kernel that
+                                       runs beside.  Not for fp8c, nor for fp8t without static_scale                 */
     int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
-    int group_offset;               /* fp8b128: see above; < 128, and on GPUs a multiple of 8                        */
+    int group_offset;               /* see above; < C, and on GPUs a multiple of 8                                   */
 } moek_quant_args;
 enum { MOEK_QUANT_PARTIALS = 1024 };
 
@@ -166,16 +169,16 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number
  *              (n_offset + j)/128.  k_offset: the groups of k, of a_scale as of w_scale, are the ceil((k_offset + k)/
  *              128) whose number g has k from 128 g - k_offset on.                                                   */
-/* w, its bias and its scales as kernels see them: [0], of gate, or of what lies first in memory of gate and up (some
- * kernels want this, some that); [1], of the other; not gated: all of it, twice. */
+/* w, its bias and its scales as kernels see them, in two halves.  [0]: gate; in some kernels, that of gate and up which
+ * lies first in memory.  [1]: the other.  Not gated: both halves are all of w. */
 typedef struct moek_halves {
     const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
-    const float *scale[2];          /* fp8t, fp8c: likewise.  fp8b128: of row j it is row (shift + j * step) / 128 of
-                                       scales from here on                                                           */
+    const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): likewise.
+                                       fp8b128: for row j, row (shift + j * step) / 128 of scales from here on       */
     int shift[2];
     int step;                       /* rows from j to j + 1                                                          */
-    int rows, scale_rows;           /* from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales     */
-    int swapped;                    /* [0] is of up                                                                  */
+    int rows, scale_rows;           /* rows from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales */
+    int swapped;                    /* [0] is up                                                                     */
 } moek_halves;
 typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
@@ -183,9 +186,9 @@ typedef struct moek_gemm_args {
                                        batched, of one: ceil(most live rows of an expert / m)                         */
     int rows;                       /* of a, in memory                                                               */
     const void *a;                  /* [rows][k] T or e4m3                                                           */
-    const float *a_scale;
+    const void *a_scale;            /* of the types that the format says (moek/format.h), as is w_scale              */
     const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */
-    const float *w_scale;
+    const void *w_scale;
     const void *bias;               /* [experts][w_rows] T, or NULL                                                  */
     void *out;                      /* written: rows of n, T                                                         */
     int dtype;                      /* T                                                                             */
@@ -196,55 +199,69 @@ typedef struct moek_gemm_args {
     int rows_per_expert;            /* 0: standard                                                                   */
     int act;  float alpha, beta, limit;                                                          /* up only          */
     int gate_first, up_first, w_step;                                                            /* up, gated only   */
-    const int32_t *ids;             /* not NULL (standard format, sm90 rows with m < 128, slots <= MOEK_SELF_SORT):   */
-    int slots;                      /*   [slots] expert of each slot, as `sort` takes them.  The row sorts by itself, as
-                                         `sort` would; of its results none is read.  up reads row slot / a_div and
-                                         writes sorted rows, down the other way round.  ids are older than the kernel
-                                         before, even if early.  Not for fp8c.
-                                         up with m = 128: any slots and format; the row only counts by itself, so
-                                         a_order must be given (and out_order may be), and a_order may be as young
-                                         as a; counts and offsets are not read                                        */
-    float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  sm90 rows with m < 128 then   */
-    int32_t *split_flags;           /*   split tiles along k, so that all blocks read as many bytes: sums are added in
-                                         an order that depends on counts.  [MOEK_SPLITS], zeros before.  With m = 128
-                                         the first counts tiles, which blocks, or pairs of them, take by demand.  down,
-                                         m = 128: these zeros, counts, a_order and out_order are older than the
-                                         kernel before, even if early                                               */
+    const int32_t *ids;             /* or NULL.  [slots] expert of each slot, as `sort` takes them; complete before the
+                                       previous kernel begins, even if early.  For sm90 kernels, standard format.
+                                       m < 128, slots <= MOEK_SELF_SORT, not fp8c: with ids set, the kernel sorts the
+                                         slots itself; counts, offsets and a_order are ignored.  up reads row
+                                         slot / a_div and writes sorted rows; down reads sorted rows and writes slots.
+                                       m = 128, up: the kernel counts the ids itself; counts and offsets are ignored.
+                                         a_order must be given, and may be written by the previous kernel, as a may   */
+    int slots;                      /* with ids                                                                      */
+    float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  With it, sm90 kernels with
+                                       m < 128 split tiles along k, so that all blocks read as many bytes; the order of
+                                       the sums then depends on counts                                               */
+    int32_t *split_flags;           /* [MOEK_SPLITS], zeros before.  m = 128: the first counts the tiles that blocks, or
+                                       pairs of blocks, have taken.  down, m = 128: these zeros, counts, a_order and
+                                       out_order are complete before the previous kernel begins, even if early       */
     int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
     int early;                      /* see above                                                                      */
     void *q;                        /* up, gated, sm90 rows with m = 128 of fp8t and fp8b128; else NULL.  Not NULL:
                                        written, rows of n e4m3: what quant makes of out, which is not written        */
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
-    int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 rows;
-                                       others do not look at it                                                      */
+    int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 kernels;
+                                       other kernels ignore it                                                       */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
     const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
                                        read, and the scales of fp8b128 are apart.  sm90 rows: not tiled              */
     const void *gate_bias;          /* with w_gate: [experts][n] T, or NULL, as bias is                              */
-    const float *gate_scale;        /* with w_gate: of w_gate, as w_scale is of w                                    */
+    const void *gate_scale;         /* with w_gate: of w_gate, as w_scale is of w                                    */
     int scales_apart;               /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
                                        scales][ceil(k/128)], first of what lies first in w                           */
     int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
                                        sm90: of 64, and 0 for rows that quantize h                                   */
     int k_offset;                   /* down of fp8b128: see above; < 128.  sm80: a multiple of 16; sm90: of 64, not
                                        tiled, and 0 for rows that quantize h                                         */
-    moek_halves halves;             /* found by launchers from the above: not the caller's to fill                   */
+    moek_halves halves;             /* launchers fill it from the fields above; callers leave it                     */
 } moek_gemm_args;
+/* What rows of formats with a second scale or zero points take: more than a moek_gemm_args, which comes first. */
+typedef struct moek_gemm_more_args {
+    moek_gemm_args gemm;
+    const float *w_global_scale;    /* second scale: [experts], gated [experts][2] of what comes first in w and of the
+                                       other; else NULL                                                              */
+    const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
+    const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
+                                       from a byte on; w - zero counts.  NULL: there are none                        */
+    const void *gate_zero;          /* with w_gate: of w_gate                                                        */
+    const float *global[2];         /* as moek_halves has scales, found likewise.  Of expert 0, or NULL              */
+    int globals;                    /* from an expert to the next                                                    */
+    const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */
+} moek_gemm_more_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
-enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2 to this bytes apart: a stride of the copy engine */
-/* sm90 rows with m > 32 reckon in 32 bits, and 16 bytes, where a row of a begins that they gather: bytes of all. */
+enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2^40 bytes apart: a stride of a TMA map            */
+/* Bytes of a, at most, for sm90 kernels with m > 32: they gather its rows by 32-bit offsets in units of 16 bytes. */
 #define MOEK_GATHERED ((long long)1 << 36)
 
-/* mlp: up, quant of h and down of the standard format in one launch, as these ops say; not for fp8c, nor for fp8t
- *   without static scales.  down.a and, in fp8b128, down.a_scale are written: h by sorted row, as quant leaves it
- *   (bf16, fp16: down.a is h); a_scale of fp8t are the static scales.  Read of up: a, a_order, a_div, ids (as for
- *   m = 128), counts, max_blocks, early; of down: out, out_order, as old as a_order; of both: w, its scales, biases and
- *   sizes.  Blocks wait for each other: all of them must be resident at once, one a multiprocessor.                 */
+/* mlp: up, quant of h and down of the standard format in one launch, each as its op says; not for fp8c, nor for fp8t
+ *   without static scales.
+ *   written  down.a: h by sorted row, as quant leaves it (bf16, fp16: h itself); fp8b128: down.a_scale
+ *   read     of up: a, a_order, a_div, ids (as for m = 128), counts, max_blocks, early; of down: out, out_order, which
+ *            is written when a_order is; of both: w, its scales, biases and sizes; fp8t: a_scale, the static scales
+ *   Blocks wait for each other: all of them must be resident at once, one an SM.                                    */
 typedef struct moek_mlp_args {
     const moek_gemm_args *up, *down;/* in host memory                                                                */
-    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeros before, as old as a_order    */
+    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeroed when a_order is written     */
     int ue8m0;                      /* of the scales of h                                                            */
 } moek_mlp_args;
 enum { MOEK_MLP_FLAGS = 64, MOEK_MLP_BLOCKS = 1024 };     /* up.max_blocks <= MOEK_MLP_BLOCKS, or E_ARGUMENT         */
@@ -264,12 +281,12 @@ typedef struct moek_combine_args {
     void *y;                        /* written: [tokens][hidden] T; may be addend, or, if topk is 1 and there is no
                                        slot_row, rows: with the same stride                                          */
     int early;                      /* see above                                                                      */
-    int discard;                    /* 1: rows are read for the last time, each but once: what lies in L2 need not go
-                                       to memory, and they may hold anything then                                    */
+    int discard;                    /* 1: each row is read once, for the last time: rows in L2 need not be written back
+                                       to memory, and hold anything afterwards                                       */
     int rows_stride, addend_stride, y_stride;
 } moek_combine_args;
 
-/* repack: weights as `tiled` wants them (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of k of
+/* repack: weights to the order of `tiled` (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of
  *   row j of expert e goes to  ((e * steps + b / 128) * w_rows + to(j)) * 128 + b % 128,  steps = row_bytes / 128.
  *   Gated, with F the smaller of gate_first and up_first, S the larger: to(F + i * w_step) = i / 8 * 16 + i % 8, and
  *   to(S + i * w_step) = i / 8 * 16 + 8 + i % 8.  Else to(j) = j.                                                   */
@@ -282,9 +299,10 @@ typedef struct moek_repack_args {
     void *to;                       /* written                                                                       */
 } moek_repack_args;
 
-/* What launches of layer rows leave for each other; zeros before the first.  flags: of rows with m > 4; the first two
- * count on, the others are left as zeros.  Rows with m = 4: launches counts the blocks of all launches; h is handed
- * over here, in turns: one half is written and read while the other becomes zeros. */
+/* State that launches of layer kernels leave for the next launch; zeros before the first.
+ *   flags     m > 4: the first two count on, the others are zeros again at the end of a launch
+ *   launches  m = 4: counts the blocks of all launches
+ *   h         m = 4: blocks hand h over here, in turns: one half is written and read while the other becomes zeros */
 enum { MOEK_LAYER_FLAGS = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
 enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_FEW_RING = 96 * 1024,
        MOEK_FEW_H = MOEK_FEW_BYTES - MOEK_FEW_RING };
@@ -295,16 +313,17 @@ typedef struct moek_layer_state {
 } moek_layer_state;
 
 /* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down and
- *   combine, as these ops say.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
- *   up.a and down.a, and in fp8b128 their a_scale, are written: x as quant leaves it (bf16, fp16: up.a is x), and h by
- *   sorted row.  a_scale of fp8t are the static scales.  down.out: [slot][hidden] T, written.  up.out, a_row_bytes, and
- *   what up and down say about the order of rows, is not read.  Strides: as combine has them.
- *   Rows with m = 4: tokens <= m and what moek_few_of says; y is there; they keep x and h to themselves, and write none
- *   of these arrays.  In fp16 they add the rows of a token in the order in which ids first name their experts; in other
- *   formats they do not round rows of down to T before they are weighted and added.                                  */
+ *   combine, each as its op says.  tokens * topk <= MOEK_SELF_SORT; not for fp8c, nor for fp8t without static scales.
+ *   written  up.a: x as quant leaves it (bf16, fp16: x itself); down.a: h by sorted row; fp8b128: the a_scale of both;
+ *            down.out: [slot][hidden] T
+ *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
+ *   Strides: as combine has them.
+ *   m = 4: tokens <= m and moek_few_of fits; y is required; x and h stay inside the kernel, no array above is written.
+ *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
+ *   down are weighted and added in f32, without rounding to T.                                                      */
 typedef struct moek_layer_args {
     int tokens, topk;
-    const int32_t *ids;             /* [tokens][topk]; outside [0, experts): nobody's                                */
+    const int32_t *ids;             /* [tokens][topk]; outside [0, experts): a slot of no expert                     */
     const float *weights;           /* [tokens][topk] f32, or NULL: ones                                             */
     const void *x;                  /* [tokens][hidden] T                                                            */
     int ue8m0;
@@ -312,18 +331,18 @@ typedef struct moek_layer_args {
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend, or x, with the same stride.  NULL: no
                                        combine (m > 4)                                                               */
-    float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one a multiprocessor (m > 4)    */
+    float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one an SM (m > 4)               */
     moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
-                                       one a multiprocessor                                                          */
-    int equal;                      /* never by demand: for tests                                                    */
-    int discard;                    /* 1: with y, down->out may hold anything behind it (m > 4): what of it lies in L2
-                                       need not go to memory                                                         */
+                                       one an SM                                                                     */
+    int equal;                      /* 1: equal shares of tiles, none by demand: for tests                           */
+    int discard;                    /* 1, with y, m > 4: rows of down->out in L2 need not be written back to memory, and
+                                       hold anything afterwards                                                      */
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
-/* What a layer row with m = 4 keeps in shared memory, in bytes, one part behind the other: rows of x or h, factors,
- * sums; behind that 96 KB of weights on their way.  fits: it serves this many tokens of this shape.  element: bytes of
- * a weight; blocks: one a multiprocessor. */
+/* Shared memory of a layer kernel with m = 4, in bytes, one part behind the other: rows of x or h, factors, pages of
+ * sums, and 96 KB of weights on their way.  fits: the kernel serves this many tokens of this shape.  element: bytes of
+ * a weight; blocks: one an SM. */
 typedef struct moek_few { int fits, act, factors, pages; } moek_few;
 static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int element,
                                    int blocks)

@@ -32,6 +32,8 @@ static void moek_say_(moek_text_ *t, const char *format, ...)
     if (n > 0) t->length += (size_t)n;
 }
 
+/* A sentence, and the status is returned. */
+#define MOEK_NO_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
 /* A sentence for the caller of a run; the status is passed through. */
 #define MOEK_REFUSE_(args, status, ...) \
     do { \
@@ -69,10 +71,10 @@ const moek_format *moek_format_of(int quant)
 {
     static const moek_format all[] = {
 #define MOEK_ROW_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
-                  x_type, x_rows, x_columns, fixed, ue8m0) \
+                  x_type, x_rows, x_columns, fixed, ue8m0, second, zero, granule, blocks, b0, b1, b2, b3) \
         { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
           { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, fixed, \
-          ue8m0 },
+          ue8m0, second, zero, granule, blocks, { b0, b1, b2, b3 } },
         MOEK_EACH_FORMAT(MOEK_ROW_)
 #undef MOEK_ROW_
     };
@@ -101,6 +103,22 @@ static const moek_scale_shape *moek_x_scale_(int quant)
 static int moek_by_tensor_(int quant) { return moek_x_scale_(quant)->type && !moek_x_scale_(quant)->rows; }
 static int moek_by_row_(int quant) { return moek_x_scale_(quant)->rows && !moek_x_scale_(quant)->columns; }
 static int moek_blocked_(int quant) { return moek_x_scale_(quant)->columns > 0; }
+static const moek_scale_shape *moek_w_scale_(int quant)
+{
+    static const moek_scale_shape none = { 0, 0, 0 };
+    const moek_format *const f = moek_format_of(quant);
+    return f ? &f->w_scale : &none;
+}
+/* Rows of w share scales, so that it matters where a shard of tensor parallelism begins. */
+static int moek_rows_share_(int quant) { return moek_w_scale_(quant)->rows > 1; }
+/* Columns or rows of w, or columns of h, share scales: one more than config.inter_offset may be; 0: none. */
+static int moek_shared_by_(int quant, int block)
+{
+    const moek_format *const f = moek_format_of(quant);
+    const moek_scale_shape w = f ? moek_weight_scale(f, block) : *moek_w_scale_(quant);
+    const int most = w.rows > w.columns ? w.rows : w.columns, x = moek_x_scale_(quant)->columns;
+    return most > 1 || x ? most > x ? most : x : 0;
+}
 /* T of a format whose elements are T; 0: T is free. */
 static int moek_own_dtype_(int quant)
 {
@@ -115,6 +133,12 @@ static MOEK_UNUSED int moek_copies_(int dtype)
     return quant;
 }
 
+moek_scale_shape moek_weight_scale(const moek_format *f, int block)
+{
+    moek_scale_shape of = f->w_scale;
+    if (f->blocks) of.columns = block;
+    return of;
+}
 size_t moek_element_bytes(int element, size_t columns)
 {
     return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;

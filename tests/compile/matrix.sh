@@ -262,7 +262,7 @@ c_part() {
     none "selection: only such rows are listed"
     nm selected.o | grep -E 'moek_[a-z]*_(bf16|fp16|fp8t|fp8c)_.*on_' > log
     none "selection: only such rows are compiled"
-    for wrong in -DMOEK_QUANT=99 -DMOEK_ARCH=80 '-DMOEK_WANT_HIDDEN(h)=((h)==77)'; do
+    for wrong in -DMOEK_QUANT=99 -DMOEK_ARCH=80 '-DMOEK_WANT_HIDDEN(h)=((h)==77)' '-DMOEK_WANT_BLOCK(b)=((b)==77)'; do
         must_fail "selection: $wrong leaves nothing and says so" "leave no kernel" \
             $cc -std=c99 "$wrong" -I"$root/include" -c implementation.c -o never.o
     done

@@ -89,7 +89,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (!ep->local_experts) ep->local_experts = 1;
     for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
         ep->owners = (ep->owners ^ (uint32_t)moek_ep_owner_(c, ep->physical_experts, e)) * 16777619u;
-    raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) ||
+    raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) || !moek_ep_carries_(ep->quant) ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
     ep->row_bytes = ep->hidden * (raw ? 2 : 1);
     ep->ue8m0 = layer.ue8m0 != 0;

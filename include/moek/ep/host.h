@@ -87,11 +87,18 @@ static int moek_ep_may_lose_(const moek_ep *ep)
     return moek_ep_low_latency_(ep) && ep->config.combine == MOEK_EP_EXACT;
 }
 
+/* Rows travel with their scales if both are e4m3 and f32; other rows as T, to be quantized where they arrive. */
+static int moek_ep_carries_(int quant)
+{
+    return moek_format_of(quant)->x_bits == 8 && moek_x_scale_(quant)->type == MOEK_SCALE_TYPE_F32;
+}
+
 static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
 {
     const moek_config *c = &plan->config;
     const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized;
-    const int batched = moek_ep_low_latency_(ep), by_tensor = moek_by_tensor_(c->quant);
+    const int batched = moek_ep_low_latency_(ep);
+    const int late = fp8 && (moek_by_tensor_(c->quant) || !moek_ep_carries_(c->quant));        /* or may be */
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
@@ -100,8 +107,8 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     carver.base = (char *)base; carver.used = 0;
     w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden, 0);
     w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : fp8 && by_tensor ? received : 0, hidden, 0);
-    w->unquantized = (uint16_t *)moek_take_(&carver, batched && by_tensor ? 2 * rows * hidden : 0);
+    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : late ? received : 0, hidden, 0);
+    w->unquantized = (uint16_t *)moek_take_(&carver, batched && late ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
     w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
     w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
@@ -127,10 +134,12 @@ static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_p
 
 /* ---- what travels ------------------------------------------------------------------------------------------------ */
 
-/* 1 if rows are quantized after arrival: fp8t without a static scale. */
+/* 1 if rows are quantized after arrival: fp8t without a static scale, and what the wire does not carry. */
 static int moek_ep_late_(const moek_plan *plan)
 {
-    return moek_by_tensor_(plan->config.quant) && !plan->weights.x_scale && !plan->experts->expects_unquantized;
+    const int quant = plan->config.quant, known = moek_by_tensor_(quant) && plan->weights.x_scale;
+    return moek_quantizes_(quant) && !plan->experts->expects_unquantized &&
+           (!moek_ep_carries_(quant) || (moek_by_tensor_(quant) && !known));
 }
 static int moek_ep_sends_t_(const moek_plan *plan)
 {
@@ -236,7 +245,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     }
     a.static_scale = plan->weights.x_scale;
     m->x = (const char *)w.sent.q;
-    m->scale = w.sent.scale;
+    m->scale = (const float *)w.sent.scale;
     return plan->quant->launch(&a, stream);
 }
 
@@ -366,7 +375,7 @@ static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const m
                 if (!fits) continue;
                 memcpy(to + (size_t)at * m.x_bytes, moek_ep_field_(ep, me, handle, ep->layout.x, row), m.x_bytes);
                 if (m.groups)
-                    moek_ep_get_scales_(&m, w->arrived.scale + (size_t)at * m.groups,
+                    moek_ep_get_scales_(&m, (float *)w->arrived.scale + (size_t)at * m.groups,
                                         moek_ep_field_(ep, me, handle, ep->layout.scale, row));
             }
         }

@@ -640,6 +640,8 @@ MOEK_DEVICE int moek_quotient_(int n, int d)
 
 /* What is of a half.  (By an index that is no constant the compiler would keep a copy of the parameters in memory.) */
 #define MOEK_HALF_(array, half) ((half) ? (array)[1] : (array)[0])
+/* Scales whose type the format says, where it is f32. */
+#define MOEK_F32_(scales) ((const float *)(scales))
 /* fp8b128: scales of row j of expert e, of half 0 or 1; row: how many there are of a row. */
 MOEK_DEVICE const float *moek_scales_of_(const moek_halves *h, int half, int e, int j, int row)
 {

@@ -31,51 +31,7 @@
 MOEK_FN uint32_t moek_bits_(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 MOEK_FN float moek_float_(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 
-/* bf16: round to nearest even; NaN stays NaN. */
-MOEK_FN float moek_from_bf16_(uint16_t b) { return moek_float_((uint32_t)b << 16); }
-MOEK_FN uint16_t moek_to_bf16_(float f)
-{
-    const uint32_t u = moek_bits_(f);
-    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)((u >> 16) | 0x40);
-    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-
-/* fp16: round to nearest even; overflow to Inf; subnormals exact. */
-MOEK_FN float moek_from_fp16_(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
-    if (magnitude >= 0x7c00) return moek_float_(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return moek_float_(sign | ((magnitude << 13) + (112u << 23)));
-    return moek_float_(sign | moek_bits_((float)magnitude * (1.0f / 16777216.0f)));
-}
-MOEK_FN uint16_t moek_to_fp16_(float f)
-{
-    const uint32_t u = moek_bits_(f), sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
-    if (a > 0x7f800000) return (uint16_t)(sign | 0x7e00);
-    if (a >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                       /* 65520 and above */
-    if (a >= 0x38800000) return (uint16_t)(sign | ((a - (112u << 23) + 0xfff + ((a >> 13) & 1)) >> 13));
-    return (uint16_t)(sign | (uint32_t)rintf(moek_float_(a) * 16777216.0f));     /* subnormal: a multiple of 2^-24 */
-}
-
-/* e4m3 (fn): 4 exponent bits of bias 7, largest 448, no Inf, 0x7f is NaN.  To: nearest even, saturating; NaN stays. */
-MOEK_FN float moek_from_e4m3_(uint8_t b)
-{
-    const uint32_t sign = (uint32_t)(b & 0x80) << 24, magnitude = b & 0x7f;
-    if (magnitude == 0x7f) return moek_float_(sign | 0x7fc00000);
-    if (magnitude >= 8) return moek_float_(sign | ((magnitude << 20) + (120u << 23)));
-    return moek_float_(sign | moek_bits_((float)magnitude * (1.0f / 512.0f)));
-}
-MOEK_FN uint8_t moek_to_e4m3_(float f)
-{
-    const uint32_t u = moek_bits_(f), sign = (u >> 24) & 0x80, a = u & 0x7fffffff;
-    if (a > 0x7f800000) return (uint8_t)(sign | 0x7f);
-    if (a >= 0x43e00000) return (uint8_t)(sign | 0x7e);                          /* 448 and above */
-    if (a >= 0x3c800000) {                                                       /* 2^-6: normal */
-        const uint32_t r = (a - (120u << 23) + 0x7ffff + ((a >> 20) & 1)) >> 20;
-        return (uint8_t)(sign | (r > 0x7e ? 0x7e : r));
-    }
-    return (uint8_t)(sign | (uint32_t)rintf(moek_float_(a) * 512.0f));           /* subnormal: a multiple of 2^-9 */
-}
+#include "../../../generated/moek_element.h"             /* moek_from_<element>_, moek_to_<element>_ */
 
 /* T by its MOEK_DTYPE_* number. */
 MOEK_FN float moek_from_t_(uint16_t bits, int dtype)
@@ -101,32 +57,71 @@ MOEK_FN uint32_t moek_ue8m0_(float s)
     return e > 254 ? 254 : e;
 }
 
+/* e8m0: 2^(b - 127), 255 is NaN; 0 is 2^-127, which is subnormal.  To: up to the next; what is below 2^-127
+ * to 0, Inf to 254. */
+MOEK_FN float moek_from_e8m0_(uint8_t b)
+{
+    return moek_float_(b == 255 ? 0x7fc00000 : b ? (uint32_t)b << 23 : 0x00400000);
+}
+MOEK_FN uint8_t moek_to_e8m0_(float s)
+{
+    return s != s ? 255 : s > moek_float_(0x00400000) ? (uint8_t)moek_ue8m0_(s) : 0;
+}
+
 #include "../../../generated/moek_act.h"
-/* Finds a->halves.  bits: of an element of w; by_row: w has a scale for each row; in_memory: gated, [0] is of what lies
- * first in memory, as maps of weights want it; else of gate. */
-static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int bits, int by_row, int in_memory)
+/* Finds a->halves.  bits: of an element of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
+ * rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what lies first in memory,
+ * as maps of weights want it; else of gate. */
+static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
+                                             int scale_columns, int in_memory)
 {
     const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;
-    const int blocks = (a->n_offset + a->n + 127) / 128;
+    const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
     const size_t row = (size_t)a->k * (size_t)bits / 8;
-    const size_t groups = ((size_t)a->k + 127) / 128;
+    const size_t groups = scale_columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)scale_columns - 1) /
+                                          (size_t)scale_columns : 1;
+    const size_t scales = groups * (size_t)scale_bits / 8;
     moek_halves *const h = &a->halves;
     int i;
     h->swapped = gated && in_memory &&
                  (apart ? (uintptr_t)a->w_gate > (uintptr_t)a->w : a->gate_first > a->up_first);
     h->step = gated && !apart ? a->w_step : 1;
     h->rows = apart ? a->n : a->w_rows;
-    h->scale_rows = scales_apart ? 2 * blocks : gated && !apart ? (a->w_rows + 127) / 128 : blocks;
+    h->scale_rows = scales_apart ? 2 * blocks : gated && !apart ? (a->w_rows + of - 1) / of : blocks;
     for (i = 0; i < 2; i++) {
         const int gate = gated && i == h->swapped, own = gate && apart;
         const int first = !gated || apart ? 0 : gate ? a->gate_first : a->up_first;
         const void *const bias = own ? a->gate_bias : a->bias;
-        const float *const scale = own ? a->gate_scale : a->w_scale;
+        const char *const scale = (const char *)(own ? a->gate_scale : a->w_scale);
         h->w[i] = (const char *)(own ? a->w_gate : a->w) + (size_t)first * row;
         h->bias[i] = bias ? (const uint16_t *)bias + first : NULL;
-        h->scale[i] = !scale ? NULL : by_row ? scale + first : scales_apart && first ? scale + blocks * groups
-                    : scale;
-        h->shift[i] = gated && !apart && !scales_apart ? first : a->n_offset;
+        h->scale[i] = (const float *)(!scale ? NULL : scale_rows == 1 ? scale + (size_t)first * scales
+                                      : scales_apart && first ? scale + (size_t)blocks * scales : scale);
+        h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_apart ? first : a->n_offset;
     }
+}
+/* Likewise what moek_gemm_more_args has, after the above. */
+static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int scale_columns)
+{
+    const moek_gemm_args *const g = &a->gemm;
+    const int gated = g->w_rows > g->n, apart = gated && g->w_gate;
+    const size_t groups = scale_columns ? ((size_t)g->k_offset + (size_t)g->k + (size_t)scale_columns - 1) /
+                                          (size_t)scale_columns : 1;
+    const size_t zeros = (groups * (size_t)bits + 7) / 8;
+    int i;
+    a->globals = gated && !apart ? 2 : 1;
+    for (i = 0; i < 2; i++) {
+        const int gate = gated && i == g->halves.swapped, own = gate && apart;
+        const int first = !gated || apart ? 0 : gate ? g->gate_first : g->up_first;
+        const float *const global = own ? a->gate_global_scale : a->w_global_scale;
+        const char *const zero = (const char *)(own ? a->gate_zero : a->w_zero);
+        a->global[i] = global ? global + (first != 0) : NULL;
+        a->zero[i] = zero ? zero + (size_t)first * zeros : NULL;
+    }
+}
+/* moek_find_halves_of_ f32 scales, one a row (by_row), or of 128 x 128 or all, which then does not matter. */
+static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int bits, int by_row, int in_memory)
+{
+    moek_find_halves_of_(a, bits, 32, by_row ? 1 : 128, by_row ? 0 : 128, in_memory);
 }
 #endif

@@ -8,28 +8,32 @@
     X(up_layout) X(ue8m0) X(router_weight_on_input) X(routing) X(groups) X(topk_groups) X(scale) X(logits_dtype) \
     X(shared_slots) X(shared_weight) X(local_experts) X(physical_experts) X(max_replicas) X(chunk_tokens) \
     X(format) X(max_rows_per_expert) X(backend) X(exclude) X(batch_invariant) X(kernel) X(prepare_finalize) \
-    X(experts_impl) X(tuned) X(weight_layout) X(router_eps) X(group_score) X(up_scales) X(inter_offset)
+    X(experts_impl) X(tuned) X(weight_layout) X(router_eps) X(group_score) X(up_scales) X(inter_offset) \
+    X(block)
 #define MOEK_EACH_WEIGHTS_FIELD_(X) \
     X(w_up) X(w_down) X(w_up_scale) X(w_down_scale) X(w_up_bias) X(w_down_bias) X(x_scale) X(h_scale) \
     X(router_bias) X(router_expert_scale) X(router_table) X(replicas) X(replica_count) X(expert_map) \
-    X(expert_load) X(w_gate) X(w_gate_scale) X(w_gate_bias) X(router_table_rows)
+    X(expert_load) X(w_gate) X(w_gate_scale) X(w_gate_bias) X(router_table_rows) \
+    X(w_up_global_scale) X(w_down_global_scale) X(w_gate_global_scale) X(w_up_zero) X(w_down_zero) X(w_gate_zero)
 #define MOEK_EACH_ARGS_FIELD_(X) \
     X(tokens) X(x) X(router_logits) X(topk_ids) X(topk_weights) X(y) X(workspace) X(workspace_size) X(token_ids) \
     X(is_padding) X(shared) X(shared_context) X(shared_y) X(handle) X(why) X(why_size) X(state) X(topk_ids64) \
     X(shared_weights) X(x_stride) X(y_stride) X(shared_y_stride) X(router_logits_stride)
 #define MOEK_EACH_KERNEL_FIELD_(X) \
-    X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row)
+    X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row) X(block)
 #define MOEK_EACH_CHOICE_FIELD_(X) \
     X(tokens) X(pair)
 #define MOEK_EACH_PLAN_FIELD_(X) \
     X(config) X(weights) X(bound) X(backend) X(device) X(arch) X(slots) X(local_experts) X(chunk) X(rows) \
     X(rows_per_expert) X(prepare_finalize) X(experts) X(route) X(map) X(sort) X(quant) X(combine) X(tiles) X(up) \
     X(down) X(layers) X(layer) X(layers_demanded) X(multiprocessors) X(workspace_size) X(why) X(pairs) \
-    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded)
+    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank)
+#define MOEK_EACH_COURSE_FIELD_(X) \
+    X(layer) X(mlp) X(tile) X(self_sorts) X(counts_ids) X(sorted_x) X(requantizes) X(x_sms) X(h_sms) X(discards)
 #define MOEK_EACH_STEP_FIELD_(X) \
     X(plan) X(args) X(first) X(tokens) X(topk_ids) X(topk_weights) X(ids) X(a) X(a_scale) X(rows) X(expert_ids) \
     X(expert_weights) X(expert_tokens) X(out) X(straight) X(prepare_workspace) X(experts_workspace) X(routed) \
-    X(a_stride)
+    X(a_stride) X(course)
 #define MOEK_EACH_PREPARE_FINALIZE_FIELD_(X) \
     X(name) X(format) X(output_is_reduced) X(num_dispatchers) X(max_tokens_per_rank) X(cannot_defer) X(context) \
     X(supports) X(workspace) X(prepare_send) X(prepare_receive) X(finalize_send) X(finalize_receive) \
@@ -61,6 +65,9 @@ static const moek_field_ moek_fields_[] = {
 #undef MOEK_FIELD_
 #define MOEK_FIELD_(field) { "plan", #field, offsetof(moek_plan, field) },
     MOEK_SIZE_(plan) MOEK_EACH_PLAN_FIELD_(MOEK_FIELD_)
+#undef MOEK_FIELD_
+#define MOEK_FIELD_(field) { "course", #field, offsetof(moek_course, field) },
+    MOEK_SIZE_(course) MOEK_EACH_COURSE_FIELD_(MOEK_FIELD_)
 #undef MOEK_FIELD_
 #define MOEK_FIELD_(field) { "step", #field, offsetof(moek_step, field) },
     MOEK_SIZE_(step) MOEK_EACH_STEP_FIELD_(MOEK_FIELD_)

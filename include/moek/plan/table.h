@@ -10,6 +10,13 @@
 #define MOEK_WANT_HIDDEN(h) 1
 #endif
 #endif
+#ifndef MOEK_WANT_BLOCK
+#ifdef MOEK_BLOCK
+#define MOEK_WANT_BLOCK(b) ((b) == 0 || (b) == (MOEK_BLOCK))
+#else
+#define MOEK_WANT_BLOCK(b) 1
+#endif
+#endif
 #ifndef MOEK_WANT_QUANT
 #ifdef MOEK_QUANT
 #define MOEK_WANT_QUANT(q) ((q) == (MOEK_QUANT))
@@ -24,15 +31,15 @@
 #define MOEK_WANT_ARCH(a) 1
 #endif
 #endif
-#define MOEK_WANT_(quant, hidden, arch) \
-    (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_ARCH(arch) && \
-     ((arch) == 0 || MOEK_HAVE_CUDA_))
+#define MOEK_WANT_(quant, hidden, block, arch) \
+    (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
+     MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))
 
 #include "../../../generated/moek_kernels.h"
 
 static const moek_kernel moek_table_[] = {
-#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row) \
-    { #name, MOEK_OP_##op, quant, hidden, granule, m, arch, threads, shared, name, row },
+#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block) \
+    { #name, MOEK_OP_##op, quant, hidden, granule, m, arch, threads, shared, name, row, block },
 #include "../../../generated/moek_table.h"
 #undef MOEK_KERNEL
 };

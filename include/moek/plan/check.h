@@ -1,0 +1,255 @@
+/* moek/plan/check.h -- a config without its kernels: bounds, what fits together, defaults. */
+#ifndef MOEK_CHECK_H
+#define MOEK_CHECK_H
+
+/* Up to these sizes all products of a row's sizes, and all byte counts of a workspace, stay below 2^63. */
+enum {
+    MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7ff00000
+};
+
+/* Bytes of so many columns of weights, of q. */
+static size_t moek_w_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->w, columns); }
+static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
+/* Columns of a line of 128 bytes of weights. */
+static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
+/* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
+static int moek_can_tile_(const moek_config *c)
+{
+    const int line = moek_w_line_(c->quant);
+    return c->hidden % line == 0 && c->inter % line == 0;
+}
+
+/* Everything that can be said without looking at kernels, and defaults.  config is the plan's own copy.  A config with
+ * its defaults filled in passes all checks, and is filled in as it was: plan.config may make another plan. */
+static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
+{
+    const long long all = (long long)c->experts + c->shared_slots;
+#define MOEK_POSITIVE_(field) \
+    if (c->field < 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must be at least 1", c->field)
+    MOEK_POSITIVE_(hidden); MOEK_POSITIVE_(inter); MOEK_POSITIVE_(experts); MOEK_POSITIVE_(topk);
+    MOEK_POSITIVE_(max_tokens);
+#define MOEK_NOT_NEGATIVE_(field) \
+    if (c->field < 0) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must not be negative", c->field)
+    MOEK_NOT_NEGATIVE_(shared_slots); MOEK_NOT_NEGATIVE_(local_experts); MOEK_NOT_NEGATIVE_(physical_experts);
+    MOEK_NOT_NEGATIVE_(max_replicas); MOEK_NOT_NEGATIVE_(chunk_tokens); MOEK_NOT_NEGATIVE_(max_rows_per_expert);
+    MOEK_NOT_NEGATIVE_(groups); MOEK_NOT_NEGATIVE_(topk_groups);
+#undef MOEK_POSITIVE_
+#undef MOEK_NOT_NEGATIVE_
+    if (c->experts > MOEK_MAX_EXPERTS_ || all > MOEK_MAX_EXPERTS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.experts + shared_slots is %lld; the router takes at most %d",
+                 all, MOEK_MAX_EXPERTS_);
+    if (c->topk > c->experts || c->topk + c->shared_slots > MOEK_MAX_TOPK_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk is %d (+ %d shared slots) of %d experts; at most %d, "
+                 "and not more than there are",
+                 c->topk, c->shared_slots, c->experts, MOEK_MAX_TOPK_);
+    if (c->local_experts > MOEK_MAX_EXPERTS_ || c->physical_experts > 65536)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
+                 c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
+    if (c->hidden > MOEK_MAX_COLUMNS_ || c->inter > MOEK_MAX_COLUMNS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d; each is at most 2^24, which is %d",
+                 c->hidden, c->inter, MOEK_MAX_COLUMNS_);
+    if ((long long)c->max_tokens * (c->topk + c->shared_slots) > MOEK_MAX_SLOTS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots overflows 31 bits (at most %d slots): "
+                 "make max_tokens smaller", c->max_tokens, c->topk + c->shared_slots, MOEK_MAX_SLOTS_);
+    return MOEK_OK;
+}
+
+static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
+{
+    const int own = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : c->dtype;
+    if (c->backend && !moek_backend_name_(c->backend))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
+    if (!moek_quant_name(c->quant))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
+                 c->quant);
+    if (!moek_act_name(c->act))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
+    if (c->dtype != MOEK_DTYPE_DEFAULT && c->dtype != MOEK_DTYPE_BF16 && c->dtype != MOEK_DTYPE_FP16)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %d; MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16", c->dtype);
+    if (c->dtype != MOEK_DTYPE_DEFAULT && own != c->dtype)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0",
+                 moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
+    if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
+    if (c->up_layout < 0 || c->up_layout > MOEK_UP_APART)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
+    if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
+    if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
+                 "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
+                 moek_w_line_(c->quant));
+    if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
+    if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
+                 (double)c->scale, (double)c->shared_weight);
+    if (c->router_weight_on_input && c->topk + c->shared_slots != 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d",
+                 c->topk + c->shared_slots);
+    return MOEK_OK;
+}
+
+/* Which activations have which parameters (moek.h). */
+static int moek_act_is_oai_(int act) { return act == MOEK_SWIGLUOAI || act == MOEK_SWIGLUOAI_UNINTERLEAVE; }
+static int moek_act_scales_(int act) { return moek_act_is_oai_(act) || act == MOEK_SITU; }      /* alpha and beta */
+static int moek_act_clamps_(int act)                                                            /* limit */
+{
+    return moek_act_is_oai_(act) || act == MOEK_SILU || act == MOEK_SWIGLUSTEP;
+}
+
+/* The parameters of an activation (moek.h): one that is set and that the formula does not have is refused, since the
+ * caller means something by it. */
+static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
+{
+    const char *const name = moek_act_name(c->act);
+    if (!(c->alpha - c->alpha == 0 && c->beta - c->beta == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g; they must be finite",
+                 (double)c->alpha, (double)c->beta);
+    if ((c->alpha != 0 || c->beta != 0) && !moek_act_scales_(c->act))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g, but %s has neither: leave them 0",
+                 (double)c->alpha, (double)c->beta, name);
+    if (c->act == MOEK_SITU && c->beta < 0)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.beta is %g; situ takes one above 0, or 0 for none", (double)c->beta);
+    if (c->limit != 0 && c->limit != MOEK_NO_LIMIT && !moek_act_clamps_(c->act))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g, but %s does not clamp: leave it 0", (double)c->limit, name);
+    if (!(c->limit >= 0) && c->limit != MOEK_NO_LIMIT)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; a limit above 0, 0 for the default of the activation, or "
+                 "MOEK_NO_LIMIT", (double)c->limit);
+    if (c->up_layout && !moek_act_gated_(c->act))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d, but %s is not gated, w_up has one kind of rows: "
+                 "leave it 0", c->up_layout, name);
+    return MOEK_OK;
+}
+
+/* config.block, and the sizes that the format's elements fill bytes with. */
+static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    int i = 0;
+    if (c->block && !f->blocks)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
+                 "it 0", c->block, f->name);
+    while (i < f->blocks && f->block[i] != c->block) i++;
+    if (f->blocks && i == f->blocks) {
+        moek_say_(why, "config.block is %d; of %s it is one of", c->block, f->name);
+        for (i = 0; i < f->blocks; i++) moek_say_(why, " %d", f->block[i]);
+        MOEK_NO_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
+    }
+    if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
+                 "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
+    return MOEK_OK;
+}
+
+/* How weights and their scales lie. */
+static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
+{
+    const int gated = moek_act_gated_(c->act), apart = c->up_layout == MOEK_UP_APART;
+    const int shared = moek_shared_by_(c->quant, c->block);
+    const int interleaved = c->up_layout == MOEK_UP_INTERLEAVED || (!c->up_layout && c->act == MOEK_SWIGLUOAI);
+    if (apart && c->weight_layout == MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
+                 "array, and up_layout is MOEK_UP_APART: leave one of them 0");
+    if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
+    if (c->up_scales && !moek_rows_share_(c->quant))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for fp8b128, not for %s, where each row has its own or an "
+                 "expert has one: leave it 0", moek_quant_name(c->quant));
+    if (c->up_scales && gated && interleaved)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, so "
+                 "that 128 of them are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART");
+    if (c->inter_offset < 0 || c->inter_offset >= (shared ? shared : 128))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to %d: (rank * inter) %% %d", c->inter_offset,
+                 (shared ? shared : 128) - 1, shared ? shared : 128);
+    if (c->inter_offset && !shared)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is for fp8b128, not for %s, which has no blocks of "
+                 "128 rows: leave it 0", moek_quant_name(c->quant));
+    if (c->inter_offset && gated && !apart && !c->up_scales && moek_rows_share_(c->quant))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
+                 "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
+    if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose 128 columns of w_down begin "
+                 "with the shard, and inter_offset %d: leave weight_layout 0", c->inter_offset);
+    return MOEK_OK;
+}
+
+static moek_status moek_check_groups_(const moek_config *c, moek_text_ *why)
+{
+    if (c->groups > 1 && (c->experts % c->groups || c->topk_groups < 1 || c->topk_groups > c->groups ||
+                          c->topk > c->experts / c->groups * c->topk_groups))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: "
+                 "groups must divide experts, "
+                 "and the groups kept must hold topk", c->groups, c->topk_groups, c->experts, c->topk);
+    if (c->group_score < 0 || c->group_score > MOEK_GROUP_SCORE_TOP2)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.group_score is %d; MOEK_GROUP_SCORE_*", c->group_score);
+    if (c->groups <= 1 && c->topk_groups > 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk_groups is %d, but groups is %d, which is none: set groups, or "
+                 "topk_groups 0", c->topk_groups, c->groups);
+    if (c->groups <= 1 && c->group_score)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.group_score is given, but groups is %d, which is none: set groups and "
+                 "topk_groups, or group_score 0", c->groups);
+    return MOEK_OK;
+}
+
+static int moek_divides_(const moek_method_ *method)
+{
+    return method->normalize == MOEK_NORM_SUM || method->normalize == MOEK_NORM_SIGMOID_SUM;
+}
+
+static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
+{
+    const moek_method_ *method = moek_method_of_(c->routing);
+    moek_status status;
+    if (!method)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
+    if ((status = moek_check_groups_(c, why)) != MOEK_OK) return status;
+    if (c->routing == MOEK_ROUTE_SPARSEMIXER && (c->topk != 2 || c->groups > 1))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d",
+                 c->topk, c->groups);
+    if (!(c->router_eps >= 0 && c->router_eps - c->router_eps == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_eps is %g; it must be finite and not negative",
+                 (double)c->router_eps);
+    if (c->router_eps > 0 && !moek_divides_(method))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_eps is %g, but MOEK_ROUTE_%s (%s) divides by no sum of weights: "
+                 "leave router_eps 0, or choose a method that does",
+                 (double)c->router_eps, method->name, method->text);
+    if (c->shared_weight != 0 && !c->shared_slots)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.shared_weight is %g, but shared_slots is 0: there is no slot that it "
+                 "could weigh; set shared_slots, or leave it 0", (double)c->shared_weight);
+    return MOEK_OK;
+}
+
+static void moek_fill_defaults_(moek_config *c)
+{
+    if (!c->dtype) c->dtype = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : MOEK_DTYPE_BF16;
+    if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
+    c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
+    if (!c->up_layout && moek_act_gated_(c->act))
+        c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    if (c->up_layout == MOEK_UP_APART && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
+    if (c->scale == 0) c->scale = 1;
+    if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
+    if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;
+    if (!c->physical_experts) c->physical_experts = c->experts + c->shared_slots;
+    if (!c->local_experts)
+        c->local_experts = c->physical_experts < MOEK_MAX_EXPERTS_ ? c->physical_experts : MOEK_MAX_EXPERTS_;
+    if (moek_act_is_oai_(c->act)) {
+        if (c->alpha == 0) c->alpha = 1.702f;
+        if (c->beta == 0) c->beta = 1;
+        if (c->limit == 0) c->limit = 7;
+    }
+    if (c->act == MOEK_SITU && c->alpha == 0) c->alpha = 1;
+    /* No clamp: silu's kernels ask whether there is a limit, the others clamp by whatever there is. */
+    if (c->limit <= 0)
+        c->limit = c->act == MOEK_SWIGLUSTEP || (c->limit < 0 && moek_act_is_oai_(c->act)) ? HUGE_VALF : 0;
+}
+
+/* Tokens of a chunk. */
+static int moek_chunk_(const moek_config *c)
+{
+    return c->chunk_tokens && c->chunk_tokens < c->max_tokens ? c->chunk_tokens : c->max_tokens;
+}
+#endif

@@ -1,0 +1,137 @@
+/* moek/plan/rows.h -- which kernels of the table can serve a config, and a sentence for each that cannot. */
+#ifndef MOEK_ROWS_H
+#define MOEK_ROWS_H
+
+typedef struct moek_oracle_ {
+    moek_device_ device;
+    const moek_config *config;
+    moek_text_ *why;
+    int arch;                                         /* of the rows that the backend taken has asked for */
+} moek_oracle_;
+
+/* Why a row cannot serve its op in this plan: NULL if it can. */
+static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
+{
+    const moek_config *c = o->config;
+    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN || k->op == MOEK_OP_LAYER ||
+                     k->op == MOEK_OP_MLP;
+    moek_text_ t = moek_text_in_(why, size);
+    if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm))            /* sm90 has GEMMs of its own, no more */
+        moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
+    else if (k->arch && k->shared_bytes > o->device.shared_bytes)
+        moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
+                  k->shared_bytes, o->device.shared_bytes);
+    else if (gemm && k->arch < 90 && c->weight_layout == MOEK_WEIGHTS_TILED)
+        moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
+    else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
+    else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
+    else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
+    else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
+    else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && moek_quantizes_(k->quant))
+        moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
+    else if (k->granule > 1 && c->hidden % k->granule)
+        moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
+    else if (k->granule > 1 && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
+        moek_say_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
+    else if (gemm && k->granule > 1 && c->inter_offset % k->granule)
+        moek_say_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
+    else if (c->inter_offset && (k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP))
+        moek_say_(&t, "quantizes h in groups of 128 that begin with the shard; inter_offset is %d", c->inter_offset);
+    return t.length ? why : NULL;
+}
+
+static int moek_demanded_(const moek_kernel *k, const moek_config *c)
+{
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    return !demanded || demanded->op != k->op || demanded == k;
+}
+
+static const moek_kernel *moek_first_(const moek_oracle_ *o, int op, int arch, int m)
+{
+    char why[160];
+    int i;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op == op && (m < 0 || k->m == m) && moek_demanded_(k, o->config) &&
+            !moek_row_refuses_(k, o, arch, why, sizeof why))
+            return k;
+    }
+    return NULL;
+}
+
+/* The row to add: the nearest row's text with this config's format, and its hidden size if that was baked in. */
+static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek_config *c)
+{
+    const char *p = near_row->row;
+    moek_say_(t, "add to kernels.toml:  ");
+    while (*p) {
+        if (!strncmp(p, "quant = \"", 9)) {
+            moek_say_(t, "quant = \"%s", moek_quant_name(c->quant));
+            p = strchr(p + 9, '"');
+        } else if (near_row->hidden && !strncmp(p, "hidden = ", 9)) {
+            moek_say_(t, "hidden = %d", c->hidden);
+            p += 9 + strspn(p + 9, "0123456789");
+        } else if (moek_format_of(c->quant)->blocks && !strncmp(p, "block = ", 8)) {
+            moek_say_(t, "block = %d", c->block);
+            p += 8 + strspn(p + 8, "0123456789");
+        } else {
+            moek_say_(t, "%c", *p++);
+        }
+    }
+    moek_say_(t, "\nthen:  python3 codegen/moegen.py");
+}
+
+static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *near_row = NULL;
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    char reason[160] = "";
+    int i;
+    if (demanded && demanded->op == op && moek_row_refuses_(demanded, o, arch, reason, sizeof reason))
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
+    for (i = MOEK_ROWS_ - 1; i >= 0; i--) {           /* same op; better the same arch, best also the format */
+        const moek_kernel *k = &moek_table_[i];
+        const int closer = !near_row || (k->arch == arch) > (near_row->arch == arch) ||
+                           (k->arch == near_row->arch && (k->quant == c->quant) >= (near_row->quant == c->quant));
+        if (k->op == op && closer) near_row = k;
+    }
+    moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
+              c->hidden, c->inter, moek_arch_name_(arch));
+    if (!near_row)
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
+                 "python3 codegen/moegen.py list shows what there is.");
+    moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
+    moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
+    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
+        near_row->block == c->block) {
+        if (c->hidden % near_row->granule || c->inter % near_row->granule)
+            moek_say_(o->why, "pad hidden and inter to multiples of %d", near_row->granule);
+        return MOEK_E_NO_KERNEL;
+    }
+    moek_say_row_(o->why, near_row, c);
+    return MOEK_E_NO_KERNEL;
+}
+
+/* Into a list by tile height, unless one of its height is there, which was better. */
+static void moek_add_tile_(const moek_kernel **list, int *count, const moek_kernel *k)
+{
+    int i;
+    for (i = 0; i < *count; i++) if (list[i]->m == k->m) return;
+    if (*count == MOEK_MAX_TILES) return;
+    for (i = (*count)++; i > 0 && list[i - 1]->m > k->m; i--) list[i] = list[i - 1];
+    list[i] = k;
+}
+
+/* The best row of op for each tile height. */
+static void moek_add_rows_(const moek_oracle_ *o, int op, int arch, const moek_kernel **list, int *count)
+{
+    char why[160];
+    int i;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op == op && moek_demanded_(k, o->config) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+            moek_add_tile_(list, count, k);
+    }
+}
+#endif

@@ -1,0 +1,193 @@
+/* moek/plan/rule.h -- which kernels serve a run of so many rows, decided once: measured choices (config.tuned) first,
+ * then the rules of rules.toml.  This file says what a kernel can do at all, the rules say when it does. */
+#ifndef MOEK_RULE_H
+#define MOEK_RULE_H
+#include "../../../generated/moek_rules.h"
+
+/* A plan that moek_plan_init refused, or never saw, has no sizes to divide by. */
+static int moek_planned_(const moek_plan *plan) { return plan && plan->backend; }
+
+/* Is prepare/finalize `local`, which leaves rows where they are? */
+static int moek_local_(const moek_plan *plan) { return plan->one_rank && !plan->rows_per_expert; }
+
+/* The facts of a plan and of a run of so many rows, before dispatch.  Those of a kernel: moek_facts_on_. */
+static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
+{
+    const moek_config *c = &plan->config;
+    const int matrices = moek_act_gated_(c->act) ? 3 : 2, columns = matrices == 3 ? 128 : 256;
+    moek_facts_ f;
+    memset(&f, 0, sizeof f);
+    f.sms = plan->multiprocessors;
+    f.hidden = c->hidden; f.inter = c->inter;
+    f.expert = (long long)c->hidden * c->inter * matrices;
+    f.up_tiles = (c->inter + columns - 1) / columns;
+    f.down_tiles = (c->hidden + 255) / 256;
+    f.quantizes = moek_quantizes_(c->quant);
+    f.by_row = moek_by_row_(c->quant);
+    f.layers = plan->layers;
+    f.rows = rows;
+    f.slots = (long long)rows * plan->slots;
+    f.used = f.slots < plan->local_experts ? f.slots : plan->local_experts;
+    f.mean = (f.slots + c->physical_experts - 1) / c->physical_experts;
+    return f;
+}
+static const moek_facts_ *moek_facts_on_(moek_facts_ *f, const moek_kernel *k)
+{
+    f->hopper = k->arch == 90;
+    f->fused = k->op == MOEK_OP_MLP;
+    f->m = k->m;
+    return f;
+}
+/* Rows an expert, on average, up to which this kernel is taken. */
+static int moek_tile_rows_(const moek_plan *plan, const moek_kernel *k)
+{
+    moek_facts_ f = moek_facts_of_(plan, 0);
+    return (int)moek_rule_tile_rows_(moek_facts_on_(&f, k));
+}
+/* Are an expert's rows few enough, on average, for the tile of this kernel? */
+static int moek_tile_holds_(moek_facts_ *f, const moek_kernel *k)
+{
+    return f->mean <= moek_rule_tile_rows_(moek_facts_on_(f, k));
+}
+
+/* The pair measured as the fastest for so many rows, or MOEK_CHOICE_*. */
+static int moek_measured_(const moek_plan *plan, int rows)
+{
+    int i;
+    for (i = 0; i < plan->choices; i++) if (rows <= plan->choice[i].tokens) return plan->choice[i].pair;
+    return MOEK_CHOICE_RULE;
+}
+
+static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
+{
+    int i = moek_measured_(plan, (int)f->rows);
+    if (i >= 0) return i;
+    for (i = 0; i < plan->tiles - 1; i++) if (moek_tile_holds_(f, plan->up[i])) break;
+    return i;
+}
+
+/* Are scales for x and h known before either is, where the format has one for all of it?  A kernel that does several
+ * steps cannot look at all of x, or of h, first. */
+static int moek_scales_known_(const moek_plan *plan)
+{
+    return !moek_by_tensor_(plan->config.quant) || (plan->weights.x_scale && plan->weights.h_scale);
+}
+
+/* Has a one-launch kernel with m = 4 shared memory for so many tokens? */
+static int moek_few_fits_(const moek_plan *plan, int tokens)
+{
+    const moek_config *c = &plan->config;
+    const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
+    return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
+                       (int)moek_w_bytes_(c->quant, 1), blocks).fits;
+}
+/* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
+static int moek_few_wins_(const moek_plan *plan, int tokens)
+{
+    const moek_facts_ f = moek_facts_of_(plan, tokens);
+    return moek_few_fits_(plan, tokens) && (plan->layers_demanded || moek_rule_few_tokens_(&f));
+}
+
+/* The kernel for all behind routing in one launch. */
+static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
+{
+    const int tokens = (int)f->rows, measured = moek_measured_(plan, tokens);
+    int i;
+    if (tokens < 1 || f->slots > MOEK_SELF_SORT || measured >= 0 || measured <= MOEK_CHOICE_MLP) return NULL;
+    if (!moek_scales_known_(plan)) return NULL;
+    if (measured <= MOEK_CHOICE_LAYER) {
+        const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
+        if (k->m > 4 || moek_few_fits_(plan, tokens)) return k;
+    }
+    for (i = 0; i < plan->layers && plan->layer[i]->m == 4; i++)
+        if (moek_few_wins_(plan, tokens)) return plan->layer[i];
+    if (!plan->layers_demanded && !moek_rule_one_launch_(f)) return NULL;
+    for (; i < plan->layers; i++)
+        if (tokens <= plan->layer[i]->m || moek_tile_holds_(f, plan->layer[i])) return plan->layer[i];
+    return NULL;
+}
+
+/* The kernel for up, quantization of h and down in one launch.  Never with very short tiles (of 128 bytes of k: up 8,
+ * down 2): the warp that tells other blocks of a tile, which takes microseconds, could fall behind. */
+static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
+{
+    const moek_config *c = &plan->config;
+    const int element = (int)moek_x_bytes_(c->quant, 1);
+    const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
+    const moek_kernel *k = NULL;
+    long long blocks;
+    int i;
+    if (!plan->mlps || f->rows < 1 || measured >= 0) return NULL;
+    if (!moek_scales_known_(plan)) return NULL;
+    if (c->hidden * element <= 7 * 128 || c->inter * element <= 128) return NULL;
+    if (plan->mlps_demanded) k = plan->mlp[0];
+    else if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
+    else if (!moek_rule_fused_mlp_(f)) return NULL;
+    for (i = 0; !k && i < plan->mlps; i++) if (moek_tile_holds_(f, plan->mlp[i])) k = plan->mlp[i];
+    if (!k) return NULL;
+    blocks = moek_max_blocks(f->slots, plan->local_experts, k->m);
+    return blocks <= MOEK_MLP_BLOCKS && blocks * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
+}
+
+/* Rows an expert from which on the up kernel quantizes h itself; 0: it cannot. */
+static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
+{
+    const int quant = plan->config.quant;
+    const int can = moek_blocked_(quant) ? !plan->config.inter_offset : moek_by_tensor_(quant) && plan->weights.h_scale;
+    moek_facts_ f = moek_facts_of_(plan, 0);
+    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can
+         ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
+}
+
+/* Rows an expert from which on x is written in sorted order for up; 0: never.  Workspaces hold its place. */
+static int moek_sorts_x_from_(const moek_plan *plan)
+{
+    const moek_facts_ f = moek_facts_of_(plan, 0);
+    return plan->arch >= 90 && moek_local_(plan) && plan->tiles ? (int)moek_rule_sorted_x_(&f) : 0;
+}
+
+/* What the up or mlp kernel of sm90 does beside its GEMM, on one rank. */
+static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k, moek_course *course)
+{
+    const int quant = plan->config.quant, from = moek_sorts_x_from_(plan), up = k->op == MOEK_OP_UP;
+    const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
+    course->self_sorts = up && k->m < 128 && one_pass && f->slots <= MOEK_SELF_SORT;
+    course->sorted_x = up && k->m == 128 && from && f->mean >= from;
+    course->counts_ids = (!up || k->m == 128) && !moek_by_row_(quant) && !course->sorted_x && f->slots <= MOEK_SORT_FEW;
+}
+
+moek_course moek_course_of(const moek_plan *plan, int rows, int fuse)
+{
+    moek_course course;
+    const moek_kernel *k, *down;
+    moek_facts_ f;
+    int from;
+    memset(&course, 0, sizeof course);
+    if (!moek_planned_(plan)) return course;
+    f = moek_facts_of_(plan, rows);
+    course.discards = plan->arch >= 90 && moek_rule_discards_(&f);
+    if (!plan->tiles) return course;                  /* a user's experts */
+    course.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
+    course.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
+    course.tile = moek_tile_of_(plan, &f);
+    k = course.mlp ? course.mlp : plan->up[course.tile];
+    if (plan->arch >= 90 && k->arch == 90 && moek_local_(plan)) moek_share_work_(plan, &f, k, &course);
+    course.x_sms = course.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
+    if (course.mlp) return course;
+    from = moek_requantizes_from_(plan, k);
+    down = plan->down[course.tile];
+    course.requantizes = from && f.mean >= from;
+    course.h_sms = plan->arch >= 90 && !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
+    return course;
+}
+
+int moek_plan_tile(const moek_plan *plan, int rows) { return moek_course_of(plan, rows, MOEK_FUSE_NONE).tile; }
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
+{
+    return moek_course_of(plan, tokens, MOEK_FUSE_LAYER).layer;
+}
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
+{
+    return moek_course_of(plan, rows, MOEK_FUSE_MLP).mlp;
+}
+#endif

@@ -1,0 +1,136 @@
+/* moek/plan/workspace.h -- the scratch memory of a run: each part is laid out by one function, which counts bytes (base
+ * NULL) or gives places. */
+#ifndef MOEK_WORKSPACE_H
+#define MOEK_WORKSPACE_H
+
+typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
+
+/* Both stay at the largest size_t once they reach it: a user's part may ask for anything, and size_t may have 32 bits.
+ * A plan refuses such a size. */
+static size_t moek_times_(size_t a, size_t b)
+{
+    if ((a | b) >> 4 * sizeof(size_t) && b && a > (size_t)-1 / b) return (size_t)-1;
+    return a * b;
+}
+static void *moek_take_(moek_carver_ *c, size_t bytes)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used = c->used > (size_t)-256 || bytes > (size_t)-256 - c->used ? (size_t)-1
+            : c->used + (bytes + 255) / 256 * 256;
+    return p;
+}
+
+/* Scales of `rows` quantized rows (where columns share them: groups may begin some columns before, which count). */
+static size_t moek_scales_(int quant, size_t rows, size_t columns)
+{
+    const moek_scale_shape *const of = &moek_format_of(quant)->x_scale;
+    const size_t each = moek_scale_count(of, 1, columns);
+    return of->rows ? moek_times_(rows, each) : each;
+}
+
+static size_t moek_scales_bytes_(int quant, size_t rows, size_t columns)
+{
+    return moek_times_(moek_scales_(quant, rows, columns), (size_t)moek_scale_bits_[moek_x_scale_(quant)->type] / 8);
+}
+
+typedef struct moek_quantized_ { void *q, *scale; float *partial; } moek_quantized_;
+
+static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns,
+                                            int offset)
+{
+    moek_quantized_ q;
+    q.q = moek_take_(c, moek_times_(rows, moek_x_bytes_(config->quant, columns)));
+    q.scale = moek_take_(c, moek_scales_bytes_(config->quant, rows, columns + (size_t)offset));
+    q.partial = (float *)moek_take_(c, moek_by_tensor_(config->quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
+    return q;
+}
+
+typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
+
+static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_rank_ *w)
+{
+    const moek_config *c = &plan->config;
+    const int batched = plan->rows_per_expert > 0;
+    const int copied = moek_quantizes_(c->quant) || c->router_weight_on_input;      /* else x is used as it is */
+    const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert
+                      : copied ? (size_t)plan->chunk : 0;
+    moek_carver_ carver;
+    carver.base = (char *)base; carver.used = 0;
+    w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden, 0);
+    w->counts = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
+    w->slot_row = (int32_t *)moek_take_(&carver, batched ? moek_times_((size_t)plan->slots * 4, (size_t)plan->chunk)
+                                                         : 0);
+    return carver.used;
+}
+
+typedef struct moek_table_work_ {
+    int32_t *counts, *offsets, *order, *slot_row, *block_expert, *block_row, *num_blocks, *flags;
+    float *split;
+    void *h;
+    moek_quantized_ hq;
+} moek_table_work_;
+
+/* Rows of the smallest tile that a run may take: the smallest tile makes the most row blocks. */
+static size_t moek_smallest_tile_(const moek_plan *plan)
+{
+    int i, m = plan->up[0]->m;
+    for (i = 1; i < plan->pairs; i++) if (plan->up[i]->m < m) m = plan->up[i]->m;
+    return (size_t)m;
+}
+
+static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_work_ *w)
+{
+    const moek_config *c = &plan->config;
+    const size_t experts = (size_t)plan->local_experts;
+    const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
+    const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
+    const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
+    size_t splits, split, flags;
+    moek_carver_ carver;
+    carver.base = (char *)base; carver.used = 0;
+    /* Flags and partial sums of the sm90 kernels, which split tiles along k (batch_invariant forbids that), take tiles
+     * by demand, or do both GEMMs.  Flags lie first: the sort zeroes them, or the quantization of x. */
+    splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
+    flags = splits && plan->mlps ? MOEK_MLP_FLAGS + MOEK_MLP_BLOCKS : 2 * splits;
+    w->flags = (int32_t *)moek_take_(&carver, 4 * flags);
+    split = splits ? (size_t)32 * 128 : 0;            /* floats a block: the tallest tile that is split */
+    if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
+        split = (size_t)plan->layer[plan->layers - 1]->m * 4 * 256;
+    w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
+    if (!splits) { w->flags = NULL; w->split = NULL; }
+    w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
+    w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
+    w->order = (int32_t *)moek_take_(&carver, moek_times_(slots, 4));
+    w->slot_row = (int32_t *)moek_take_(&carver, moek_sorts_x_from_(plan) ? moek_times_(slots, 4) : 0);
+    w->block_expert = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
+    w->block_row = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
+    w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
+    w->h = moek_take_(&carver, moek_times_(rows, 2 * (size_t)c->inter));
+    if (moek_quantizes_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter, c->inter_offset);
+    else memset(&w->hq, 0, sizeof w->hq);
+    return carver.used;
+}
+
+/* Workspace of one chunk; the same code counts (base NULL) and carves. */
+static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
+{
+    const size_t slots = (size_t)plan->chunk * (size_t)plan->slots;
+    const size_t hidden = (size_t)plan->config.hidden;
+    const moek_prepare_finalize *pf = plan->prepare_finalize;
+    const moek_experts *experts = plan->experts;
+    const size_t batched = (size_t)plan->local_experts * (size_t)plan->rows_per_expert;
+    const size_t flat = (size_t)plan->rows * (experts->weight_and_reduce == MOEK_NOOP ? 1 : (size_t)plan->slots);
+    const int by_expert = experts->weight_and_reduce == MOEK_DELEGATE ||
+                          experts->weight_and_reduce == MOEK_NAIVE_BATCHED;
+    const size_t rows = plan->rows_per_expert && (by_expert || batched > flat) ? batched : flat;
+    moek_carver_ c;
+    c.base = base; c.used = 0;
+    step->topk_ids = (int32_t *)moek_take_(&c, moek_times_(slots, 4));
+    step->topk_weights = (float *)moek_take_(&c, moek_times_(slots, 4));
+    step->ids = (const int32_t *)moek_take_(&c, moek_times_(slots, 4));
+    step->prepare_workspace = moek_take_(&c, pf->workspace ? pf->workspace(pf, plan) : 0);
+    step->experts_workspace = moek_take_(&c, experts->workspace ? experts->workspace(experts, plan) : 0);
+    step->out = moek_take_(&c, moek_times_(rows, 2 * hidden));
+    return c.used ? c.used : 256;
+}
+#endif

@@ -1,0 +1,176 @@
+/* moek/walk/experts.h -- up, activation, down: a launch a step, or several steps in one launch. */
+#ifndef MOEK_EXPERTS_H
+#define MOEK_EXPERTS_H
+
+/* Batched: the most rows an expert can hold in this run, as far as the host knows; other ranks may send more. */
+static int moek_live_rows_(const moek_step *step)
+{
+    const moek_plan *plan = step->plan;
+    const long long mine = (long long)step->tokens * plan->slots;
+    return plan->one_rank && mine < plan->rows_per_expert ? (int)mine : plan->rows_per_expert;
+}
+
+/* Scratch: x in sorted order lies in step->out, two bytes an element, which down overwrites later. */
+static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w, moek_gemm_args *g,
+                                moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    moek_carver_ carver;
+    moek_quantized_ to;
+    moek_quant_args q;
+    carver.base = (char *)step->out; carver.used = 0;
+    to = moek_take_quantized_(&carver, &plan->config, (size_t)step->tokens * (size_t)plan->slots,
+                              (size_t)plan->config.hidden, 0);
+    q = moek_quant_x_(step, w->slot_row, to);
+    q.early = 1;
+    g->rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
+    g->a_order = NULL; g->a_div = 1;
+    g->a_row_bytes = 0;
+    return plan->quant->launch(&q, stream);
+}
+
+/* Arguments shared by the kernels that do up and down in one launch: both weight sets, and where quantized h goes, with
+ * static scales or with the scales that the kernel finds. */
+static void moek_both_gemms_(const moek_step *step, const moek_table_work_ *w, moek_gemm_args *up, moek_gemm_args *down)
+{
+    const moek_plan *plan = step->plan;
+    moek_up_weights_(plan, up);
+    moek_down_weights_(plan, down);
+    down->a = moek_quantizes_(plan->config.quant) ? w->hq.q : w->h;
+    down->a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.h_scale : w->hq.scale;
+    down->out = step->out;
+}
+
+/* Up, quantization of h and down by an mlp kernel.  g: the arguments of up, without weights. */
+static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, const moek_table_work_ *w,
+                             const moek_gemm_args *g, moek_stream stream)
+{
+    moek_gemm_args up = *g, down = *g;
+    moek_mlp_args a;
+    moek_both_gemms_(step, w, &up, &down);
+    up.early = 1;
+    down.a_row_bytes = 0;
+    down.out_order = w->order;
+    a.up = &up; a.down = &down;
+    a.flags = w->flags; a.ue8m0 = step->plan->config.ue8m0;
+    return mlp->launch(&a, stream);
+}
+
+static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const moek_config *c = &plan->config;
+    const moek_weights *weights = &plan->weights;
+    const moek_course *course = &step->course;
+    const moek_kernel *const mlp = course->mlp;
+    const moek_kernel *const up = plan->up[course->tile], *const down = plan->down[course->tile];
+    const int early = plan->arch >= 90, quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
+    moek_table_work_ w;
+    moek_sort_args s;
+    moek_gemm_args g;
+    moek_quant_args q;
+    moek_status status;
+    (void)self;
+    moek_table_layout_(plan, step->experts_workspace, &w);
+
+    memset(&g, 0, sizeof g);
+    g.experts = plan->local_experts;
+    g.dtype = c->dtype;
+    g.rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
+    g.a_row_bytes = (int)moek_x_bytes_(c->quant, step->a_stride);
+    g.a_div = 1;
+    if (plan->rows_per_expert) {
+        g.rows = g.experts * plan->rows_per_expert;
+        g.rows_per_expert = plan->rows_per_expert;
+        g.max_blocks = (moek_live_rows_(step) + up->m - 1) / up->m;
+        g.counts = step->expert_tokens;
+    } else {
+        memset(&s, 0, sizeof s);
+        s.slots = slots; s.experts = plan->local_experts;
+        s.block_m = mlp ? mlp->m : up->m;
+        g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
+        s.ids = step->expert_ids;
+        s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
+        if (!mlp && up->arch != 90) {                 /* kernels of sm90 find row blocks from the counts */
+            s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
+        }
+        s.zero = w.flags; s.zeros = mlp ? MOEK_MLP_FLAGS + g.max_blocks : w.flags ? 2 * MOEK_SPLITS : 0;
+        if (course->sorted_x) s.slot_row = w.slot_row;
+        if (early && moek_local_(plan))               /* 1: beside the quantization of x */
+            s.early = step->routed && !course->counts_ids ? 2
+                    : (quantizes || c->router_weight_on_input) && !course->sorted_x;
+        if (!course->self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+        if (course->self_sorts || course->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
+        g.counts = w.counts; g.offsets = w.offsets;
+        g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
+        g.a_order = w.order; g.a_div = plan->slots;
+        if (course->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
+    }
+
+    if (mlp) return moek_mlp_(mlp, step, &w, &g, stream);
+    moek_up_weights_(plan, &g);
+    g.out = w.h;
+    g.early = early;
+    g.split = w.split; g.split_flags = w.flags;
+    g.invariant = c->batch_invariant;
+    if (course->requantizes) {
+        if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
+        g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
+    }
+    if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
+
+    if (quantizes && !course->requantizes) {
+        q = moek_quant_to_(plan, w.h,
+                           plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
+                           (size_t)c->inter, w.hq);
+        q.static_scale = weights->h_scale;
+        q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
+        if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
+        else if (!course->self_sorts) q.row_limit = w.offsets + g.experts;
+        q.early = early;
+        q.few = course->h_sms;
+        if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
+    }
+
+    moek_down_weights_(plan, &g);
+    if (!plan->rows_per_expert) g.rows = slots;
+    g.a = quantizes ? w.hq.q : w.h; g.a_scale = quantizes ? w.hq.scale : NULL;
+    g.out = step->out;
+    g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
+    g.a_order = NULL; g.a_div = 1;
+    g.a_row_bytes = 0;
+    g.q = NULL;
+    if (down->m == 128) g.ids = NULL;
+    if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
+    return moek_launch_gemm_(plan, down, &g, stream);
+}
+
+/* All behind routing in one launch. */
+static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    moek_one_rank_ one;
+    moek_table_work_ w;
+    moek_gemm_args up, down;
+    moek_layer_args a;
+    moek_one_rank_layout_(plan, step->prepare_workspace, &one);
+    moek_table_layout_(plan, step->experts_workspace, &w);
+    memset(&up, 0, sizeof up);
+    memset(&down, 0, sizeof down);
+    memset(&a, 0, sizeof a);
+    moek_both_gemms_(step, &w, &up, &down);
+    up.a = moek_quantizes_(plan->config.quant) ? one.a.q : step->args.x;
+    up.a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.x_scale : one.a.scale;
+    a.tokens = step->tokens; a.topk = plan->slots;
+    a.ids = step->ids; a.weights = step->topk_weights;
+    a.x = step->args.x; a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);
+    a.ue8m0 = plan->config.ue8m0;
+    a.up = &up; a.down = &down;
+    a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
+    a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
+    a.split = w.split;
+    a.state = (moek_layer_state *)step->args.state;
+    a.discard = 1;
+    return layer->launch(&a, stream);
+}
+#endif

@@ -1,0 +1,71 @@
+/* moek/walk/prepare.h -- rows of x to the experts, on one rank: quantize; batched: dispatch, too. */
+#ifndef MOEK_PREPARE_H
+#define MOEK_PREPARE_H
+
+/* Nothing to send on one rank: quantize, and multiply by the router's weight where that is asked for. */
+static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const int defer = plan->experts->expects_unquantized;
+    const moek_course *course = &step->course;
+    moek_one_rank_ w;
+    moek_quant_args a;
+    (void)self;
+    moek_one_rank_layout_(plan, step->prepare_workspace, &w);
+    step->a = step->args.x;
+    step->a_scale = NULL;
+    step->rows = step->tokens;
+    step->expert_ids = step->ids;
+    step->expert_weights = step->topk_weights;
+    step->expert_tokens = NULL;
+    step->a_stride = moek_x_stride_(&step->args, &plan->config);
+    if ((defer || !moek_quantizes_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
+    if (course->sorted_x) return MOEK_OK;             /* moek_table_apply_ quantizes behind its sort */
+    step->a_stride = (size_t)plan->config.hidden;
+    a = moek_quant_x_(step, NULL, w.a);
+    if (course->self_sorts && !plan->config.batch_invariant) {
+        a.zero = (int32_t *)step->experts_workspace;
+        a.zeros = 2 * MOEK_SPLITS;
+    }
+    a.few = course->x_sms;
+    if (!course->counts_ids && !course->self_sorts && plan->arch >= 90 && step->routed && moek_local_(plan))
+        a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
+    step->a = w.a.q;
+    step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
+    return plan->quant->launch(&a, stream);
+}
+
+/* Rows to [local experts][rows_per_expert][hidden], in token order within an expert. */
+static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    moek_one_rank_ w;
+    moek_sort_args s;
+    moek_quant_args a;
+    moek_status status;
+    (void)self;
+    moek_one_rank_layout_(plan, step->prepare_workspace, &w);
+    memset(&s, 0, sizeof s);
+    s.slots = step->tokens * plan->slots;
+    s.experts = plan->local_experts;
+    s.rows_per_expert = plan->rows_per_expert;
+    s.ids = step->ids; s.counts = w.counts; s.slot_row = w.slot_row;
+    s.early = plan->arch >= 90 && step->routed ? 2 : 0;
+    if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+    a = moek_quant_x_(step, w.slot_row, w.a);
+    step->a = w.a.q;
+    step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
+    a.early = plan->arch >= 90;
+    step->rows = plan->rows_per_expert;
+    step->expert_ids = NULL;
+    step->expert_weights = NULL;
+    step->expert_tokens = w.counts;
+    return plan->quant->launch(&a, stream);
+}
+
+static moek_status moek_nothing_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
+{
+    (void)self; (void)step; (void)stream;
+    return MOEK_OK;
+}
+#endif

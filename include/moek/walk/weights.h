@@ -1,0 +1,85 @@
+/* moek/walk/weights.h -- weights as the GEMMs read them, and their tiled order. */
+#ifndef MOEK_WEIGHTS_H
+#define MOEK_WEIGHTS_H
+
+/* What a GEMM reads of weights and config. */
+static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
+{
+    const moek_config *c = &plan->config;
+    const int gated = moek_act_gated_(c->act);
+    g->experts = plan->local_experts; g->dtype = c->dtype;
+    g->n = c->inter; g->k = c->hidden; g->w_rows = gated ? 2 * c->inter : c->inter;
+    g->w = plan->weights.w_up; g->w_scale = plan->weights.w_up_scale; g->bias = plan->weights.w_up_bias;
+    g->act = c->act; g->alpha = c->alpha; g->beta = c->beta; g->limit = c->limit;
+    g->w_gate = plan->weights.w_gate; g->gate_scale = plan->weights.w_gate_scale;
+    g->gate_bias = plan->weights.w_gate_bias;
+    g->scales_apart = gated && c->up_scales; g->n_offset = c->inter_offset; g->k_offset = 0;
+    g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
+    g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
+    g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
+    g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
+}
+static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
+{
+    const moek_config *c = &plan->config;
+    g->experts = plan->local_experts; g->dtype = c->dtype;
+    g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
+    g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
+    g->w_gate = NULL; g->gate_scale = NULL; g->gate_bias = NULL;
+    g->scales_apart = g->n_offset = 0; g->k_offset = c->inter_offset;
+    g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
+}
+
+/* Launches up or down; of a format with a second scale or zero points, with these. */
+static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k, const moek_gemm_args *g,
+                                     moek_stream stream)
+{
+    const moek_weights *const w = &plan->weights;
+    const int down = k->op == MOEK_OP_DOWN;
+    moek_gemm_more_args more;
+    if (!moek_format_of(k->quant)->second && !moek_format_of(k->quant)->zero) return k->launch(g, stream);
+    memset(&more, 0, sizeof more);
+    more.gemm = *g;
+    more.w_global_scale = down ? w->w_down_global_scale : w->w_up_global_scale;
+    more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
+    more.w_zero = down ? w->w_down_zero : w->w_up_zero;
+    more.gate_zero = down ? NULL : w->w_gate_zero;
+    return k->launch(&more, stream);
+}
+
+/* Weights of a checkpoint -> tiled, or back. */
+static moek_status moek_repack_(const moek_plan *plan, int down, const void *from, void *to, int experts, int back,
+                                moek_stream stream)
+{
+    const moek_kernel *k = NULL;
+    moek_gemm_args g;
+    moek_repack_args a;
+    int i;
+    if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
+        ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
+    for (i = 0; i < MOEK_ROWS_ && !k; i++)
+        if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
+    if (!k) return MOEK_E_NO_KERNEL;
+    if (moek_device_current_() != plan->device || !moek_can_tile_(&plan->config)) return MOEK_E_ARGUMENT;
+    if (!down && plan->config.up_layout == MOEK_UP_APART) return MOEK_E_ARGUMENT;
+    memset(&g, 0, sizeof g);
+    memset(&a, 0, sizeof a);
+    if (down) moek_down_weights_(plan, &g);
+    else moek_up_weights_(plan, &g);
+    a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
+    a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
+    a.row_bytes = moek_w_bytes_(plan->config.quant, (size_t)g.k);
+    a.back = back; a.from = from; a.to = to;
+    return k->launch(&a, stream);
+}
+moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                           moek_stream stream)
+{
+    return moek_repack_(plan, 0, from, to, experts, back, stream);
+}
+moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                             moek_stream stream)
+{
+    return moek_repack_(plan, 1, from, to, experts, back, stream);
+}
+#endif
