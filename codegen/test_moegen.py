@@ -369,12 +369,13 @@ def test_formats():
         for w, x in (('["f32", 1, 32]', '["f32", 1, 32]'), ('["f32", 128, 128]', '["f32", 1, 0]')):
             check("knows scales" in (says({**fine, "w_scale": w, "x_scale": x}, template) or ""),
                   f"{template}: {w} {x}")
-    for field, nonsense in (("number", "0"), ("number", '"98"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"), ("x", ""),
-                            ("w_scale", '["f64", 1, 1]'), ("x_scale", '["f32", 1]'), ("x_scale", '["f32", -1, 128]'),
-                            ("w_scale", '["f32", 1, [32]]'), ("w_scale", '["f32", 1, [32, 32]]'),
-                            ("w_scale", '["f32", 1, [1, 2, 4, 8, 16]]'), ("x_scale", '["f32", 1, [32, 64]]'),
-                            ("w", '"T"'), ("x_scale", ""), ("x", '"T"'), ("second", "1"), ("zero", "true"), ("granule", "0"),
-                            ("static", "1"), ("ue8m0", '"no"'), ("about", '["a"]'), ("about", ""), ("unknown", "1")):
+    for field, nonsense in (("number", "0"), ("number", '"98"'), ("number", "5"), ("w", '"e5m2"'), ("x", "8"),
+                            ("x", ""), ("w_scale", '["f64", 1, 1]'), ("x_scale", '["f32", 1]'),
+                            ("x_scale", '["f32", -1, 128]'), ("w_scale", '["f32", 1, [32]]'),
+                            ("w_scale", '["f32", 1, [32, 32]]'), ("w_scale", '["f32", 1, [1, 2, 4, 8, 16]]'),
+                            ("x_scale", '["f32", 1, [32, 64]]'), ("w", '"T"'), ("x_scale", ""), ("x", '"T"'),
+                            ("second", "1"), ("zero", "true"), ("granule", "0"), ("static", "1"), ("ue8m0", '"no"'),
+                            ("about", '["a"]'), ("about", ""), ("unknown", "1")):
         check(says({**fine, field: nonsense}, "gemm_cpu"), f"{field} = {nonsense}: accepted")
 
 

@@ -1,4 +1,4 @@
-/* emu.h -- runs the CUDA rows on a CPU, a fibre a thread, so that CI tests them without a GPU.  C++11, one host thread.
+/* emu.h -- runs the CUDA rows on a CPU, a fibre a thread, so that CI tests them without a GPU.  C++17, one host thread.
  *
  *     #define MOEK_EMU
  *     #include "emu.h"            before moek.h or a generated kernel
@@ -42,12 +42,13 @@
 #define __shared__ static __attribute__((section("moek_emu_shared")))      /* a section: so that it can be filled */
 #define MOEK_DEVICE static __attribute__((unused)) inline
 #define EMU_FN static __attribute__((unused)) inline
+#define EMU_STATE inline                              /* one of the program, however many objects have kernels */
 
 struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-static __attribute__((unused)) dim3 threadIdx, blockIdx, blockDim, gridDim;
+EMU_STATE dim3 threadIdx, blockIdx, blockDim, gridDim;
 static const int warpSize __attribute__((unused)) = 32;
 
 struct __align__(8) int2 { int x, y; };
@@ -152,16 +153,16 @@ struct emu_resident {
     dim3 index;
     int any, arrived[16], registers[EMU_THREADS / 128];
 };
-static emu_resident emu_residents[EMU_RESIDENT];
-static int emu_here, emu_here_count;                  /* the block that runs; blocks that are there */
-static emu_fibre *emu_fibres;                         /* of the block that runs */
-static int emu_now, emu_count;                        /* the thread that runs; threads of the block */
-static char *emu_shared;
-static void *emu_scheduler;
-static void (*emu_body)(void *);
-static void *emu_context;
-static const char *emu_kernel = "";
-static __attribute__((unused)) int moek_emu_backwards;
+EMU_STATE emu_resident emu_residents[EMU_RESIDENT];
+EMU_STATE int emu_here, emu_here_count;                  /* the block that runs; blocks that are there */
+EMU_STATE emu_fibre *emu_fibres;                         /* of the block that runs */
+EMU_STATE int emu_now, emu_count;                        /* the thread that runs; threads of the block */
+EMU_STATE char *emu_shared;
+EMU_STATE void *emu_scheduler;
+EMU_STATE void (*emu_body)(void *);
+EMU_STATE void *emu_context;
+EMU_STATE const char *emu_kernel = "";
+EMU_STATE int moek_emu_backwards;
 
 EMU_FN void emu_tell(const emu_resident *block)
 {
@@ -242,8 +243,8 @@ EMU_FN void *emu_first_frame(char *top, void (*entry)())
 #else                                                 /* any other: slower, for swapcontext asks the kernel */
 #define EMU_IS_UCONTEXT 1
 #include <ucontext.h>
-static ucontext_t emu_contexts[EMU_RESIDENT * EMU_THREADS + 1];
-static int emu_contexts_made;
+EMU_STATE ucontext_t emu_contexts[EMU_RESIDENT * EMU_THREADS + 1];
+EMU_STATE int emu_contexts_made;
 EMU_FN void emu_switch(void **mine, void *theirs)
 {
     if (!*mine) *mine = &emu_contexts[EMU_RESIDENT * EMU_THREADS];
@@ -288,7 +289,7 @@ EMU_FN void emu_resume(int thread)
 /* In emu_sm90.h.  What happens by itself, later: when nothing runs, the first of it happens; 0: there is nothing. */
 EMU_FN int emu_happens_later(int nothing_runs);
 EMU_FN int emu_mbar_ended(const uint64_t *bar, uint32_t parity);
-static uint64_t emu_moves;                            /* grows with each thread that ends, each barrier that opens */
+EMU_STATE uint64_t emu_moves;                            /* grows with each thread that ends, each barrier that opens */
 
 /* Run lanes of a warp until none of them can go on. */
 EMU_FN int emu_run_warp(int warp)
@@ -447,17 +448,20 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     emu_context = NULL;                                /* body is gone now */
 }
 
-static __attribute__((unused)) const char *moek_emu_hold;
-static std::vector<std::function<void()> > emu_held;
-static std::mutex emu_one_launch;                     /* tests launch from several threads; emu_* is shared */
-template <class Args> static void emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared, int cluster,
-                                             void (*kernel)(Args), const Args &args)
+EMU_STATE const char *moek_emu_hold;
+EMU_STATE std::vector<std::function<void()> > emu_held;
+EMU_STATE std::mutex emu_one_launch;                     /* tests launch from several threads; emu_* is shared */
+/* Takes a launch to its stream, and says whether all is well there; NULL: it runs at once.  (Streams: emu_cuda.h.) */
+EMU_STATE int (*emu_on_stream)(void *stream, std::function<void()> launch);
+template <class Args> static int emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared, int cluster,
+                                            void *stream, void (*kernel)(Args), const Args &args)
 {
+    const auto launch = [=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster); };
+    if (emu_on_stream) return emu_on_stream(stream, launch);
     std::lock_guard<std::mutex> hold(emu_one_launch);
-    if (!moek_emu_hold || !strstr(name, moek_emu_hold))
-        emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster);
-    else
-        emu_held.push_back([=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster); });
+    if (!moek_emu_hold || !strstr(name, moek_emu_hold)) launch();
+    else emu_held.push_back(launch);
+    return 1;
 }
 EMU_FN void moek_emu_let_go()
 {
@@ -466,11 +470,13 @@ EMU_FN void moek_emu_let_go()
     emu_held.clear();
     moek_emu_hold = NULL;
 }
+#define EMU_SUBMIT(kernel, grid, threads, shared, cluster, stream, args) \
+    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), cluster, (void *)(stream), kernel, args) \
+     ? MOEK_OK : MOEK_E_CUDA)
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
-    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), 1, kernel, args), (void)(stream), MOEK_OK)
+    EMU_SUBMIT(kernel, grid, threads, shared, 1, stream, args)
 #define MOEK_LAUNCH_PAIRS_(kernel, grid, threads, shared, stream, early, args) \
-    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), 2, kernel, args), (void)(stream), (void)(early), \
-     MOEK_OK)
+    ((void)(early), EMU_SUBMIT(kernel, grid, threads, shared, 2, stream, args))
 #define MOEK_READY_(kernel, shared) ((void)(kernel), (int)(shared) <= (int)EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
 #define MOEK_SHARED_(type, name) type *const name = (type *)emu_shared
 #define MOEK_SHARED_1024_(name) unsigned char *const name = (unsigned char *)emu_shared

@@ -14,7 +14,7 @@
 #error "emu.h includes this"
 #endif
 
-static __attribute__((unused)) uint64_t moek_emu_seed = 1;
+EMU_STATE uint64_t moek_emu_seed = 1;
 EMU_FN unsigned emu_random(unsigned below)
 {
     moek_emu_seed = moek_emu_seed * 6364136223846793005u + 1442695040888963407u;
@@ -25,8 +25,8 @@ EMU_FN unsigned emu_random(unsigned below)
 
 struct emu_happening { int block, thread; std::function<void()> happens; };
 typedef std::multimap<uint64_t, emu_happening> emu_happenings;        /* by the round in which it happens */
-static emu_happenings emu_on_way;
-static uint64_t emu_round;
+EMU_STATE emu_happenings emu_on_way;
+EMU_STATE uint64_t emu_round;
 /* This one, now: the one behind it. */
 EMU_FN emu_happenings::iterator emu_happen(emu_happenings::iterator i)
 {

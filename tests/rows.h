@@ -24,6 +24,7 @@ static struct {
     double worst, worst_element, start;                /* error over tolerance, also of elements; in seconds */
     void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
     moek_stream stream;
+    unsigned acts;                                     /* activations that a case had, a bit each */
     char what[160];                                    /* the case, for messages */
 } now;
 

@@ -4,7 +4,7 @@
  * refused.
  *
  *   nvcc -x cu -std=c++17 -O2 -arch=native -Iinclude -Itests tests/test_ep_gpu.c -o ep_gpu && ./ep_gpu
- *   ./ep_gpu [loopback] [TESTS]                        all but one GPU left out; these tests only
+ *   ./ep_gpu [quick] [loopback] [TESTS]                        all but one GPU left out; these tests only
  *   ./ep_gpu [loopback] soak OPERATIONS                so many with low_latency, a tenth of them with the other kinds,
  *                                                      a hundredth with three and four ranks
  *   c++ -std=c++17 -O2 -DMOEK_EMU -DMOEK_EMU_ARCH=90 -Iinclude -Itests -x c++ tests/test_ep_gpu.c -o ep_gpu
@@ -26,6 +26,7 @@
 #include "layer.h"
 #include "ep_fields.h"
 #include "processes.h"
+#include "quick.h"
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
@@ -2020,7 +2021,9 @@ static int wanted(const char *test, char **words)
 
 int main(int argc, char **argv)
 {
-    char **words = argv + 1;
+    char **words;
+    quick_word(&argc, &argv);
+    words = argv + 1;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);    /* a queue for each rank's stream: kernels in them wait */
 #if MEM_CUDA
     if (argc == 5 && (!strcmp(argv[1], "rank") || !strcmp(argv[1], "dying")))
@@ -2059,7 +2062,7 @@ int main(int argc, char **argv)
     RUN(test_tiled);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;                            /* blocks and lanes in falling order: the same */
-    RUN(test_exchange);
+    if (!quick_set) RUN(test_exchange);
     moek_emu_backwards = 0;
 #endif
 #if MEM_CUDA
@@ -2072,8 +2075,8 @@ int main(int argc, char **argv)
     RUN(test_capacity);
 #ifdef MOEK_EMU
     moek_emu_backwards = 1;
-    RUN(test_ranks);
-    RUN(test_capacity);
+    if (!quick_set) RUN(test_ranks);
+    if (!quick_set) RUN(test_capacity);
     moek_emu_backwards = 0;
 #endif
 #ifdef MOEK_EMU

@@ -4,7 +4,7 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   ./layer [-v] [SM90 | SM80 | CPU [WORD]]                one backend only, and tests whose names hold the word
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
  *
  * -v: tells each run before it, and when.
  *
@@ -21,6 +21,7 @@
 #include "moek.h"
 #include "../bench/clock.h"
 #include "layer.h"
+#include "quick.h"
 
 /* Emulation is 100 times slower: fewer combinations, and smaller layers. */
 enum {
@@ -178,7 +179,7 @@ static void test_wide_alone(void)
         moek_config c = config_of(f->number);
         char name[64];
         layer l;
-        if (layer_arch != 90) continue;
+        if (layer_arch != 90 || (quick_set && f->number != FORMAT_BLOCKED)) continue;
         snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", f->name);
         c.hidden = 128; c.inter = 64; c.experts = 2; c.topk = 1; c.max_tokens = 300;
         c.kernel = name; c.batch_invariant = 1;
@@ -962,6 +963,7 @@ static void test_strides(void)
             moek_config c = config_of(f->number);
             layer l;
             if (k[i].quant != f->number || k[i].arch != layer_arch || !layer_arch) continue;
+            if (quick_set && !quick_row(&k[i])) continue;
             if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             SKIP_IF_SMALL(k[i].op != MOEK_OP_LAYER && (i + q_) % 4);
             c.kernel = k[i].name;
@@ -1109,13 +1111,13 @@ static void test_mlp(void)
         const moek_kernel *k = moek_kernels(&n);
         if (!format_has(f, MOEK_OP_MLP, layer_arch)) continue;
         for (i = 0; i < n; i++)
-            if (k[i].op == MOEK_OP_MLP && k[i].quant == f->number) {
+            if (k[i].op == MOEK_OP_MLP && k[i].quant == f->number && !(quick_set && !quick_row(&k[i]))) {
                 mlp_case(f->number, k[i].name, 40, turn);
                 turn += 2;
                 SKIP_IF_SMALL((turn + q_) % 8 > 1);
                 mlp_case(f->number, k[i].name, 300, turn - 1);
             }
-        SKIP_IF_SMALL(f->number != FORMAT_BLOCKED);
+        SKIP_IF_SMALL(f->number != FORMAT_BLOCKED || quick_set);
         mlp_case(f->number, NULL, 300 + 300 * (f->number % 3), f->number);
     }
 }
@@ -1429,6 +1431,7 @@ static void test_apart(void)
         int turn;
         for (turn = 0; turn < 12; turn++) {
             SKIP_IF_SMALL((turn + 2 * q_) % 6 > (layer_arch == 90) || (layer_arch < 90 && turn % 6 > 3));
+            SKIP_IF_SMALL(quick_set && turn >= 6);
             apart_case(f->number, turn);
         }
     }
@@ -1637,14 +1640,14 @@ static void test_rounding(void)
         if (ref_largest(ref_element(f->w, MOEK_DTYPE_BF16)) < 448) continue;
         for (tokens = 1; tokens <= 8; tokens++) rounding_case(f, NULL, tokens, turn++);
         for (i = 0; i < n; i++) {
-            if (k[i].quant != f->number || k[i].arch != layer_arch) continue;
+            if (k[i].quant != f->number || k[i].arch != layer_arch || (quick_set && !quick_row(&k[i]))) continue;
             if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             if (k[i].op == MOEK_OP_LAYER && k[i].m == 4 && format_dtype(f) != MOEK_DTYPE_FP16) {
                 if (!format_dtype(f)) rounding_refused(f->number, &k[i]);
                 continue;
             }
             for (tokens = 1; tokens <= 8; tokens++, turn++) {
-                SKIP_IF_SMALL(k[i].m > 4 && (tokens + i) % (k[i].op == MOEK_OP_MLP ? 8 : 3));
+                SKIP_IF_SMALL(k[i].m > 4 && (tokens + i) % (k[i].op == MOEK_OP_MLP || quick_set ? 8 : 3));
                 rounding_case(f, &k[i], tokens, turn);
             }
         }
@@ -1972,13 +1975,14 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
     fflush(stdout);
 }
 #define RUN(test) run(name, #test, test)
+#define RUN_LONG(test) if (!quick_set || !SMALL || layer_arch != 90) RUN(test)          /* emulated: a minute or more */
 static void test_backend(const char *name)
 {
     RUN(test_formats);
     RUN(test_sizes);
     RUN(test_tiles);
     RUN(test_wide_alone);
-    RUN(test_wide_ordered);
+    RUN_LONG(test_wide_ordered);
     RUN(test_tuned);
     RUN(test_routing);
     RUN(test_routing_more);
@@ -1995,7 +1999,7 @@ static void test_backend(const char *name)
     RUN(test_options);
     RUN(test_same_bits);
     RUN(test_strides);
-    RUN(test_one_launch);
+    RUN_LONG(test_one_launch);
     RUN(test_mlp);
     RUN(test_tiled);
     RUN(test_apart);
@@ -2029,6 +2033,7 @@ static void try_backend(const char *name, int number, int arch, const char *only
 int main(int argc, char **argv)
 {
     const char *only;
+    quick_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
     only = argc > 1 ? argv[1] : NULL;
     if (argc > 2) wanted = argv[2];

@@ -4,7 +4,8 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/test_rows.c -o rows        those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases:
  *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
- *   ./rows [-v] [WORD ...]             only rows whose name holds every word; -v: tells each case before it, and when
+ *   ./rows [quick] [-v] [WORD ...]     only rows whose name holds every word; -v: tells each case before it, and when;
+ *                                      quick: the quick set (quick.h)
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
  * parts of what is allowed (where not all must be exact), and its seconds. */
@@ -19,6 +20,7 @@
 #endif
 #include "moek.h"
 #include "rows.h"
+#include "quick.h"
 
 /* Emulation is 100 times slower: fewer and smaller cases, but each kind of them.  -DTEST_ALL: all the same. */
 #if defined(MOEK_EMU) && !defined(TEST_ALL)
@@ -26,8 +28,18 @@ enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
-/* Of large cases, emulated: of a row for Hopper one of so many, of others none. */
-#define LEAVE_OUT(i, of) (SMALL && (now.row->arch != 90 || (i) % (of)))
+/* Of large cases, emulated: of a row for Hopper one of so many (of the quick set: fewer), of others none. */
+static int always;                                     /* 1: this case is not left out */
+static int leave_out(int i, int of)
+{
+    return SMALL && !always && (now.row->arch != 90 || i % (quick_set ? 5 * of : of));
+}
+/* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
+static int each_act(int i, int layout, int gated)
+{
+    return always = quick_row(now.row) && layout == (gated ? i % (MOEK_UP_APART + 1) : MOEK_UP_HALVES);
+}
+static void each_act_end(void) { always = 0; }
 static int turns;                                      /* begins elsewhere for each row: these leave out other cases */
 #define SAY(...) snprintf(now.what, sizeof now.what, __VA_ARGS__)
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -523,6 +535,7 @@ static void test_sort(void)
         for (e = 0; e < COUNT(experts); e++)
             for (kind = 0; kind < IDS_KINDS; kind++, turn++) {
                 if (slots[s] > 2000 && (kind > 1 || e % 2 == 0 || SMALL)) continue;
+                if (quick_set && turn % (slots[s] > 100 ? 9 : 2)) continue;
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 1);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 0);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], limits[turn % COUNT(limits)], kind, 0);
@@ -894,13 +907,14 @@ static void gemm_power(const void *scale, const ref_number *type, int power)
 /* Of a shard in its block of so many rows or columns: as the row takes them. */
 static int gemm_offset(int turn, int block)
 {
-    const int g = now.row->granule < 16 ? 1 : now.row->granule;
+    const int g = now.row->granule;
     return block > g ? g * (1 + turn % ((block - 1) / g)) : 0;
 }
 static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
 {
     const int gated = ref_gated(c->act);
     h->act = c->act;
+    now.acts |= 1u << c->act;
     h->alpha = c->turn % 2 ? 1.702f : 1, h->beta = c->turn % 3 ? 1 : 0.5f, h->limit = c->turn % 4 ? 1.5f : 7;
     if (c->act == MOEK_SILU && c->turn % 2) h->limit = 0;
     if (c->act == MOEK_SITU && c->turn % 2) h->beta = 0;
@@ -1129,17 +1143,17 @@ static void gemm_odd(int up)
     for (i = 0; i < 16; i++) {                         /* an odd number of columns of wide tiles, and an even one */
         gemm_case_t c = gemm_plain(up, IDS_ONE, 1, 2 * m + m / 2 + 1 - i % 2, i < 8 ? 328 : 392, 648);
         c.order = i / 2 % 4;
-        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
+        if (!leave_out(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 4; i++) {                          /* experts with two row blocks and three, in any order */
         gemm_case_t c = gemm_plain(up, IDS_RANDOM, 9, 9 * 2 * m, 392, 72);
         c.turn = i;
         c.batched = i == 3;
-        if (!LEAVE_OUT(i, 3)) gemm_run(&c);
+        if (!leave_out(i, 3)) gemm_run(&c);
     }
     for (i = 0; i < 6; i++) {                          /* one row block and two, the last half full or a row more */
         gemm_case_t c = gemm_plain(up, IDS_ONE, 3, i / 2 % 2 * m + m / 2 + i % 2, 328, i < 4 ? 648 : 136);
-        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
+        if (!leave_out(i, 7)) gemm_run(&c);
     }
 }
 /* Experts with one row block and a few rows more, which a tile may take along, or some too many. */
@@ -1157,7 +1171,7 @@ static void gemm_tails(int up)
         c.turn = i, c.order = i % 4, c.batched = i % 5 == 4, c.bias = i / 2 % 2, c.bad = i % 7 == 6;
         if (up) c.act = MOEK_SILU + i % 11, c.layout = i / 3 % 5;
         c.dtype = format_dtype_in(now.format, i);
-        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
+        if (!leave_out(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 12; i++) {                         /* tiles enough that none is cut in two; two blocks and a tail */
         const int experts = (i < 11 ? 40 : 20) / (SMALL ? 8 : 1), rows = (i < 11 ? m : 2 * m) + more[i % COUNT(more)];
@@ -1165,20 +1179,20 @@ static void gemm_tails(int up)
         c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
         c.turn = i, c.order = i % 4, c.batched = i % 4 == 3, c.bias = i / 2 % 2, c.bad = i == 6;
         if (up) c.act = i < 8 ? MOEK_SILU : MOEK_SILU + i % 11, c.layout = i % 5;
-        if (!LEAVE_OUT(i, 7)) gemm_run(&c);
+        if (!leave_out(i, 7)) gemm_run(&c);
     }
     for (i = 0; i < 6; i++) {                          /* some with tails, some without, some empty or of two blocks */
         const int slots = 9 * (m + 8 * (i - 2));
         gemm_case_t c = gemm_plain(up, i % 2 ? IDS_SKEWED : IDS_RANDOM, 9, slots, i < 3 ? 328 : 72, 392);
         c.turn = i;
-        if (!LEAVE_OUT(i, 3)) gemm_run(&c);
+        if (!leave_out(i, 3)) gemm_run(&c);
     }
 }
 /* More row blocks than a GPU has multiprocessors, all but a few of them short. */
 static void gemm_blocks(int up, int act, int layout, int turn)
 {
     gemm_case_t c = gemm_plain(up, IDS_SKEWED, 150, 600, 136, turn % 3 ? 72 : 264);
-    if (LEAVE_OUT(turn, 13) || !now.row->arch || now.row->m < 128) return;
+    if (leave_out(turn, 13) || !now.row->arch || now.row->m < 128) return;
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 2;
     gemm_run(&c);
 }
@@ -1188,7 +1202,7 @@ static void gemm_many(int up, int kind, int topk, int batched, int turn)
 {
     const int n = now.row->m < 128 ? 136 : turn < 3 ? 264 : turn < 8 ? 520 : 392;
     gemm_case_t c = gemm_plain(up, kind, 5, (SMALL ? 500 : 4096) * topk, n, 72);
-    if (LEAVE_OUT(turn, 2) || !now.row->arch) return;
+    if (leave_out(turn, 2) || !now.row->arch) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
     if (turn >= 6) c.k = round_up(turn == 7 ? 1700 : 200, now.row->granule);        /* 1700: 14 or 27 steps */
     gemm_run(&c);
@@ -1267,10 +1281,11 @@ static void test_up(void)
 {
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, again, turn = 0;
-    for (again = 0; again < (SMALL ? 1 : 4); again++)
+    for (again = 0; again < (SMALL || quick_set ? 1 : 4); again++)
         for (i = 0; i < COUNT(acts); i++)
             for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++)
-                gemm_one(1, acts[i][0], layout, turn++);
+                if (each_act(i, layout, acts[i][1]) || !quick_set) gemm_one(1, acts[i][0], layout, turn++);
+    each_act_end();
     for (i = 0; i < COUNT(acts); i++)
         for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++)
             gemm_blocks(1, acts[i][0], layout, turn++);
@@ -1284,7 +1299,7 @@ static void test_up(void)
 static void test_down(void)
 {
     int turn;
-    for (turn = 0; turn < (SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
+    for (turn = 0; turn < (quick_set ? 9 : SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
     for (turn = 0; turn < 4; turn++) gemm_blocks(0, MOEK_SILU, MOEK_UP_HALVES, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
@@ -1596,7 +1611,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
 static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                        int kind)
 {
-    if (now.row->m == 4 || !LEAVE_OUT(turns++, 11))
+    if (!leave_out(turns++, now.row->m == 4 ? 1 : 11))
         layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
 }
 /* Rows with m = 4. */
@@ -1605,9 +1620,12 @@ static void test_layer_few(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
+            each_act(i, layout, acts[i][1]);
             layer_case(turn, acts[i][0], layout, 1 + turn % 4, 1 + rng_below(8), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
+        }
+    each_act_end();
     for (i = 0; i < (SMALL ? 2 : 8); i++)              /* (IDS_ONE: a token names one expert more than once) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
             layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % 4, 1 + turn % 8,
@@ -1637,9 +1655,12 @@ static void test_layer(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
+            each_act(i, layout, acts[i][1]);
             layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
+        }
+    each_act_end();
     for (i = 0; i < COUNT(tokens); i++)                /* (the reference takes 10 ns for a product) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
             layer_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 8 + turn % 60,
@@ -1731,7 +1752,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     uint16_t *x, *of_slot;
     double *want;
     int i, p, stride, touched = 0;
-    if (LEAVE_OUT(turns++, 11)) return;
+    if (leave_out(turns++, 11)) return;
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down), memset(&h, 0, sizeof h);
     if (rng_below(5) < 2) hidden = round_up(hidden, 128), inter = round_up(inter, 128);              /* also tiled */
     c.act = act, c.layout = layout, c.turn = turn, c.bias = rng_below(3) == 1;
@@ -1820,9 +1841,12 @@ static void test_mlp(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
+            each_act(i, layout, acts[i][1]);
             mlp_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
                      gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
+        }
+    each_act_end();
     for (i = 0; i < COUNT(tokens); i++)
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
             mlp_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 1 + turn % 60,
@@ -1877,13 +1901,19 @@ static void test_row(const moek_kernel *row)
     printf("%-44s %5d cases  worst %.3f", row->name, now.cases, now.worst);
     if (now.worst_element > 0) printf(" (element %.3f)", now.worst_element);
     printf(", %.1f s  %s\n", seconds() - now.start, check_failed == failed ? "ok" : "FAILED");
+#define SAY_ACT(NAME, name, number, gated) if (now.acts >> number & 1) printf(" %s", #name);
+    if (now.acts) {                                    /* tests/cells.py reads both lines */
+        printf("acts of %s:", row->name);
+        MOEK_EACH_ACT(SAY_ACT)
+        printf("\n");
+    }
     fflush(stdout);
 }
 static void test_rows(const moek_kernel *rows, int count, int argc, char **argv)
 {
     int i;
     for (i = 0; i < count; i++) {
-        if (!wanted(rows[i].name, argc - 1, argv + 1)) continue;
+        if (!wanted(rows[i].name, argc - 1, argv + 1) || (quick_set && !quick_row(&rows[i]))) continue;
         if (mem_can_run(rows[i].arch) && rows[i].launch(NULL, NULL) == MOEK_OK) test_row(&rows[i]);
         else {
             check_skipped++;
@@ -1895,6 +1925,7 @@ int main(int argc, char **argv)
 {
     int count;
     const moek_kernel *const rows = moek_kernels(&count);
+    quick_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
     test_rows(rows, count, argc, argv);
     return check_end();
