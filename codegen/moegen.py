@@ -26,6 +26,7 @@ KEYS = ("op", "template", "quant", "hidden", "block", "arch") + SCHEDULE
 LETTER = {"hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
 LISTS = ("op", "act", "arch")                         # of names and their numbers
+BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
 BUDGET = ("files", "lines", "seconds")
@@ -302,6 +303,18 @@ def name_of(row):
     return "moek_" + "_".join(contract) + "_on_" + row["arch"] + ("_" + schedule if schedule else "")
 
 
+def body_file_of(rows):
+    """The file of a body that rows share: as a row's, with each value that an axis has among them."""
+    values = {k: dict.fromkeys(str(r[k]) for r in rows if k in r) for k in AXES + SCHEDULE}
+    joined = {k: f"_{LETTER.get(k, '')}".join(v) if k in AXES else k.join(v) for k, v in values.items() if v}
+    return name_of({"op": rows[0]["op"], "arch": rows[0]["arch"], **joined}) + BODY
+
+
+def mentioned(word, text):
+    """Is the macro MOEK_X_ or MOEK_X_(x) in a text?"""
+    return re.search(word.partition("(")[0] + r"\b", text) is not None      # (\b in front would cost a second)
+
+
 def row_of(name, manifest):
     """The row of a name; the template is not part of it."""
     try:
@@ -388,8 +401,8 @@ class Generator:
         self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, rules=self.rules,
                                 text_of=text_of,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
-                                granules=self.granules, elements=bits, scale_types=SCALES, max_blocks=BLOCKS,
-                                element=lambda name: self.elements[name], having=self.having)
+                                granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
+                                max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having)
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
 
     def names(self, folder=""):
@@ -416,8 +429,8 @@ class Generator:
         return sorted({r["granule"] for r in self.rows
                        if (r["op"], r.get("quant"), r["arch"]) == (op, quant, arch) and not r.get("hidden")})
 
-    def kernel(self, row):
-        """The text of a row's file.  The template sets granule, threads and shared: they go into the table."""
+    def body(self, row):
+        """A row's kernel without its name.  The template sets granule, threads and shared: they go into the table."""
         def require(ok, sentence):
             if not ok:
                 raise Bad(f"{self.where}: {text_of(row)}: {sentence}")
@@ -464,8 +477,8 @@ class Generator:
         asked, axes = [], {k: row.get(k) for k in KEYS}
         template = self.template(row["template"] + ".h.j2")
         try:
-            module = template.make_module({**axes, "name": row["name"], "row": row, "require": require,
-                                           "serves": serves, "fmt": fmt and fmt.of(row.get("block"))})
+            module = template.make_module({**axes, "row": row, "require": require, "serves": serves,
+                                           "fmt": fmt and fmt.of(row.get("block"))})
         except Bad:
             raise
         except Exception as e:                        # of jinja2, or whatever an expression of the template raises
@@ -473,19 +486,41 @@ class Generator:
         require(asked, f"templates/{row['template']}.h.j2 is no template of a kernel: it does not say what it serves")
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
+        row["header"] = getattr(module, "header", None)
         return str(module)
 
-    def rendered(self, name):
-        """The text of a template that is not a kernel's."""
-        template = self.template(name)
+    def kernel(self, row, body=None, file=None):
+        """The text of a row's file; file: where its body is, if not in place."""
+        return self.rendered("_kernel.j2", **{k: row.get(k) for k in ("name", "arch", "template", "header")}, row=row,
+                             body=self.body(row) if body is None else body, file=file,
+                             fmt=self.manifest["formats"].get(row.get("quant")))
+
+    def rendered(self, which, **given):
+        """The text of a template that is not a kernel's body."""
+        template = self.template(which)
         try:
-            return template.render()
+            return template.render(given)
         except Exception as e:                        # as above
-            raise Bad(f"templates/{name}: {type(e).__name__}: {e}")
+            raise Bad(f"templates/{which}: {type(e).__name__}: {e}")
+
+    def kernels(self):
+        """name -> text, for the files of all rows.  A body that several rows have is a file of its own."""
+        out, alike = {}, {}
+        for row in self.rows:
+            body = self.body(row)
+            alike.setdefault((row["op"], row["template"], row["arch"], body), []).append(row)
+        for (_, template, _, body), rows in alike.items():
+            file = None
+            if len(rows) > 1:
+                file = body_file_of(rows)
+                out[file] = self.rendered("_body.j2", file=file, template=template, shared=rows, body=body)
+            for row in rows:
+                out[row["name"] + ".h"] = self.kernel(row, body, file)
+        return out
 
     def files(self):
         """name -> text, for all of generated/."""
-        out = {row["name"] + ".h": self.kernel(row) for row in self.rows}
+        out = self.kernels()
         for name in sorted(os.listdir(os.path.join(self.root, "templates"))):
             if name.startswith("moek_") and name.endswith(".j2") or name == "kernels.ninja.j2":
                 out[name[:-3]] = self.rendered(name)
@@ -531,7 +566,7 @@ def bundle(generator, words, prefix):
                 yield line
                 continue
             inner = os.path.normpath(os.path.join(os.path.dirname(path), m.group(1)))
-            again = os.path.basename(inner) in ("moek_table.h",)            # X-macro lists are included more than once
+            again = inner.endswith(("moek_table.h", BODY))                  # what is included more than once
             if inner not in done or again:
                 done.add(inner)
                 yield from inline(inner)

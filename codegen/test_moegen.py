@@ -570,11 +570,20 @@ def test_stable():
     for name, text in seen.items():
         check(root.encode() not in text and b"\r" not in text and text.endswith(b"\n"),
               f"{name}: a path, a carriage return or no end of line")
-    name = next(n for n in seen if "_on_" in n)
-    status, out, err = generate(root, "one", name[:-2])
-    check(out.encode() == seen[name], f"one {name[:-2]} prints something else")
+    kernels = [n for n in seen if "_on_" in n and not n.endswith(moegen.BODY)]
+    alone, shared = ([n for n in kernels if (moegen.BODY.encode() in seen[n]) == has] for has in (0, 1))
+    check(len(alone) > 1 and len(shared) > 1, f"{len(alone)} kernels in one file, {len(shared)} that share a body")
+    for name in alone[:1] + shared[:1]:
+        status, out, err = generate(root, "one", name[:-2])
+        body = re.search(rb'#include "(.*_body[.]h)"\n', seen[name])
+        if not body:
+            check(out.encode() == seen[name], f"one {name[:-2]} prints something else")
+            continue
+        whole = seen[body.group(1).decode()].partition(b" */\n")[2]
+        check(whole.strip(b"\n") in out.encode() and moegen.BODY not in out and f"MOEK_NAME_ {name[:-2]}\n" in out,
+              f"one {name[:-2]} prints something else than its file with the body in place")
     words = set(generate(root, "list", "up", "cpu")[1].split())
-    check(words == {n[:-2] for n in seen if "_on_" in n and "up" in n and "cpu" in n}, f"list up cpu: {words}")
+    check(words == {n[:-2] for n in kernels if "up" in n and "cpu" in n}, f"list up cpu: {words}")
 
 
 def test_check():

@@ -7,8 +7,9 @@
 #ifndef MOEK_COMBINE_H0_ON_CPU_H
 #define MOEK_COMBINE_H0_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_combine_h0_on_cpu
 
-MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_combine_args *a = (const moek_combine_args *)args;
     enum { STRETCH = 512 };
@@ -44,4 +45,6 @@ MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream)
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
 #endif

@@ -7,9 +7,11 @@
 #ifndef MOEK_COMBINE_H0_ON_SM80_T128_H
 #define MOEK_COMBINE_H0_ON_SM80_T128_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_combine_h0_on_sm80_t128
+#define MOEK_K_(x) moek_combine_h0_on_sm80_t128_##x##_
 
 static __global__ void __launch_bounds__(128)
-moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
+MOEK_K_(k)(const moek_combine_args a)
 {
     enum { THREADS = 128, V = 8, DEPTH = 4 };
     const int hidden = a.hidden, whole = hidden % V == 0;
@@ -62,12 +64,12 @@ moek_combine_h0_on_sm80_t128_k(const moek_combine_args a)
     moek_store8_((uint16_t *)a.y + token * a.y_stride + column, moek_to_t8_(sum, a.dtype), n, whole);
 }
 
-MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_combine_args *a = (const moek_combine_args *)args;
     moek_combine_args given;
     dim3 grid(1);
-    if (!a) return MOEK_READY_(moek_combine_h0_on_sm80_t128_k, 0);
+    if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->tokens < 1 || a->hidden < 1) return MOEK_OK;
     grid = dim3(a->tokens, (a->hidden + 1023) / 1024);
     given = *a;
@@ -75,6 +77,9 @@ MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream)
     if (!a->rows_stride) given.rows_stride = a->hidden;
     if (!a->addend_stride) given.addend_stride = a->hidden;
     if (!a->y_stride) given.y_stride = a->hidden;
-    return MOEK_CHAIN_(moek_combine_h0_on_sm80_t128_k, grid, 128, 0, stream, a->early, given);
+    return MOEK_CHAIN_(MOEK_K_(k), grid, 128, 0, stream, a->early, given);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,18 +7,46 @@
 #ifndef MOEK_DOWN_FP8B128_H0_ON_SM90_M128N256S4W12_H
 #define MOEK_DOWN_FP8B128_H0_ON_SM90_M128N256S4W12_H
 #include "../include/moek/kernel/sm90_schedule.h"
+#define MOEK_NAME_ moek_down_fp8b128_h0_on_sm90_m128n256s4w12
+#define MOEK_K_(x) moek_down_fp8b128_h0_on_sm90_m128n256s4w12_##x##_
+#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
 
-typedef struct moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params {
+/* out[r] = h[r] . w_down of the rows r of each expert.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  It wins where experts have many rows and the tensor cores are
+ * the limit.  A tile is 128 rows of a (wgmma's M, 64 a warpgroup) by 256 rows of w (its N).  Warps have roles:
+ *
+ *     scheduler warp (3) --- told, known ---> tiles [4]: expert, rows, columns <--- done --- all others
+ *     producer warps (0: TMA; 1, 2: cp.async, where rows of a are gathered; scales: 1, or 0 if 1 gathers)
+ *              | full [4]                                                 ^ empty [4]
+ *              v                                                          |
+ *     stages [4] of 128 bytes of k: rows of a, scales | rows of w, two halves
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then scales, bias -> out
+ *
+ * - Blocks that run together share rows of a and of w in L2.  Where experts have many rows, two neighbouring blocks, a
+ *   cluster, take the same columns of two row blocks in step, and each loads half of the weights for both (multicast).
+ * - Tiles: a static stride over the blocks, or by demand if there are flags; then the first block of a cluster asks,
+ *   for both.
+ * - The first stage of weights is loaded before h is there: nothing else stands in the way of the first tile.
+ * - A half of a stage of weights is 128 rows of w that make whole columns; gated, 64 of gate and 64 of up.  Both
+ *   warpgroups multiply a tile of no more than 64 rows, a half each.  Where a last wave of tiles would leave half of
+ *   the blocks idle, each of its tiles is cut into two of half the columns (narrow).
+ * - The tensor cores sum 128 of k (docs/notes: thirteen-bit-sums); that sum
+ *   is added in f32, times the block scales.
+ */
+typedef struct MOEK_K_(params) {
     moek_gemm_args a;
     CUtensorMap w, alone, rows;             /* alone: w, not promoted */
     moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
-} moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params;
+} MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 128 x 32 bytes of k. */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_t a, uint64_t b, int add)
+MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
 {
-    moek_wgmma_(128, "k32.f32.e4m3.e4m3", "{"
+    moek_wgmma_(128, MOEK_W_WGMMA_, "{"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -37,25 +65,25 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_mma_(float *d, uint6
 
 /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the cluster
  * has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
-typedef struct moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile {
+typedef struct MOEK_K_(tile) {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
-} moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile;
+} MOEK_K_(tile);
 
 /* The row of its half of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what
  * lies first in memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will
  * do. */
-MOEK_DEVICE int moek_down_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(const moek_gemm_args *a, int j0, int i, int n)
+MOEK_DEVICE int MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int i, int n)
 {
     return min(j0 + i, n - 1);
 }
-/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
- * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
- * blocks, whosever these are, and one is empty if it is behind the last.
- * known: arrives when all but the arrays is there.  to[] is on the way
- * (cp.async) when this returns.
- * No divisions: short tiles wait for this, and so does the first. */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
-                                  int pairs, moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known)
+/* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  pairs: a cluster of two blocks
+ * shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of tiles, the two
+ * are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an empty tile.
+ * known: a barrier that completes when the tile is written, but for its arrays.
+ * to[] is still being copied (cp.async) when this returns.
+ * No divisions: the first tile, and short tiles, wait for this. */
+MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, moek_schedule_ s, int tile, int whole, int columns,
+                                    int pairs, MOEK_K_(tile) *at, uint64_t *known)
 {
     const moek_gemm_args *const a = &p->a;
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
@@ -106,18 +134,18 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile_(const moek_dow
     }
 }
 
-/* What the copy engine brings of a tile at each stage, found once: what comes between a stage that is free and its
- * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
- * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0. */
-typedef struct moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring {
+/* What TMA loads of a tile at each stage, computed once: work between a free stage and its loads is time lost.
+ * e: the expert, or, tiled, its first stage; group: the first 8 columns; half: the place in a stage; both, narrow: the
+ * tile's; boxes, tail: of rows of a, from row0 on. */
+typedef struct MOEK_K_(bring) {
     int e, group, half, both, narrow, row0, boxes, bytes;
-} moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring;
+} MOEK_K_(bring);
 
-MOEK_DEVICE moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
+MOEK_DEVICE MOEK_K_(bring) MOEK_K_(make_bring)(const moek_gemm_args *a, const MOEK_K_(tile) *tile, int steps,
                                                int gated)
 {
     const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
-    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring of;
+    MOEK_K_(bring) of;
     of.both = tile->both;
     of.narrow = tile->narrow;
     /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
@@ -132,8 +160,8 @@ MOEK_DEVICE moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring moek_down_fp8b128_h
 
 /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half is
  * 64 of gate and 64 of up, as they lie in memory. */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
-                                     const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated, int pairs)
+MOEK_DEVICE void MOEK_K_(weights)(const MOEK_K_(params) *p, unsigned char *stage, uint64_t *full,
+                                  const MOEK_K_(bring) *of, int step, int gated, int pairs)
 {
     enum { HALF = 16384, PER = 128 };
     unsigned char *const to = stage + 16384;
@@ -152,8 +180,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(const moek_
 }
 
 /* Likewise its rows of a, if they lie side by side. */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_rows_(const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
-                                  const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring *of, int step)
+MOEK_DEVICE void MOEK_K_(rows)(const MOEK_K_(params) *p, unsigned char *stage, uint64_t *full,
+                               const MOEK_K_(bring) *of, int step)
 {
     int i;
     #pragma unroll
@@ -164,8 +192,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_rows_(const moek_dow
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
  * of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n,
-                                   int dtype)
+MOEK_DEVICE void MOEK_K_(store)(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n,
+                                int dtype)
 {
     enum { PITCH = 144 };
     const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
@@ -189,8 +217,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_store_(uint16_t *out
 
 /* Scale, bias: this lane's pairs of every 8 columns from j0 on.
  * single: only the first half of `sum` counts. */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single,
-                                    int n, int dtype)
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, int e, int j0, int single,
+                                 int n, int dtype)
 {
     enum { HALF = 64, AT_ONCE = 8 };
     const int c = moek_here_(threadIdx.x % 4 * 2);
@@ -203,7 +231,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_g
             int u;
             #pragma unroll
             for (u = 0; u < AT_ONCE; u++)
-                bias[u] = ((const uint16_t *)a->bias + w_at)[moek_down_fp8b128_h0_on_sm90_m128n256s4w12_w_row_(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
+                bias[u] = ((const uint16_t *)a->bias + w_at)[MOEK_K_(w_row)(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
             #pragma unroll
             for (u = 0; u < AT_ONCE; u++) {
                 float *const of = sum + (i + u) / 2 * 4 + u % 2;
@@ -218,8 +246,8 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_finish_(const moek_g
 }
 
 /* One stage, once it is full: one or both halves, multiplied and added. */
-MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_stage_(float *sum, int halves, uint64_t xs, uint64_t ws, uint32_t x_scale, uint32_t w_scale,
-                                   uint64_t *full, int phase, uint32_t empty, int pairs)
+MOEK_DEVICE void MOEK_K_(stage)(float *sum, int halves, uint64_t xs, uint64_t ws, uint32_t x_scale, uint32_t w_scale,
+                                uint64_t *full, int phase, uint32_t empty, int pairs)
 {
     float part[64], s[8];
     int half, i, j;
@@ -228,7 +256,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_stage_(float *sum, i
     for (half = 0; half < halves; half++) {
         moek_wgmma_fence_();
         #pragma unroll
-        for (j = 0; j < 4; j++) moek_down_fp8b128_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
+        for (j = 0; j < 4; j++) MOEK_K_(mma)(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
         moek_wgmma_commit_();
         if (half == 0) {                           /* now, while the tensor cores are at work */
             const float x0 = moek_shared_float_(x_scale), x1 = moek_shared_float_(x_scale + 32);
@@ -257,7 +285,7 @@ MOEK_DEVICE void moek_down_fp8b128_h0_on_sm90_m128n256s4w12_stage_(float *sum, i
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
@@ -270,7 +298,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
     uint64_t *const known = asked + TILES;                             /* tiles, but for their rows; up: the first */
     uint64_t *const given = known + TILES;                             /* [GIVEN]: of `number`, from the other block */
     int32_t *const number = (int32_t *)(given + GIVEN);
-    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *const list = (moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile *)(number + GIVEN);
+    MOEK_K_(tile) *const list = (MOEK_K_(tile) *)(number + GIVEN);
     float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
@@ -287,7 +315,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
     }
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
-        /* What threads copied, and the copy engine. */
+        /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 32 + 1);
         moek_mbar_init_(told + t, 33);
         moek_mbar_init_(asked + t, 1);
@@ -297,7 +325,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
         moek_mbar_init_(given + t + STAGES, 1);
     }
     moek_grid_go_();                               /* the schedule is older: the up row waited for it */
-    s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);       /* ends with a barrier */
+    s = moek_schedule_of_(scales + STAGES * SCALES, a->counts, a->experts, M);   /* and a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
     /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
     if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
@@ -325,20 +353,20 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0;
                 if (begun && moek_elect_()) {
-                    const moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring of = moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated);
-                    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, ring, full, &of, 0, gated, pairs);
+                    const MOEK_K_(bring) of = MOEK_K_(make_bring)(a, list, steps, gated);
+                    MOEK_K_(weights)(&p, ring, full, &of, 0, gated, pairs);
                 }
             }
             moek_grid_wait_();
             for (;;) {
-                moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring of;
+                MOEK_K_(bring) of;
                 int mine, asks;                    /* asks: with which step for the next tile */
                 int row[M / 32];
                 unsigned w_scale = 0;              /* where the first scale of w is, in its half */
                 /* Copies need not wait until it is known where rows go. */
                 moek_mbar_wait_((copies && !a->a_order ? known : told) + q, turn);
                 if (list[q].e < 0) break;
-                of = moek_down_fp8b128_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated);
+                of = MOEK_K_(make_bring)(a, list + q, steps, gated);
                 asks = of.both && !of.narrow ? ask : -1;
                 #pragma unroll
                 for (i = 0; i < M / 32; i++) row[i] = fetches ? list[q].from[lane + 32 * i] : -1;
@@ -355,7 +383,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 step = 0;
                 if (begun) {                       /* now the rows of that stage */
                     if (moek_elect_()) {
-                        moek_down_fp8b128_h0_on_sm90_m128n256s4w12_rows_(&p, ring, full, &of, 0);
+                        MOEK_K_(rows)(&p, ring, full, &of, 0);
                         if (asks == 0) moek_mbar_arrive_(asked + mine);
                     }
                     begun = 0;
@@ -367,9 +395,9 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     unsigned char *const stage = ring + slot * STAGE;
                     if (fetches || free) moek_mbar_wait_(empty + slot, phase);
                     if (free && moek_elect_()) {
-                        moek_down_fp8b128_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated, pairs);
+                        MOEK_K_(weights)(&p, stage, full + slot, &of, step, gated, pairs);
                         if (step == asks) moek_mbar_arrive_(asked + mine);
-                        moek_down_fp8b128_h0_on_sm90_m128n256s4w12_rows_(&p, stage, full + slot, &of, step);
+                        MOEK_K_(rows)(&p, stage, full + slot, &of, step);
                     }
                     if (fetches) {
                         #pragma unroll
@@ -459,7 +487,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                     tile = __shfl_sync(0xffffffff, tile, 0);
                 }
                 if (tile < all) {
-                    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_tile_(&p, s, tile, whole, columns, pairs, list + q, known + q);
+                    MOEK_K_(find_tile)(&p, s, tile, whole, columns, pairs, list + q, known + q);
                 } else {
                     if (lane == 0) list[q].e = -1;
                     moek_mbar_arrive_warp_(known + q);
@@ -508,7 +536,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
             const uint32_t w_scale = moek_shared_address_(scales + M + half * 2);
             const uint32_t x_scale = moek_shared_address_(scales + at + lane / 4);
 #define MOEK_STAGE_(halves, u) \
-    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_stage_(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
+    MOEK_K_(stage)(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
         x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, full + (u), phase, empty_at + 8 * (u), pairs)
             step = 0;
             if (single)
@@ -550,7 +578,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
-                moek_down_fp8b128_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, n, dtype);
+                MOEK_K_(finish)(a, sum, e, j0, single, n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
                 moek_mbar_arrive_warp_(done + q);
@@ -558,7 +586,7 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
                 #pragma unroll
                 for (i = 0; i < 4; i++)
                     if ((i < 2 || !single))
-                            moek_down_fp8b128_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum + N / 8 * i, to,
+                            MOEK_K_(store)((uint16_t *)a->out, page, sum + N / 8 * i, to,
                                 j0 + i / 2 * wide + i % 2 * 64, n, dtype);
             }
         }
@@ -569,12 +597,12 @@ moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_down_f
 #endif
 }
 
-MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    moek_down_fp8b128_h0_on_sm90_m128n256s4w12_params p;
+    MOEK_K_(params) p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, 384, 230112);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 230112);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
@@ -588,7 +616,11 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
     if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
-    return MOEK_LAUNCH_PAIRS_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 230112, stream,
+    return MOEK_LAUNCH_PAIRS_(MOEK_K_(k), (moek_multiprocessors_() + 1) / 2 * 2, 384, 230112, stream,
                               a->early, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_WGMMA_
 #endif

@@ -7,14 +7,17 @@
 #ifndef MOEK_DOWN_FP8C_H0_ON_SM90_M16N128S11W12_H
 #define MOEK_DOWN_FP8C_H0_ON_SM90_M16N128S11W12_H
 #include "../include/moek/kernel/sm90_schedule.h"
+#define MOEK_NAME_ moek_down_fp8c_h0_on_sm90_m16n128s11w12
+#define MOEK_K_(x) moek_down_fp8c_h0_on_sm90_m16n128s11w12_##x##_
+#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
 
-typedef struct moek_down_fp8c_h0_on_sm90_m16n128s11w12_params { moek_gemm_args a; CUtensorMap w; } moek_down_fp8c_h0_on_sm90_m16n128s11w12_params;
+typedef struct MOEK_K_(params) { moek_gemm_args a; CUtensorMap w; } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 16 x 32 bytes of k. */
-MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_mma_(float *d, uint64_t a, uint64_t b, int add)
+MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
 {
-    moek_wgmma_(16, "k32.f32.e4m3.e4m3", "{"
+    moek_wgmma_(16, MOEK_W_WGMMA_, "{"
         "%0, %1, %2, %3, %4, %5, %6, %7"
         "}, %8, %9, p, 1, 1", "%10",
  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
@@ -22,11 +25,11 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_mma_(float *d, uint64_t
 }
 
 /* Where a tile lies: expert, rows [row0, end), columns from j0 on. */
-typedef struct moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile { int e, row0, end, j0, b, j; } moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile;
+typedef struct MOEK_K_(tile) { int e, row0, end, j0, b, j; } MOEK_K_(tile);
 
 /* at: the tile before, or e < 0. */
-MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile_(const moek_gemm_args *a, moek_schedule_ s, int tile, int tiles, int columns,
-                                  moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile *at)
+MOEK_DEVICE void MOEK_K_(find_tile)(const moek_gemm_args *a, moek_schedule_ s, int tile, int tiles, int columns,
+                                    MOEK_K_(tile) *at)
 {
     int b, j, first;
     if (at->e < 0) {
@@ -46,7 +49,7 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile_(const moek_gemm_a
 
 /* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
  * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
-MOEK_DEVICE unsigned moek_down_fp8c_h0_on_sm90_m16n128s11w12_share_(const moek_gemm_args *a, moek_schedule_ s, int tiles, int steps, unsigned block)
+MOEK_DEVICE unsigned MOEK_K_(share)(const moek_gemm_args *a, moek_schedule_ s, int tiles, int steps, unsigned block)
 {
     const unsigned all = (unsigned)s.block[a->experts] * tiles * (a->split ? steps : 1);
     const unsigned each = all / gridDim.x, more = all % gridDim.x;
@@ -54,8 +57,8 @@ MOEK_DEVICE unsigned moek_down_fp8c_h0_on_sm90_m16n128s11w12_share_(const moek_g
 }
 
 /* One stage of weights. */
-MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_weights_(const moek_down_fp8c_h0_on_sm90_m16n128s11w12_params *p, unsigned char *to, uint64_t *full, uint64_t policy,
-                                     const moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile *at, int step)
+MOEK_DEVICE void MOEK_K_(weights)(const MOEK_K_(params) *p, unsigned char *to, uint64_t *full, uint64_t policy,
+                                  const MOEK_K_(tile) *at, int step)
 {
     moek_tma_stage_(to, &p->w, full, 16384, policy, &p->a, 128, step, at->j0, at->e);
 }
@@ -63,8 +66,8 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_weights_(const moek_dow
 /* Scale, bias, and out.  sum: this lane's rows of w g and g + 8
  *  columns 2q and 2q + 1 of each 8 rows of a.
  * row: where the lane's rows go. */
-MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_finish_(const moek_gemm_args *a, float *sum, const moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile *at, const int *row,
-                                    int n, int part, int dtype)
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const MOEK_K_(tile) *at, const int *row,
+                                 int n, int part, int dtype)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     enum { gated = 0 };
@@ -99,7 +102,7 @@ MOEK_DEVICE void moek_down_fp8c_h0_on_sm90_m16n128s11w12_finish_(const moek_gemm
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c_h0_on_sm90_m16n128s11w12_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 16, N = 128, STAGES = 11, STAGE = 18432, A = M * 128, SCALES = 0,
@@ -138,8 +141,8 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
         moek_grid_go_();                           /* the schedule is older: the up row waited for it */
         s = moek_schedule_of_(schedule, a->counts, a->experts, M);     /* ends with a barrier, as above */
     }
-    begin = moek_down_fp8c_h0_on_sm90_m16n128s11w12_share_(a, s, tiles, steps, blockIdx.x);
-    end = moek_down_fp8c_h0_on_sm90_m16n128s11w12_share_(a, s, tiles, steps, blockIdx.x + 1);
+    begin = MOEK_K_(share)(a, s, tiles, steps, blockIdx.x);
+    end = MOEK_K_(share)(a, s, tiles, steps, blockIdx.x + 1);
     if (a->split) {
         tile = (int)(begin / steps); last = (int)((end + steps - 1) / steps);
         first_step = (int)(begin % steps); last_step = (int)end - (last - 1) * steps;
@@ -150,20 +153,20 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
 
     if (t < 128) {
         /* ---- Producer. ---- */
-        moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 1, step = first_step;
         at.e = -1;
         if (t == 0) {                              /* weights: they are there before anything else is */
             const uint64_t policy = moek_evict_first_();
             for (; tile < last; tile++) {
                 const int until = tile == last - 1 ? last_step : steps;
-                moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile_(a, s, tile, tiles, columns, &at);
+                MOEK_K_(find_tile)(a, s, tile, tiles, columns, &at);
                 while (step < until) {
                     const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
                     moek_mbar_wait_(empty + slot, phase);
                     if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
-                    moek_down_fp8c_h0_on_sm90_m16n128s11w12_weights_(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
-                    if (two) moek_down_fp8c_h0_on_sm90_m16n128s11w12_weights_(&p, ring + next * STAGE + A, full + next, policy, &at, step + 1);
+                    MOEK_K_(weights)(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
+                    if (two) MOEK_K_(weights)(&p, ring + next * STAGE + A, full + next, policy, &at, step + 1);
                     for (i = 0; i <= two; i++) {
                         step++;
                         if (++slot == STAGES) { slot = 0; phase ^= 1; }
@@ -178,7 +181,7 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
             moek_grid_wait_();                     /* now a is there */
             for (; tile < last; tile++) {
                 const int until = tile == last - 1 ? last_step : steps;
-                moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile_(a, s, tile, tiles, columns, &at);
+                MOEK_K_(find_tile)(a, s, tile, tiles, columns, &at);
                 if (at.row0 != row0 || at.e != e) {
                     int source[1];
                     #pragma unroll
@@ -214,7 +217,7 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
         /* ---- Consumers. ---- */
         const int mine = t / 128 - 1;
         const int dtype = a->dtype;
-        moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8];
         at.e = -1;
         moek_grid_wait_();
@@ -223,14 +226,16 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
             float sum[M / 2];
             int step = first_step;
             const int at_k = first_step;
-            moek_down_fp8c_h0_on_sm90_m16n128s11w12_tile_(a, s, tile, tiles, columns, &at);
+            MOEK_K_(find_tile)(a, s, tile, tiles, columns, &at);
             if (at.row0 != row0 || at.e != e) {
                 int *const slots = row + (t / 32 - 3) * M;             /* this warp's list */
                 if (a->ids) moek_slots_of_(slots, ids, a->slots, at.e, at.row0 - s.row[at.e], M, 1);
                 #pragma unroll
                 for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
                     const int r = at.row0 + 8 * i + t % 32 / 4;
-                    to[i] = r >= at.end ? -1 : a->ids ? slots[8 * i + t % 32 / 4] : a->out_order && !a->ids ? a->out_order[r] : r;
+                    to[i] = r >= at.end ? -1
+                          : a->ids ? slots[8 * i + t % 32 / 4]
+                          : a->out_order && !a->ids ? a->out_order[r] : r;
                 }
                 e = at.e; row0 = at.row0;
             }
@@ -247,7 +252,7 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_down_fp8c_h0_on_sm90_m16n128s11w12_mma_(part[j / 4], ws + 2 * j, xs + 2 * j, j % 4);
+                        MOEK_K_(mma)(part[j / 4], ws + 2 * j, xs + 2 * j, j % 4);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(0);
                     #pragma unroll
@@ -276,22 +281,22 @@ moek_down_fp8c_h0_on_sm90_m16n128s11w12_k(const __grid_constant__ moek_down_fp8c
                     moek_flag_reach_(a->split_flags + i, 1);
                     #pragma unroll
                     for (j = 0; j < M / 2; j++) sum[j] += __ldcg(mail + ((size_t)i * (M / 2) + j) * THREADS);
-                    if (moek_down_fp8c_h0_on_sm90_m16n128s11w12_share_(a, s, tiles, steps, i + 1) >= (unsigned)(tile + 1) * steps) break;
+                    if (MOEK_K_(share)(a, s, tiles, steps, i + 1) >= (unsigned)(tile + 1) * steps) break;
                 }
             }
-            moek_down_fp8c_h0_on_sm90_m16n128s11w12_finish_(a, sum, &at, to, n, mine, dtype);
+            MOEK_K_(finish)(a, sum, &at, to, n, mine, dtype);
         }
     }
 #endif
 }
 
-MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    moek_down_fp8c_h0_on_sm90_m16n128s11w12_params p;
+    MOEK_K_(params) p;
     moek_status status;
     long long tiles;
-    if (!a) return MOEK_READY_SM90_(moek_down_fp8c_h0_on_sm90_m16n128s11w12_k, 384, 219120);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 219120);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
@@ -304,6 +309,10 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_str
     if (tiles * ((a->k * 1ll + 255) / 128) > 0x3fffffff) p.a.split = NULL;
     status = moek_weight_map_(&p.w, &p.a, 1, 128, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_down_fp8c_h0_on_sm90_m16n128s11w12_k, moek_multiprocessors_(), 384, 219120, stream, a->early, p);
+    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, 219120, stream, a->early, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_WGMMA_
 #endif

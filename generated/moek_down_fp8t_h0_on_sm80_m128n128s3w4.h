@@ -7,11 +7,14 @@
 #ifndef MOEK_DOWN_FP8T_H0_ON_SM80_M128N128S3W4_H
 #define MOEK_DOWN_FP8T_H0_ON_SM80_M128N128S3W4_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_down_fp8t_h0_on_sm80_m128n128s3w4
+#define MOEK_K_(x) moek_down_fp8t_h0_on_sm80_m128n128s3w4_##x##_
 
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
  * left as they are; behind the end of k there are zeros. */
-MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_copy_(unsigned char *to, const int32_t *row,
-    const unsigned char *a, const unsigned char *w, int a_row_bytes, int row_bytes, int at, int first, int last)
+MOEK_DEVICE void MOEK_K_(copy)(unsigned char *to, const int32_t *row,
+    const unsigned char *a, const unsigned char *w, int a_row_bytes,
+    int row_bytes, int at, int first, int last)
 {
     enum { PASS = 16, ROWS_OF_A = 128 / PASS, STEP = 128 };
     const int bytes = at < row_bytes ? 16 : 0;
@@ -27,7 +30,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_copy_(unsigned char *to,
 }
 
 /* Scale, bias, and out.  A thread keeps a pair of columns and goes down the rows. */
-MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_finish_(const moek_gemm_args *a, const float *tile,
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
     const int32_t *row, int e, int row0, int end, int j0, int n)
 {
     enum { M = 128, R = 128, PITCH = R + 8, THREADS = 128 };
@@ -57,7 +60,7 @@ MOEK_DEVICE void moek_down_fp8t_h0_on_sm80_m128n128s3w4_finish_(const moek_gemm_
 }
 
 static __global__ void __launch_bounds__(128, 2)
-moek_down_fp8t_h0_on_sm80_m128n128s3w4_k(const moek_gemm_args a)
+MOEK_K_(k)(const moek_gemm_args a)
 {
     enum { M = 128, R = 128, STAGES = 3, THREADS = 128,
            WARPS_M = 2, WARPS_N = 2,
@@ -108,7 +111,7 @@ moek_down_fp8t_h0_on_sm80_m128n128s3w4_k(const moek_gemm_args a)
 
     for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
     for (kt = 0; kt < STAGES - 1; kt++) {
-        moek_down_fp8t_h0_on_sm80_m128n128s3w4_copy_(to + kt * STAGE, my_row,
+        MOEK_K_(copy)(to + kt * STAGE, my_row,
             x, w, a.a_row_bytes, row_bytes,
             kt * STEP + chunk * 16, 0, COPIES);
         moek_cp_async_commit_();
@@ -129,7 +132,7 @@ moek_down_fp8t_h0_on_sm80_m128n128s3w4_k(const moek_gemm_args a)
             for (mi = 0; mi < MI; mi++) moek_ldmatrix4_(xs[mi], stage + (x_at ^ j * 32) + mi * 16 * STEP);
             #pragma unroll
             for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
-            moek_down_fp8t_h0_on_sm80_m128n128s3w4_copy_(to + in * STAGE, my_row,
+            MOEK_K_(copy)(to + in * STAGE, my_row,
                 x, w, a.a_row_bytes, row_bytes,
                 next * STEP + chunk * 16, COPIES * j / 4, COPIES * (j + 1) / 4);
             #pragma unroll
@@ -169,16 +172,16 @@ moek_down_fp8t_h0_on_sm80_m128n128s3w4_k(const moek_gemm_args a)
     }
     __syncthreads();
 
-    moek_down_fp8t_h0_on_sm80_m128n128s3w4_finish_(&a, tile, row, e, row0, end, j0, n);
+    MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n);
 }
 
-MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
     size_t blocks;
     int columns;
-    if (!a) return MOEK_READY_(moek_down_fp8t_h0_on_sm80_m128n128s3w4_k, 99328);
+    if (!a) return MOEK_READY_(MOEK_K_(k), 99328);
     columns = 128;
     blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
     blocks *= (size_t)((a->n + columns - 1) / columns);
@@ -187,6 +190,9 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m128n128s3w4(const void *args, moek_stre
     found = *a;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
     moek_find_halves_(&found, 8, 0, 0);
-    return MOEK_LAUNCH_(moek_down_fp8t_h0_on_sm80_m128n128s3w4_k, (unsigned)blocks, 128, 99328, stream, found);
+    return MOEK_LAUNCH_(MOEK_K_(k), (unsigned)blocks, 128, 99328, stream, found);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

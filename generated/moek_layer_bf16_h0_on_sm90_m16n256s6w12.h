@@ -7,22 +7,26 @@
 #ifndef MOEK_LAYER_BF16_H0_ON_SM90_M16N256S6W12_H
 #define MOEK_LAYER_BF16_H0_ON_SM90_M16N256S6W12_H
 #include "../include/moek/kernel/sm90_schedule.h"
+#define MOEK_NAME_ moek_layer_bf16_h0_on_sm90_m16n256s6w12
+#define MOEK_K_(x) moek_layer_bf16_h0_on_sm90_m16n256s6w12_##x##_
+#define MOEK_W_DTYPE_ MOEK_DTYPE_BF16
+#define MOEK_W_WGMMA_ "k16.f32.bf16.bf16"
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
-typedef struct moek_layer_bf16_h0_on_sm90_m16n256s6w12_size { int columns, tiles, steps; moek_over over_tiles, over_steps; } moek_layer_bf16_h0_on_sm90_m16n256s6w12_size;
-typedef struct moek_layer_bf16_h0_on_sm90_m16n256s6w12_params {
+typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles, over_steps; } MOEK_K_(size);
+typedef struct MOEK_K_(params) {
     moek_layer_args a;
     moek_gemm_args up, down;
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_size size[2];
+    MOEK_K_(size) size[2];
     moek_over blocks, topk, tokens;
     CUtensorMap w_up, w_down;
-} moek_layer_bf16_h0_on_sm90_m16n256s6w12_params;
+} MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 16 x 32 bytes of k. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_mma_(float *d, uint64_t a, uint64_t b, int add)
+MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
 {
-    moek_wgmma_(16, "k16.f32.bf16.bf16", "{"
+    moek_wgmma_(16, MOEK_W_WGMMA_, "{"
         "%0, %1, %2, %3, %4, %5, %6, %7"
         "}, %8, %9, p, 1, 1, 0, 0", "%10",
  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
@@ -31,12 +35,12 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_mma_(float *d, uint64_t
 
 /* How tiles of up and down are taken: how many there are, whether by demand; in how many pieces of k those of up;
  * stages that may be on their way. */
-typedef struct moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan { int all[2], demand[2], pieces, inflight; } moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan;
-MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, int row_blocks)
+typedef struct MOEK_K_(plan) { int all[2], demand[2], pieces, inflight; } MOEK_K_(plan);
+MOEK_DEVICE MOEK_K_(plan) MOEK_K_(make_plan)(const MOEK_K_(params) *p, int row_blocks)
 {
     enum { PIECES = 4 };
     const int blocks = (int)gridDim.x, up = row_blocks * p->size[0].tiles, down = row_blocks * p->size[1].tiles;
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan plan;
+    MOEK_K_(plan) plan;
     plan.all[0] = up; plan.all[1] = down;
     plan.demand[1] = down >= 2 * blocks && !p->a.equal;
     plan.demand[0] = up >= (plan.demand[1] ? 1 : 6) * blocks && !p->a.equal;     /* is there what to go on with? */
@@ -47,40 +51,40 @@ MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan moek_layer_bf16_h0_on_s
     return plan;
 }
 /* n / pieces, which are 3 or 4; n < 2^16. */
-MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(int n, int pieces) { return (int)((unsigned)n * (pieces == 3 ? 43691 : 32768) >> 17); }
+MOEK_DEVICE int MOEK_K_(by)(int n, int pieces) { return (int)((unsigned)n * (pieces == 3 ? 43691 : 32768) >> 17); }
 
 /* A block's share of up or down: tiles [tile, last), the first from stage `first` on, the last up to stage `until`. */
-typedef struct moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk { int tile, last, first, until; } moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk;
+typedef struct MOEK_K_(walk) { int tile, last, first, until; } MOEK_K_(walk);
 
 /* First rows and row blocks of the experts, [experts + 1]; the expert of each row block. */
-typedef struct moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule { const int *row, *block; const uint16_t *expert; } moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule;
+typedef struct MOEK_K_(schedule) { const int *row, *block; const uint16_t *expert; } MOEK_K_(schedule);
 
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on.  e < 0: not next to the
  * one before. */
-typedef struct moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile { int e, b, j, row0, end, j0; } moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile;
+typedef struct MOEK_K_(tile) { int e, b, j, row0, end, j0; } MOEK_K_(tile);
 
 /* The first stage of a block: all stages of all tiles in parts as equal as can be.  What is left over goes to the first
  * blocks in up, to the last in down. */
-MOEK_DEVICE unsigned moek_layer_bf16_h0_on_sm90_m16n256s6w12_from_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, unsigned all, int down, unsigned block)
+MOEK_DEVICE unsigned MOEK_K_(from)(const MOEK_K_(params) *p, unsigned all, int down, unsigned block)
 {
     const unsigned each = moek_over_(all, p->blocks), more = all - each * gridDim.x, before = gridDim.x - more;
     return each * block + (!down ? min(block, more) : block > before ? block - before : 0);
 }
-MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, int tiles, int down)
+MOEK_DEVICE MOEK_K_(walk) MOEK_K_(start_walk)(const MOEK_K_(params) *p, int tiles, int down)
 {
-    const moek_layer_bf16_h0_on_sm90_m16n256s6w12_size *const z = &p->size[down];
+    const MOEK_K_(size) *const z = &p->size[down];
     const unsigned all = (unsigned)tiles * z->steps;
-    const unsigned begin = moek_layer_bf16_h0_on_sm90_m16n256s6w12_from_(p, all, down, blockIdx.x);
-    const unsigned end = moek_layer_bf16_h0_on_sm90_m16n256s6w12_from_(p, all, down, blockIdx.x + 1);
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w;
+    const unsigned begin = MOEK_K_(from)(p, all, down, blockIdx.x);
+    const unsigned end = MOEK_K_(from)(p, all, down, blockIdx.x + 1);
+    MOEK_K_(walk) w;
     w.tile = (int)moek_over_(begin, z->over_steps); w.last = (int)moek_over_(end + z->steps - 1, z->over_steps);
     w.first = (int)begin - w.tile * z->steps; w.until = (int)end - (w.last - 1) * z->steps;
     return w;
 }
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule s, int tile, int down,
-                                  moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile *at)
+MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, MOEK_K_(schedule) s, int tile, int down,
+                                    MOEK_K_(tile) *at)
 {
-    const moek_layer_bf16_h0_on_sm90_m16n256s6w12_size *const z = &p->size[down];
+    const MOEK_K_(size) *const z = &p->size[down];
     if (at->e < 0) {
         at->b = (int)moek_over_(tile, z->over_tiles); at->j = tile - at->b * z->tiles;
         at->e = s.expert[at->b];
@@ -95,17 +99,17 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(const moek_layer_
 }
 
 /* Stages of up that are asked for as soon as a block's first tile is known. */
-enum { MOEK_LAYER_BF16_H0_ON_SM90_M16N256S6W12_AHEAD = 2 };
+enum { MOEK_K_(AHEAD) = 2 };
 /* By 128 threads, of which this is t: counts -> rows, row blocks, [MOEK_SM90_EXPERTS + 1] each; the expert of each row
  * block.  Whoever has the expert of our first tile asks for its first weights, if tiles are taken by demand. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, const int *counts, int *row, uint16_t *expert,
-                                      unsigned char *ring, uint64_t *landed, int t)
+MOEK_DEVICE void MOEK_K_(make_schedule)(const MOEK_K_(params) *p, const int *counts, int *row, uint16_t *expert,
+                                        unsigned char *ring, uint64_t *landed, int t)
 {
     int *const block = row + MOEK_SM90_EXPERTS + 1;
     int2 *const sums = (int2 *)(block + MOEK_SM90_EXPERTS + 1);            /* of a warp each */
     const int experts = p->up.experts, lane = t % 32, each = (experts + 127) / 128;
     int rows = 0, blocks = 0, my_rows, my_blocks, at = -1, j0 = 0, step = 0, until = p->size[0].steps, i, n, by;
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan plan;
+    MOEK_K_(plan) plan;
     for (i = t * each; i < t * each + each && i < experts; i++) {
         n = counts[i];
         rows += n;
@@ -127,14 +131,14 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_(const moek_la
         if (i < t / 32) { rows += sum.x; blocks += sum.y; }
         n += sum.y;
     }
-    plan = moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan_(p, n);
+    plan = MOEK_K_(make_plan)(p, n);
     if (plan.demand[0] && (int)blockIdx.x < plan.all[0] * plan.pieces) {
         int tile = blockIdx.x;
         if (plan.pieces > 1) {
-            const int part = tile - moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(tile, plan.pieces) * plan.pieces;
-            tile = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(tile, plan.pieces);
-            step = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
-            until = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
+            const int part = tile - MOEK_K_(by)(tile, plan.pieces) * plan.pieces;
+            tile = MOEK_K_(by)(tile, plan.pieces);
+            step = MOEK_K_(by)(until * part, plan.pieces);
+            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
         }
         at = (int)moek_over_(tile, p->size[0].over_tiles);
         j0 = (tile - at * p->size[0].tiles) * p->size[0].columns;
@@ -148,7 +152,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_(const moek_la
         if (at >= blocks && at < blocks + n) {
             const uint64_t policy = moek_evict_first_();
             #pragma unroll 1
-            for (by = 0; by < min(MOEK_LAYER_BF16_H0_ON_SM90_M16N256S6W12_AHEAD, until - step); by++) {
+            for (by = 0; by < min(MOEK_K_(AHEAD), until - step); by++) {
                 moek_tma_stage_(ring + by * 34816 + 2048, &p->w_up, landed + by, 32768, policy,
                                 &p->up, 64, step + by, j0, i);
             }
@@ -160,7 +164,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_(const moek_la
 
 /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of the
  * other, columns 2q and 2q + 1 of each 8 rows of a. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
+MOEK_DEVICE void MOEK_K_(scaled)(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
 {
     float bias[2] = {0, 0};
     int i;
@@ -173,7 +177,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(const moek_gemm
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_act_(const moek_gemm_args *a, float *sum, int swapped)
+MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
 {
     int i;
     if (swapped)
@@ -193,44 +197,44 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_act_(const moek_gemm_ar
         case MOEK_SILU:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_silu_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU_TANH:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI_UNINTERLEAVE:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUSTEP:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SITU:
             #pragma unroll
             for (i = 0; i < 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_situ_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_situ_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SILU_NO_MUL:
             #pragma unroll
@@ -257,8 +261,8 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_act_(const moek_gemm_ar
 }
 
 /* h of a tile -> down.a. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_up_finish_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, float (*sum)[8],
-                                       const moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile *at, int mine, int dtype)
+MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[8],
+                                    const MOEK_K_(tile) *at, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->up;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -274,8 +278,8 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_up_finish_(const moek_l
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
             w_row[i] = column * a->halves.step;
         }
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(a, sum[b], at->e, w_row, dtype);
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_act_(a, sum[b], swapped);
+        MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
+        MOEK_K_(act)(a, sum[b], swapped);
         #pragma unroll
         for (i = 0; i < 2; i++) {       /* now a lane has a row of a, and two columns */
             word[b][0][i] = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
@@ -302,8 +306,8 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_up_finish_(const moek_l
 }
 
 /* y of a tile -> down.out, a row a slot.  to: of the slots, [m / 8]. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_down_finish_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, float (*sum)[8],
-                                         const moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile *at, const int *to, int mine, int dtype)
+MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[8],
+                                      const MOEK_K_(tile) *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -312,7 +316,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_down_finish_(const moek
     for (b = 0; b < 2; b++) {
         const int j = at->j0 + 128 * mine + 64 * b + 16 * warp;
         const int w_row[2] = { min(j + g, n - 1), min(j + g + 8, n - 1) };
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_scaled_(a, sum[b], at->e, w_row, dtype);
+        MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
         #pragma unroll
         for (i = 0; i < 2; i++) {       /* now a lane has a row of a, and two columns */
             const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
@@ -328,8 +332,8 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_down_finish_(const moek
 /* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine.  Rows come by way of the
  * ring, PARTS - 1 times DEPTH of them ahead.  No branch stands between loads, or between sums: a row that is nobody's
  * is zeros, and its weight 0.  dtype: of rows and y, a constant. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_combine_(const moek_layer_bf16_h0_on_sm90_m16n256s6w12_params *p, const uint16_t *ids, const float *weights,
-                                     unsigned char *ring, int t, const int dtype)
+MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const uint16_t *ids, const float *weights,
+                                  unsigned char *ring, int t, const int dtype)
 {
     enum { DEPTH = 8, PARTS = 6, BYTES = DEPTH * 512 };
     const moek_layer_args *const a = &p->a;
@@ -399,7 +403,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m16n256s6w12_combine_(const moek_lay
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf16_h0_on_sm90_m16n256s6w12_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 16, STAGES = 6, STAGE = 34816, A = M * 128, SCALES = 0, CONSUMERS = 256,
@@ -424,11 +428,11 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
     const int t = threadIdx.x, slots = a->tokens * a->topk, experts = p.up.experts;
     unsigned long long *const met = (unsigned long long *)a->state->flags;
     int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule s;
+    MOEK_K_(schedule) s;
     float weight[4] = {1, 1, 1, 1};
     const int early = slots > 256 ? slots * 3 / 8 : slots;     /* slots ordered by those who gather */
     int32_t id[MOEK_SELF_SORT / 384 + 1];
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan plan;
+    MOEK_K_(plan) plan;
     int i, piece = 0;                              /* of a tile of up: the one claimed */
 
     if (t == 0) {
@@ -475,20 +479,20 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
 
     if (t < 128) {
         /* ---- Producers. ---- */
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 1, step, n = 0;
         moek_registers_less_(72);
         moek_named_wait_(1, 384);
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_(&p, counts, (int *)schedule, expert, ring, landed, t);
+        MOEK_K_(make_schedule)(&p, counts, (int *)schedule, expert, ring, landed, t);
         moek_named_wait_(4, 128);
-        plan = moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan_(&p, s.block[experts]);
+        plan = MOEK_K_(make_plan)(&p, s.block[experts]);
         if (t < 1) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
-            int issued = 0, asked = 0, hold = -1;  /* stages; asked for by moek_layer_bf16_h0_on_sm90_m16n256s6w12_schedule_ */
+            int issued = 0, asked = 0, hold = -1;  /* stages; asked for by MOEK_K_(make_schedule) */
             int two = 0;                           /* a stage was asked for with the one before */
             {
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
-                if (!plan.demand[0]) w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[0], 0);
+                MOEK_K_(walk) w = {0, 0, 0, 0};
+                if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = p.size[0].steps;
@@ -503,9 +507,9 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         w.first = 0;
                         at.e = -1;
                         if (plan.pieces > 1) {
-                            const int tile = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                            w.first = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
-                            until = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
+                            const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                            w.first = MOEK_K_(by)(until * part, plan.pieces);
+                            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
                             piece = w.tile;
                             w.tile = tile;
                         }
@@ -514,8 +518,8 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
-                    if (issued == 0 && plan.demand[0]) asked = min(MOEK_LAYER_BF16_H0_ON_SM90_M16N256S6W12_AHEAD, until - w.first);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
+                    if (issued == 0 && plan.demand[0]) asked = min(MOEK_K_(AHEAD), until - w.first);
                     for (step = w.first; step < until; step++) {
                         if (two) {
                             two = 0;
@@ -529,11 +533,11 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                             if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy, &p.up, 64,
-                                                step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot,
+                                                32768, policy, &p.up, 64, step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy, &p.up, 64,
-                                                    step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next,
+                                                    32768, policy, &p.up, 64, step + 1, at.j0, at.e);
                             }
                         }
                         issued++;
@@ -543,8 +547,8 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                 }
             }
             {
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
-                if (!plan.demand[1]) w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[1], 1);
+                MOEK_K_(walk) w = {0, 0, 0, 0};
+                if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
                 at.e = -1;
                 hold = plan.demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
                 for (;; w.tile++) {
@@ -564,7 +568,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 1, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
                     for (step = w.first; step < until; step++) {
                         if (two) {
                             two = 0;
@@ -579,11 +583,11 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (issued == hold || issued + two == hold) moek_mbar_wait_(finished, 0);
                             if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy, &p.down, 64,
-                                                step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot,
+                                                32768, policy, &p.down, 64, step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy, &p.down, 64,
-                                                    step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next,
+                                                    32768, policy, &p.down, 64, step + 1, at.j0, at.e);
                             }
                         }
                         issued++;
@@ -602,11 +606,11 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
             else if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
+                MOEK_K_(walk) w = {0, 0, 0, 0};
                 const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 int rows;
-                if (!plan.demand[0]) w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[0], 0);
+                if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
@@ -618,9 +622,9 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         w.first = 0;
                         at.e = -1;
                         if (plan.pieces > 1) {
-                            const int tile = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                            w.first = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
-                            until = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
+                            const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                            w.first = MOEK_K_(by)(until * part, plan.pieces);
+                            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
                             piece = w.tile;
                             w.tile = tile;
                         }
@@ -629,7 +633,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     if (!begun) {                  /* (A block with no tile must not look: others clear the count.) */
                         if (u % 32 == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
@@ -654,12 +658,12 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                 }
             }
             {
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
+                MOEK_K_(walk) w = {0, 0, 0, 0};
                 const int row_bytes = p.down.k * 2, steps = p.size[1].steps;
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
                 int rows;
-                if (!plan.demand[1]) w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[1], 1);
+                if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
@@ -675,7 +679,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 1, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
                     rows = min(at.end - at.row0, M);
                     while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
                         const int other = at.b + u % 32;
@@ -707,8 +711,8 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
         moek_cp_async_wait_(0);
     } else {
         /* ---- Consumers. ---- */
-        const int mine = t / 128 - 1, dtype = MOEK_DTYPE_BF16;
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile at;
+        const int mine = t / 128 - 1, dtype = MOEK_W_DTYPE_;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 0, j, to[M / 8], n = 0;
         moek_named_arrive_(1, 384);
         moek_named_wait_(3, CONSUMERS);
@@ -720,17 +724,17 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                 moek_order_rank_(order, (const uint16_t *)counts, ids, early, slots, s.row, t - 160, CONSUMERS - 32);
         }
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
-        plan = moek_layer_bf16_h0_on_sm90_m16n256s6w12_plan_(&p, s.block[experts]);
+        plan = MOEK_K_(make_plan)(&p, s.block[experts]);
         #pragma unroll
         for (i = 0; i < 4; i++)
             ((float *)counts)[t - 128 + 256 * i] = ids[t - 128 + 256 * i] != 0xffff ? weight[i] : 0;
         {
-            moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
+            MOEK_K_(walk) w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
             const int steps = p.size[0].steps;
-            if (!plan.demand[0]) w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[0], 0);
+            if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
@@ -743,9 +747,9 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     w.first = 0;
                     at.e = -1;
                     if (plan.pieces > 1) {
-                        const int tile = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                        w.first = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * part, plan.pieces);
-                        until = moek_layer_bf16_h0_on_sm90_m16n256s6w12_by_(until * (part + 1), plan.pieces);
+                        const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                        w.first = MOEK_K_(by)(until * part, plan.pieces);
+                        until = MOEK_K_(by)(until * (part + 1), plan.pieces);
                         piece = w.tile;
                         w.tile = tile;
                     }
@@ -755,7 +759,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     if (w.tile == w.last - 1) until = w.until;
                 }
                 at_k = w.first;
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 0, &at);
+                MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
                 #pragma unroll
                 for (i = 0; i < M; i++) {
                     sum[i / (M / 2)][i % (M / 2)] = 0;
@@ -771,10 +775,10 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_layer_bf16_h0_on_sm90_m16n256s6w12_mma_(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
+                        MOEK_K_(mma)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_layer_bf16_h0_on_sm90_m16n256s6w12_mma_(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
+                        MOEK_K_(mma)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(0);
                     moek_mbar_arrive_warp_(empty + slot);
@@ -826,22 +830,22 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_bf16_h0_on_sm90_m16n256s6w12_from_(&p, (unsigned)plan.all[0] * steps, 0, j + 1) >=
+                        if (MOEK_K_(from)(&p, (unsigned)plan.all[0] * steps, 0, j + 1) >=
                             (unsigned)(w.tile + 1) * steps) break;
                     }
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_up_finish_(&p, sum, &at, mine, dtype);
+                MOEK_K_(up_finish)(&p, sum, &at, mine, dtype);
                 moek_named_wait_(3, CONSUMERS);
                 if (t == 128) moek_flag_add_(ready + at.b);
             }
             if (t == 128) moek_mbar_arrive_(finished);
         }
         {
-            moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk w = {0, 0, 0, 0};
+            MOEK_K_(walk) w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
             const int steps = p.size[1].steps;
-            if (!plan.demand[1]) w = moek_layer_bf16_h0_on_sm90_m16n256s6w12_walk_(&p, plan.all[1], 1);
+            if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
@@ -859,7 +863,7 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     if (w.tile == w.last - 1) until = w.until;
                 }
                 at_k = w.first;
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_tile_(&p, s, w.tile, 1, &at);
+                MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
                 #pragma unroll
                 for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
                     const int r = at.row0 + 8 * i + t % 32 / 4;
@@ -880,10 +884,10 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_layer_bf16_h0_on_sm90_m16n256s6w12_mma_(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
+                        MOEK_K_(mma)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_layer_bf16_h0_on_sm90_m16n256s6w12_mma_(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
+                        MOEK_K_(mma)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(0);
                     moek_mbar_arrive_warp_(empty + slot);
@@ -905,31 +909,31 @@ moek_layer_bf16_h0_on_sm90_m16n256s6w12_k(const __grid_constant__ moek_layer_bf1
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_bf16_h0_on_sm90_m16n256s6w12_from_(&p, (unsigned)plan.all[1] * steps, 1, j + 1) >=
+                        if (MOEK_K_(from)(&p, (unsigned)plan.all[1] * steps, 1, j + 1) >=
                             (unsigned)(w.tile + 1) * steps) break;
                     }
-                moek_layer_bf16_h0_on_sm90_m16n256s6w12_down_finish_(&p, sum, &at, to, mine, dtype);
+                MOEK_K_(down_finish)(&p, sum, &at, to, mine, dtype);
             }
         }
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
         if (a->y)
-            moek_layer_bf16_h0_on_sm90_m16n256s6w12_combine_(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_BF16);
+            MOEK_K_(combine)(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_BF16);
         for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
             a->state->flags[i] = 0;
     }
 #endif
 }
 
-MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_layer_args *a = (const moek_layer_args *)args;
-    moek_layer_bf16_h0_on_sm90_m16n256s6w12_params p;
+    MOEK_K_(params) p;
     moek_status status;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_bf16_h0_on_sm90_m16n256s6w12_k, 384, 230008);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 230008);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
@@ -942,7 +946,7 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     moek_find_halves_(&p.down, 16, 0, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_layer_bf16_h0_on_sm90_m16n256s6w12_size *const z = &p.size[i];
+        MOEK_K_(size) *const z = &p.size[i];
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;
         z->steps = (g->k * 2 + 127) / 128;
@@ -953,6 +957,11 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_str
     status = moek_weight_map_(&p.w_up, &p.up, 2, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_layer_bf16_h0_on_sm90_m16n256s6w12_k, blocks, 384, 230008, stream, 1, p);
+    return MOEK_CHAIN_(MOEK_K_(k), blocks, 384, 230008, stream, 1, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_DTYPE_
+#undef MOEK_W_WGMMA_
 #endif

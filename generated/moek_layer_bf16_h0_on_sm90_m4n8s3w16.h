@@ -7,26 +7,30 @@
 #ifndef MOEK_LAYER_BF16_H0_ON_SM90_M4N8S3W16_H
 #define MOEK_LAYER_BF16_H0_ON_SM90_M4N8S3W16_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_layer_bf16_h0_on_sm90_m4n8s3w16
+#define MOEK_K_(x) moek_layer_bf16_h0_on_sm90_m4n8s3w16_##x##_
+#define MOEK_W_(x) moek_##x##_bf16_
+#define MOEK_W_DTYPE_ MOEK_DTYPE_BF16
 
-typedef struct moek_layer_bf16_h0_on_sm90_m4n8s3w16_params {
+typedef struct MOEK_K_(params) {
     moek_layer_args a;
     moek_gemm_args up, down;
     int steps[2], units[2], pitch[2];                  /* of up, of down: items of a row; units (up: of an expert) */
     int parts;                                         /* gated: 2 */
     moek_few fit;
     moek_over over_blocks, over_units, over_steps[2];
-} moek_layer_bf16_h0_on_sm90_m4n8s3w16_params;
+} MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* The experts in use: the first `split` of them, then the others, up to `used`. */
-typedef struct moek_layer_bf16_h0_on_sm90_m4n8s3w16_halves { int used, split; } moek_layer_bf16_h0_on_sm90_m4n8s3w16_halves;
+typedef struct MOEK_K_(halves) { int used, split; } MOEK_K_(halves);
 /* A block's share of the units, the items of a unit and of all of them, and a warp's share of these; experts
  * [d0, d1). */
-typedef struct moek_layer_bf16_h0_on_sm90_m4n8s3w16_share { int unit0, units, each, all, begin, n, d0, d1; } moek_layer_bf16_h0_on_sm90_m4n8s3w16_share;
+typedef struct MOEK_K_(share) { int unit0, units, each, all, begin, n, d0, d1; } MOEK_K_(share);
 /* Of up (parts 0 and 1: halves of the experts) and of down (2 and 3). */
-MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m4n8s3w16_share moek_layer_bf16_h0_on_sm90_m4n8s3w16_share_(const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, moek_layer_bf16_h0_on_sm90_m4n8s3w16_halves of, int part)
+MOEK_DEVICE MOEK_K_(share) MOEK_K_(find_share)(const MOEK_K_(params) *p, MOEK_K_(halves) of, int part)
 {
-    moek_layer_bf16_h0_on_sm90_m4n8s3w16_share s;
+    MOEK_K_(share) s;
     const int warp = threadIdx.x / 32, second = part & 1, down = part >> 1;
     /* (In the second half rounding begins in the middle: who had more units before has fewer.) */
     const unsigned shift = second && !down ? gridDim.x / 2 : 0;
@@ -45,17 +49,17 @@ MOEK_DEVICE moek_layer_bf16_h0_on_sm90_m4n8s3w16_share moek_layer_bf16_h0_on_sm9
 /* What a warp asks for: of 8 rows of w, with all of their k, an item after the other, part by part.  The order of such
  * rows: in up the columns of h, of gate and then of up (half 1), expert by expert; in down the columns of y, for one
  * expert after the other.  asks: items to ask for of this part; run: until other rows begin. */
-typedef struct moek_layer_bf16_h0_on_sm90_m4n8s3w16_walk {
+typedef struct MOEK_K_(walk) {
     const unsigned char *w;                            /* this lane's first 16 bytes of the next item */
     const float *scale;                                /* fp8: of its half lane % 2 */
     int left;                                          /* bytes of k from the next item on */
     int apart;                                         /* in memory, 128 bytes of k from the next */
     int unit, d, half, part, asks, run, put;
-    moek_layer_bf16_h0_on_sm90_m4n8s3w16_halves of;
-} moek_layer_bf16_h0_on_sm90_m4n8s3w16_walk;
+    MOEK_K_(halves) of;
+} MOEK_K_(walk);
 
 /* To item g of rows (unit, d, half).  mine: lane d has the number of the d-th expert in use. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, moek_layer_bf16_h0_on_sm90_m4n8s3w16_walk *at, int g, int mine)
+MOEK_DEVICE void MOEK_K_(seat)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, int g, int mine)
 {
     const int down = at->part >> 1, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
     const moek_gemm_args *const a = down ? &p->down : &p->up;
@@ -75,7 +79,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_seat_(const moek_layer_bf1
     at->run = p->steps[down] - g;
 }
 /* To the next rows, or to this warp's first item of the next part that has one. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_next_(const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, moek_layer_bf16_h0_on_sm90_m4n8s3w16_walk *at, int mine)
+MOEK_DEVICE void MOEK_K_(next)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, int mine)
 {
     int g = 0;
     if (at->asks > 0) {
@@ -93,7 +97,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_next_(const moek_layer_bf1
     }
     #pragma unroll 1
     while (at->asks == 0 && ++at->part < 4) {
-        const moek_layer_bf16_h0_on_sm90_m4n8s3w16_share s = moek_layer_bf16_h0_on_sm90_m4n8s3w16_share_(p, at->of, at->part);
+        const MOEK_K_(share) s = MOEK_K_(find_share)(p, at->of, at->part);
         const int down = at->part >> 1, nd = max(s.d1 - s.d0, 1);
         int v = (int)moek_over_(s.begin, p->over_steps[down]);
         at->asks = s.n;
@@ -110,12 +114,12 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_next_(const moek_layer_bf1
         }
         at->d += s.d0;
     }
-    if (at->asks > 0) moek_layer_bf16_h0_on_sm90_m4n8s3w16_seat_(p, at, g, mine);
+    if (at->asks > 0) MOEK_K_(seat)(p, at, g, mine);
 }
 /* Ask for the next item, if there is one (the first time there is none), and find the one after it.  to: this lane's 16
  * bytes of each 64 of k, 512 apart. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, moek_layer_bf16_h0_on_sm90_m4n8s3w16_walk *at, unsigned char *ring,
-                                 int mine)
+MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsigned char *ring,
+                              int mine)
 {
     const int lane = threadIdx.x % 32;
     unsigned char *const to = ring + at->put * 2048;
@@ -139,12 +143,12 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_ask_(const moek_layer_bf16
         else at->run--;
     }
     moek_cp_async_commit_();
-    if (at->run == 0 && at->part < 4) moek_layer_bf16_h0_on_sm90_m4n8s3w16_next_(p, at, mine);
+    if (at->run == 0 && at->part < 4) MOEK_K_(next)(p, at, mine);
 }
 
 /* sum += item * b: all quarters that mma makes.  f_at: factors of this lane's two tokens, for each half. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_add_(float sum[4], const unsigned char *item, const unsigned char *b_at, const float *f_at,
-                                 int live)
+MOEK_DEVICE void MOEK_K_(add)(float sum[4], const unsigned char *item, const unsigned char *b_at, const float *f_at,
+                              int live)
 {
     float c[2][4] = {{0}};
     float2 f[2];
@@ -158,7 +162,7 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_add_(float sum[4], const u
         #pragma unroll
         for (i = 0; i < 2; i++) {
             const uint32_t w[4] = { first.w[2 * i], last.w[2 * i], first.w[2 * i + 1], last.w[2 * i + 1] };
-            moek_mma_bf16_(c[h], w, b.w + 2 * i);
+            MOEK_W_(mma)(c[h], w, b.w + 2 * i);
         }
     }
     if (live & 1) {
@@ -172,13 +176,13 @@ MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_add_(float sum[4], const u
 }
 
 /* Which of a lane's two tokens have this expert: their bits. */
-MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m4n8s3w16_live_(const int *slot_of)
+MOEK_DEVICE int MOEK_K_(live)(const int *slot_of)
 {
     const int i = threadIdx.x % 2 * 2;
     return (slot_of[i] >= 0) | (slot_of[i + 1] >= 0) << 1;
 }
 /* A warp's sums of 8 rows, begun anew: of lane / 4, of its two tokens. */
-MOEK_DEVICE float2 moek_layer_bf16_h0_on_sm90_m4n8s3w16_take_(float sum[4])
+MOEK_DEVICE float2 MOEK_K_(take)(float sum[4])
 {
     const int upper = threadIdx.x & 2;
     float2 of = upper ? make_float2(sum[2], sum[3]) : make_float2(sum[0], sum[1]);
@@ -188,20 +192,20 @@ MOEK_DEVICE float2 moek_layer_bf16_h0_on_sm90_m4n8s3w16_take_(float sum[4])
     return of;
 }
 /* Where they lie in page[row][4 tokens]; the lanes with `upper` have them, too, and leave them to the others. */
-MOEK_DEVICE float *moek_layer_bf16_h0_on_sm90_m4n8s3w16_at_(float *page)
+MOEK_DEVICE float *MOEK_K_(at)(float *page)
 {
     const int lane = threadIdx.x % 32;
     return lane & 2 ? NULL : page + lane / 4 * 4 + lane % 2 * 2;
 }
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_put_(float *page, float sum[4])
+MOEK_DEVICE void MOEK_K_(put)(float *page, float sum[4])
 {
-    const float2 of = moek_layer_bf16_h0_on_sm90_m4n8s3w16_take_(sum);
-    float *const at = moek_layer_bf16_h0_on_sm90_m4n8s3w16_at_(page);
+    const float2 of = MOEK_K_(take)(sum);
+    float *const at = MOEK_K_(at)(page);
     if (at) moek_store2_(at, of.x, of.y);
 }
 /* What the warps have put there for items [from, until) of the block's, in the order of k: warp w on page apart * w, if
  * it has such an item.  All lanes of a warp come here together, each for one of the 32 sums of a page. */
-MOEK_DEVICE float moek_layer_bf16_h0_on_sm90_m4n8s3w16_get_(const float *pages, const int apart, int from, int until, int all)
+MOEK_DEVICE float MOEK_K_(get)(const float *pages, const int apart, int from, int until, int all)
 {
     const int lane = threadIdx.x % 32, begin = all * lane / 16, end = all * (lane + 1) / 16;
     const unsigned warps = __ballot_sync(0xffffffff, lane < 16 && max(begin, from) < min(end, until));
@@ -216,7 +220,7 @@ MOEK_DEVICE float moek_layer_bf16_h0_on_sm90_m4n8s3w16_get_(const float *pages, 
 
 /* The first 8 columns of number i of the lanes that bring x or h to shared memory: their row, and which 128 bytes of w
  * they are for. */
-MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m4n8s3w16_part_(const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, int down, int i, int *row, int *group)
+MOEK_DEVICE int MOEK_K_(part)(const MOEK_K_(params) *p, int down, int i, int *row, int *group)
 {
     const int part = i / 8;
     *row = (int)moek_over_(part / 2, p->over_steps[down]);
@@ -224,30 +228,30 @@ MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m4n8s3w16_part_(const moek_layer_bf16
     return *group * 64 + i % 8 * 8;
 }
 /* Where columns of x lie, 64 * part behind those: NULL for what is not there. */
-MOEK_DEVICE const uint16_t *moek_layer_bf16_h0_on_sm90_m4n8s3w16_x_(const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, int i, int part)
+MOEK_DEVICE const uint16_t *MOEK_K_(x)(const MOEK_K_(params) *p, int i, int part)
 {
     int row, group;
-    const int column = moek_layer_bf16_h0_on_sm90_m4n8s3w16_part_(p, 0, i, &row, &group) + 64 * part;
+    const int column = MOEK_K_(part)(p, 0, i, &row, &group) + 64 * part;
     return row < p->a.tokens && column < p->up.k ? (const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column
                                                  : NULL;
 }
-MOEK_DEVICE moek_words_ moek_layer_bf16_h0_on_sm90_m4n8s3w16_load_(const uint16_t *from)
+MOEK_DEVICE moek_words_ MOEK_K_(load)(const uint16_t *from)
 {
     return from ? moek_load_relaxed_(from) : moek_zero_words_();
 }
 /* Columns of h as they lie in memory: the complement, and 0 is what is not there yet. */
-MOEK_DEVICE void moek_layer_bf16_h0_on_sm90_m4n8s3w16_h_(moek_words_ *x, const moek_layer_bf16_h0_on_sm90_m4n8s3w16_params *p, const uint16_t *h, int i, int slots,
-                               const int *pair_of, moek_layer_bf16_h0_on_sm90_m4n8s3w16_share s)
+MOEK_DEVICE void MOEK_K_(h)(moek_words_ *x, const MOEK_K_(params) *p, const uint16_t *h, int i, int slots,
+                            const int *pair_of, MOEK_K_(share) s)
 {
     int row, group, j;
-    const int column = moek_layer_bf16_h0_on_sm90_m4n8s3w16_part_(p, 1, i, &row, &group);
+    const int column = MOEK_K_(part)(p, 1, i, &row, &group);
     const int ours = row < slots && (unsigned)(pair_of[row] - 4 * s.d0) < 4u * (unsigned)(s.d1 - s.d0);
     #pragma unroll
     for (j = 0; j < 1; j++)
         x[j] = ours && column + 64 * j < p->down.k ? moek_load_relaxed_(h + (size_t)row * p->down.k + column + 64 * j)
                                                    : moek_not_words_(moek_zero_words_());
 }
-MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m4n8s3w16_there_(const moek_words_ *x)
+MOEK_DEVICE int MOEK_K_(there)(const moek_words_ *x)
 {
     int there = 1, j;
     #pragma unroll
@@ -257,7 +261,7 @@ MOEK_DEVICE int moek_layer_bf16_h0_on_sm90_m4n8s3w16_there_(const moek_words_ *x
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h0_on_sm90_m4n8s3w16_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
@@ -278,14 +282,14 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
     uint16_t *h;
     const moek_layer_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32, warp = t / 32, tokens = a->tokens, slots = tokens * a->topk;
-    const int dtype = MOEK_DTYPE_BF16;
+    const int dtype = MOEK_W_DTYPE_;
     /* A lane's part of b. */
     const int token = lane / 4 % 4, bytes = lane / 16 * 64 + lane % 4 * 16;
-    moek_layer_bf16_h0_on_sm90_m4n8s3w16_share s;
-    moek_layer_bf16_h0_on_sm90_m4n8s3w16_halves of;
+    MOEK_K_(share) s;
+    MOEK_K_(halves) of;
     const unsigned char *b_at;
     const float *f_at;
-    moek_layer_bf16_h0_on_sm90_m4n8s3w16_walk ask;
+    MOEK_K_(walk) ask;
     moek_words_ x[FIRST_X][PARTS];
     const uint16_t *from[FIRST_X][PARTS];
     float weight = 1, sum[4] = {0, 0, 0, 0};
@@ -306,7 +310,7 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
     for (i = 0; i < FIRST_X; i++)
         #pragma unroll
         for (j = 0; j < PARTS; j++) {
-            from[i][j] = (const uint16_t *)moek_now_(moek_layer_bf16_h0_on_sm90_m4n8s3w16_x_(&p, t + i * THREADS, j));
+            from[i][j] = (const uint16_t *)moek_now_(MOEK_K_(x)(&p, t + i * THREADS, j));
         }
     moek_grid_wait_();
     moek_grid_go_();
@@ -315,7 +319,7 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
     #pragma unroll
     for (i = 0; i < FIRST_X; i++)
         #pragma unroll
-        for (j = 0; j < PARTS; j++) x[i][j] = moek_layer_bf16_h0_on_sm90_m4n8s3w16_load_(from[i][j]);
+        for (j = 0; j < PARTS; j++) x[i][j] = MOEK_K_(load)(from[i][j]);
     if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
     {                                                  /* the experts in use, by their first slots */
         const int in = (uint32_t)id < (uint32_t)p.up.experts;
@@ -331,7 +335,7 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
         ask.asks = ask.run = ask.put = 0; ask.part = -1; ask.of = of;
         #pragma unroll 1
         for (i = 0; i < STAGES; i++)
-            moek_layer_bf16_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, mine);
+            MOEK_K_(ask)(&p, &ask, ring, mine);
         if (warp == WARPS - 1) {
             const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
             const int pair = in ? 4 * leader + lane / a->topk : -1;
@@ -353,16 +357,18 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
     for (i = t; i - lane < tokens * p.steps[0] * 2 * LANES; i += THREADS) {    /* x -> act */
         const int pitch = p.pitch[0];
         int group;
-        column = moek_layer_bf16_h0_on_sm90_m4n8s3w16_part_(&p, 0, i, &row, &group);
+        column = MOEK_K_(part)(&p, 0, i, &row, &group);
         if (row < tokens)
             #pragma unroll
-            for (j = 0; j < PARTS; j++) moek_store_words_(act + row * pitch + column * 2 + 128 * j, x[0][j]);
+            for (j = 0; j < PARTS; j++)
+                moek_store_words_(act + row * pitch + column * 2 + 128 * j,
+                                  x[0][j]);
         #pragma unroll
         for (j = 0; j < PARTS; j++) {
             int to;
             #pragma unroll
             for (to = 1; to < FIRST_X; to++) x[to - 1][j] = x[to][j];
-            x[FIRST_X - 1][j] = moek_layer_bf16_h0_on_sm90_m4n8s3w16_load_(moek_layer_bf16_h0_on_sm90_m4n8s3w16_x_(&p, i + FIRST_X * THREADS, j));
+            x[FIRST_X - 1][j] = MOEK_K_(load)(MOEK_K_(x)(&p, i + FIRST_X * THREADS, j));
         }
     }
     if (t < 4) factors[t] = 1;
@@ -375,7 +381,7 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
     /* ---- up ---- */
     #pragma unroll 1
     for (second = 0; second < halves; second++) {
-        s = moek_layer_bf16_h0_on_sm90_m4n8s3w16_share_(&p, of, second);
+        s = MOEK_K_(find_share)(&p, of, second);
         {
             const int v = (int)moek_over_(s.begin, p.over_steps[0]), g = s.begin - v * p.steps[0];
             /* (Nobody looks at the sums of a token that is not there: any row will do.) */
@@ -389,19 +395,19 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
             #pragma unroll 1
             for (i = s.n; i > 0; i--) {
                 __syncwarp();                                      /* what all have read, may be written */
-                moek_layer_bf16_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, mine);
+                MOEK_K_(ask)(&p, &ask, ring, mine);
                 moek_cp_async_wait_(STAGES - 1);
                 __syncwarp();
-                moek_layer_bf16_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, live);
+                MOEK_K_(add)(sum, ring + slot * ITEM, b_at, f_at, live);
                 if (++slot == STAGES) slot = 0;
                 b_at += 256;
                 if (--run == 0) {
-                    moek_layer_bf16_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                    MOEK_K_(put)(pages + page * 32, sum);
                     page++;
                     b_at = b_first;
                     f_at = f_first;
                     run = p.steps[0];
-                } else if (i == 1) moek_layer_bf16_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                } else if (i == 1) MOEK_K_(put)(pages + page * 32, sum);
             }
         }
         __syncthreads();
@@ -410,8 +416,8 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
             const int from = i / 32 * s.each, until = from + s.each, half = from + p.steps[0], gated = p.parts == 2;
             const int unit = s.unit0 + i / 32;
             const float *const first = pages + (pages0 + i / 32 * p.parts) * 32;
-            float gate = moek_layer_bf16_h0_on_sm90_m4n8s3w16_get_(first, 1, from, half, s.all), other = 0;
-            if (gated) other = moek_layer_bf16_h0_on_sm90_m4n8s3w16_get_(first + 32, 1, half, until, s.all);
+            float gate = MOEK_K_(get)(first, 1, from, half, s.all), other = 0;
+            if (gated) other = MOEK_K_(get)(first + 32, 1, half, until, s.all);
             d = (int)moek_over_(unit, p.over_units);
             column = (unit - d * p.units[0]) * 8 + i % 32 / 4;
             d += s.d0;
@@ -439,21 +445,21 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
     #pragma unroll 1
     for (second = 0; second < halves; second++) {
         const int total = slots * p.steps[1] * 2 * LANES, pitch = p.pitch[1];
-        s = moek_layer_bf16_h0_on_sm90_m4n8s3w16_share_(&p, of, 2 + second);
+        s = MOEK_K_(find_share)(&p, of, 2 + second);
         #pragma unroll
-        for (i = 0; i < FIRST; i++) moek_layer_bf16_h0_on_sm90_m4n8s3w16_h_(x[i], &p, h, t + i * THREADS, slots, pair_of, s);
+        for (i = 0; i < FIRST; i++) MOEK_K_(h)(x[i], &p, h, t + i * THREADS, slots, pair_of, s);
         #pragma unroll 1
         for (i = t; i - lane < total; i += THREADS) {  /* h -> act */
             int group, pair, ours, tries = 0;
-            while (!__all_sync(0xffffffff, moek_layer_bf16_h0_on_sm90_m4n8s3w16_there_(x[0]))) {
+            while (!__all_sync(0xffffffff, MOEK_K_(there)(x[0]))) {
                 if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
-                if (!moek_layer_bf16_h0_on_sm90_m4n8s3w16_there_(x[0])) moek_layer_bf16_h0_on_sm90_m4n8s3w16_h_(x[0], &p, h, i, slots, pair_of, s);
+                if (!MOEK_K_(there)(x[0])) MOEK_K_(h)(x[0], &p, h, i, slots, pair_of, s);
             }
             if (tries)
                 #pragma unroll
                 for (j = 1; j < FIRST; j++)
-                    if (!moek_layer_bf16_h0_on_sm90_m4n8s3w16_there_(x[j])) moek_layer_bf16_h0_on_sm90_m4n8s3w16_h_(x[j], &p, h, i + j * THREADS, slots, pair_of, s);
-            column = moek_layer_bf16_h0_on_sm90_m4n8s3w16_part_(&p, 1, i, &row, &group);
+                    if (!MOEK_K_(there)(x[j])) MOEK_K_(h)(x[j], &p, h, i + j * THREADS, slots, pair_of, s);
+            column = MOEK_K_(part)(&p, 1, i, &row, &group);
             pair = row < slots ? pair_of[row] : -1;
             ours = (unsigned)(pair - 4 * s.d0) < 4u * (unsigned)(s.d1 - s.d0);
             if (__any_sync(0xffffffff, ours)) {
@@ -461,7 +467,9 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
                 for (j = 0; j < PARTS; j++) x[0][j] = moek_not_words_(x[0][j]);
                 if (ours)
                     #pragma unroll
-                    for (j = 0; j < PARTS; j++) moek_store_words_(act + row * pitch + column * 2 + 128 * j, x[0][j]);
+                    for (j = 0; j < PARTS; j++)
+                        moek_store_words_(act + row * pitch + column * 2 + 128 * j,
+                                          x[0][j]);
             }
             #pragma unroll
             for (j = 0; j < PARTS; j++) {
@@ -469,7 +477,7 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
                 #pragma unroll
                 for (to = 1; to < FIRST; to++) x[to - 1][j] = x[to][j];
             }
-            moek_layer_bf16_h0_on_sm90_m4n8s3w16_h_(x[FIRST - 1], &p, h, i + FIRST * THREADS, slots, pair_of, s);
+            MOEK_K_(h)(x[FIRST - 1], &p, h, i + FIRST * THREADS, slots, pair_of, s);
         }
         __syncthreads();
         {
@@ -483,43 +491,43 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
             run = p.steps[1] - g;
             b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1] + g * 256;
             f_at = f_first + 4 * d;
-            live = moek_layer_bf16_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
+            live = MOEK_K_(live)(slot_of + 4 * d);
             #pragma unroll 1
             for (i = s.n; i > 0; i--) {
                 __syncwarp();                                      /* what all have read, may be written */
-                moek_layer_bf16_h0_on_sm90_m4n8s3w16_ask_(&p, &ask, ring, mine);
+                MOEK_K_(ask)(&p, &ask, ring, mine);
                 moek_cp_async_wait_(STAGES - 1);
                 __syncwarp();
-                moek_layer_bf16_h0_on_sm90_m4n8s3w16_add_(sum, ring + slot * ITEM, b_at, f_at, live);
+                MOEK_K_(add)(sum, ring + slot * ITEM, b_at, f_at, live);
                 if (++slot == STAGES) slot = 0;
                 b_at += 256;
                 if (--run == 0) {
                     if (++d == s.d1) {
                         d = s.d0;
                         f_at = f_part;
-                        moek_layer_bf16_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                        MOEK_K_(put)(pages + page * 32, sum);
                         page++;
                     } else {
                         f_at += 4;
-                        if (i == 1) moek_layer_bf16_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                        if (i == 1) MOEK_K_(put)(pages + page * 32, sum);
                     }
                     b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
-                    live = moek_layer_bf16_h0_on_sm90_m4n8s3w16_live_(slot_of + 4 * d);
+                    live = MOEK_K_(live)(slot_of + 4 * d);
                     run = p.steps[1];
-                } else if (i == 1) moek_layer_bf16_h0_on_sm90_m4n8s3w16_put_(pages + page * 32, sum);
+                } else if (i == 1) MOEK_K_(put)(pages + page * 32, sum);
             }
         }
         pages0 = s.units + WARPS;
     }
     __syncthreads();
     {
-        const moek_layer_bf16_h0_on_sm90_m4n8s3w16_share first = moek_layer_bf16_h0_on_sm90_m4n8s3w16_share_(&p, of, 2);
+        const MOEK_K_(share) first = MOEK_K_(find_share)(&p, of, 2);
         #pragma unroll 1
         for (i = t; i < s.units * 32; i += THREADS) {  /* y of unit i / 32 */
             const float *const page = pages + i / 32 * 32;
-            float y = moek_layer_bf16_h0_on_sm90_m4n8s3w16_get_(page, 1, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
+            float y = MOEK_K_(get)(page, 1, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
             if (halves > 1)
-                y += moek_layer_bf16_h0_on_sm90_m4n8s3w16_get_(page + pages0 * 32, 1, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
+                y += MOEK_K_(get)(page + pages0 * 32, 1, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
             column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
             if (i % 4 < tokens && column < p.down.n) {
                 const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
@@ -538,13 +546,13 @@ moek_layer_bf16_h0_on_sm90_m4n8s3w16_k(const __grid_constant__ moek_layer_bf16_h
 #endif
 }
 
-MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_layer_args *a = (const moek_layer_args *)args;
-    moek_layer_bf16_h0_on_sm90_m4n8s3w16_params p;
+    MOEK_K_(params) p;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_bf16_h0_on_sm90_m4n8s3w16_k, 512, MOEK_FEW_BYTES);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 512, MOEK_FEW_BYTES);
     if (a->tokens < 1) return MOEK_OK;
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
@@ -566,7 +574,12 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
         p.over_steps[i] = moek_over_of_(p.steps[i]);
     }
     p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
-    return MOEK_CHAIN_(moek_layer_bf16_h0_on_sm90_m4n8s3w16_k, blocks, 512,
+    return MOEK_CHAIN_(MOEK_K_(k), blocks, 512,
                        p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_
+#undef MOEK_W_DTYPE_
 #endif

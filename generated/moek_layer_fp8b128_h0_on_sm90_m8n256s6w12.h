@@ -7,22 +7,25 @@
 #ifndef MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_H
 #define MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_H
 #include "../include/moek/kernel/sm90_schedule.h"
+#define MOEK_NAME_ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12
+#define MOEK_K_(x) moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_##x##_
+#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
-typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size { int columns, tiles, steps; moek_over over_tiles, over_steps; } moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size;
-typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params {
+typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles, over_steps; } MOEK_K_(size);
+typedef struct MOEK_K_(params) {
     moek_layer_args a;
     moek_gemm_args up, down;
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size size[2];
+    MOEK_K_(size) size[2];
     moek_over blocks, topk, tokens;
     CUtensorMap w_up, w_down;
-} moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params;
+} MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 8 x 32 bytes of k. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_mma_(float *d, uint64_t a, uint64_t b, int add)
+MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
 {
-    moek_wgmma_(8, "k32.f32.e4m3.e4m3", "{"
+    moek_wgmma_(8, MOEK_W_WGMMA_, "{"
         "%0, %1, %2, %3"
         "}, %4, %5, p, 1, 1", "%6",
  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -31,12 +34,12 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_mma_(float *d, uint64
 
 /* How tiles of up and down are taken: how many there are, whether by demand; in how many pieces of k those of up;
  * stages that may be on their way. */
-typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan { int all[2], demand[2], pieces, inflight; } moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan;
-MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int row_blocks)
+typedef struct MOEK_K_(plan) { int all[2], demand[2], pieces, inflight; } MOEK_K_(plan);
+MOEK_DEVICE MOEK_K_(plan) MOEK_K_(make_plan)(const MOEK_K_(params) *p, int row_blocks)
 {
     enum { PIECES = 4 };
     const int blocks = (int)gridDim.x, up = row_blocks * p->size[0].tiles, down = row_blocks * p->size[1].tiles;
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan plan;
+    MOEK_K_(plan) plan;
     plan.all[0] = up; plan.all[1] = down;
     plan.demand[1] = down >= 2 * blocks && !p->a.equal;
     plan.demand[0] = up >= (plan.demand[1] ? 1 : 6) * blocks && !p->a.equal;     /* is there what to go on with? */
@@ -47,40 +50,40 @@ MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan moek_layer_fp8b128_h0
     return plan;
 }
 /* n / pieces, which are 3 or 4; n < 2^16. */
-MOEK_DEVICE int moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(int n, int pieces) { return (int)((unsigned)n * (pieces == 3 ? 43691 : 32768) >> 17); }
+MOEK_DEVICE int MOEK_K_(by)(int n, int pieces) { return (int)((unsigned)n * (pieces == 3 ? 43691 : 32768) >> 17); }
 
 /* A block's share of up or down: tiles [tile, last), the first from stage `first` on, the last up to stage `until`. */
-typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk { int tile, last, first, until; } moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk;
+typedef struct MOEK_K_(walk) { int tile, last, first, until; } MOEK_K_(walk);
 
 /* First rows and row blocks of the experts, [experts + 1]; the expert of each row block. */
-typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule { const int *row, *block; const uint16_t *expert; } moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule;
+typedef struct MOEK_K_(schedule) { const int *row, *block; const uint16_t *expert; } MOEK_K_(schedule);
 
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on.  e < 0: not next to the
  * one before. */
-typedef struct moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile { int e, b, j, row0, end, j0; } moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile;
+typedef struct MOEK_K_(tile) { int e, b, j, row0, end, j0; } MOEK_K_(tile);
 
 /* The first stage of a block: all stages of all tiles in parts as equal as can be.  What is left over goes to the first
  * blocks in up, to the last in down. */
-MOEK_DEVICE unsigned moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, unsigned all, int down, unsigned block)
+MOEK_DEVICE unsigned MOEK_K_(from)(const MOEK_K_(params) *p, unsigned all, int down, unsigned block)
 {
     const unsigned each = moek_over_(all, p->blocks), more = all - each * gridDim.x, before = gridDim.x - more;
     return each * block + (!down ? min(block, more) : block > before ? block - before : 0);
 }
-MOEK_DEVICE moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int tiles, int down)
+MOEK_DEVICE MOEK_K_(walk) MOEK_K_(start_walk)(const MOEK_K_(params) *p, int tiles, int down)
 {
-    const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size *const z = &p->size[down];
+    const MOEK_K_(size) *const z = &p->size[down];
     const unsigned all = (unsigned)tiles * z->steps;
-    const unsigned begin = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x);
-    const unsigned end = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(p, all, down, blockIdx.x + 1);
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w;
+    const unsigned begin = MOEK_K_(from)(p, all, down, blockIdx.x);
+    const unsigned end = MOEK_K_(from)(p, all, down, blockIdx.x + 1);
+    MOEK_K_(walk) w;
     w.tile = (int)moek_over_(begin, z->over_steps); w.last = (int)moek_over_(end + z->steps - 1, z->over_steps);
     w.first = (int)begin - w.tile * z->steps; w.until = (int)end - (w.last - 1) * z->steps;
     return w;
 }
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule s, int tile, int down,
-                                  moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile *at)
+MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, MOEK_K_(schedule) s, int tile, int down,
+                                    MOEK_K_(tile) *at)
 {
-    const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size *const z = &p->size[down];
+    const MOEK_K_(size) *const z = &p->size[down];
     if (at->e < 0) {
         at->b = (int)moek_over_(tile, z->over_tiles); at->j = tile - at->b * z->tiles;
         at->e = s.expert[at->b];
@@ -96,19 +99,19 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(const moek_laye
 
 /* x -> up.a, by all blocks together: 16 lanes 128 columns, a stage of up.  Number i of those of these lanes; *column:
  * of this lane. */
-MOEK_DEVICE int moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_part_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int t, int i, int *row, int *column)
+MOEK_DEVICE int MOEK_K_(part)(const MOEK_K_(params) *p, int t, int i, int *row, int *column)
 {
     const int part = blockIdx.x + (16 * i + t / 16) * gridDim.x;
     *row = (int)moek_over_(part, p->size[0].over_steps); *column = (part - *row * p->size[0].steps) * 128 + t % 16 * 8;
     return *row < p->a.tokens;
 }
-enum { MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST = 4 };
-MOEK_DEVICE moek_words_ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_x_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int row, int column)
+enum { MOEK_K_(FIRST) = 4 };
+MOEK_DEVICE moek_words_ MOEK_K_(x)(const MOEK_K_(params) *p, int row, int column)
 {
     return column < p->up.k ? moek_load_words_((const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column)
                             : moek_zero_words_();
 }
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_quantize_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, int t, moek_words_ x, int row, int column)
+MOEK_DEVICE void MOEK_K_(quantize)(const MOEK_K_(params) *p, int t, moek_words_ x, int row, int column)
 {
     const int k = p->up.k;
     float y[8], s = 0, inverse;
@@ -128,17 +131,17 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_quantize_(const moek_
 }
 
 /* Stages of up that are asked for as soon as a block's first tile is known. */
-enum { MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_AHEAD = 2 };
+enum { MOEK_K_(AHEAD) = 2 };
 /* By 128 threads, of which this is t: counts -> rows, row blocks, [MOEK_SM90_EXPERTS + 1] each; the expert of each row
  * block.  Whoever has the expert of our first tile asks for its first weights, if tiles are taken by demand. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, const int *counts, int *row, uint16_t *expert,
-                                      unsigned char *ring, uint64_t *landed, int t)
+MOEK_DEVICE void MOEK_K_(make_schedule)(const MOEK_K_(params) *p, const int *counts, int *row, uint16_t *expert,
+                                        unsigned char *ring, uint64_t *landed, int t)
 {
     int *const block = row + MOEK_SM90_EXPERTS + 1;
     int2 *const sums = (int2 *)(block + MOEK_SM90_EXPERTS + 1);            /* of a warp each */
     const int experts = p->up.experts, lane = t % 32, each = (experts + 127) / 128;
     int rows = 0, blocks = 0, my_rows, my_blocks, at = -1, j0 = 0, step = 0, until = p->size[0].steps, i, n, by;
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan plan;
+    MOEK_K_(plan) plan;
     for (i = t * each; i < t * each + each && i < experts; i++) {
         n = counts[i];
         rows += n;
@@ -160,14 +163,14 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_(const moek_
         if (i < t / 32) { rows += sum.x; blocks += sum.y; }
         n += sum.y;
     }
-    plan = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan_(p, n);
+    plan = MOEK_K_(make_plan)(p, n);
     if (plan.demand[0] && (int)blockIdx.x < plan.all[0] * plan.pieces) {
         int tile = blockIdx.x;
         if (plan.pieces > 1) {
-            const int part = tile - moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(tile, plan.pieces) * plan.pieces;
-            tile = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(tile, plan.pieces);
-            step = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * part, plan.pieces);
-            until = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), plan.pieces);
+            const int part = tile - MOEK_K_(by)(tile, plan.pieces) * plan.pieces;
+            tile = MOEK_K_(by)(tile, plan.pieces);
+            step = MOEK_K_(by)(until * part, plan.pieces);
+            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
         }
         at = (int)moek_over_(tile, p->size[0].over_tiles);
         j0 = (tile - at * p->size[0].tiles) * p->size[0].columns;
@@ -181,7 +184,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_(const moek_
         if (at >= blocks && at < blocks + n) {
             const uint64_t policy = moek_evict_first_();
             #pragma unroll 1
-            for (by = 0; by < min(MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_AHEAD, until - step); by++) {
+            for (by = 0; by < min(MOEK_K_(AHEAD), until - step); by++) {
                 moek_tma_stage_(ring + by * 33792 + 1024, &p->w_up, landed + by, 32768, policy,
                                 &p->up, 128, step + by, j0, i);
             }
@@ -193,7 +196,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_(const moek_
 
 /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of the
  * other, columns 2q and 2q + 1 of each 8 rows of a. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_scaled_(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
+MOEK_DEVICE void MOEK_K_(scaled)(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
 {
     float bias[2] = {0, 0};
     int i;
@@ -206,7 +209,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_scaled_(const moek_ge
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_act_(const moek_gemm_args *a, float *sum, int swapped)
+MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
 {
     int i;
     if (swapped)
@@ -226,44 +229,44 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_act_(const moek_gemm_
         case MOEK_SILU:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_silu_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU_TANH:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI_UNINTERLEAVE:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUSTEP:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SITU:
             #pragma unroll
             for (i = 0; i < 2; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_situ_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_situ_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SILU_NO_MUL:
             #pragma unroll
@@ -290,8 +293,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_act_(const moek_gemm_
 }
 
 /* h of a tile -> down.a, quantized.  top: shared, [m][8 warps]. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_up_finish_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, float (*sum)[4],
-                                       const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile *at, float *top, int mine, int dtype)
+MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[4],
+                                    const MOEK_K_(tile) *at, float *top, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->up;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -308,8 +311,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_up_finish_(const moek
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
             w_row[i] = column * a->halves.step;
         }
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_scaled_(a, sum[b], at->e, w_row, dtype);
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_act_(a, sum[b], swapped);
+        MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
+        MOEK_K_(act)(a, sum[b], swapped);
         #pragma unroll
         for (i = 0; i < 1; i++) {       /* now a lane has a row of a, and two columns */
             word[b][0][i] = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
@@ -362,8 +365,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_up_finish_(const moek
 }
 
 /* y of a tile -> down.out, a row a slot.  to: of the slots, [m / 8]. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_down_finish_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, float (*sum)[4],
-                                         const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile *at, const int *to, int mine, int dtype)
+MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[4],
+                                      const MOEK_K_(tile) *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -372,7 +375,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_down_finish_(const mo
     for (b = 0; b < 2; b++) {
         const int j = at->j0 + 128 * mine + 64 * b + 16 * warp;
         const int w_row[2] = { min(j + g, n - 1), min(j + g + 8, n - 1) };
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_scaled_(a, sum[b], at->e, w_row, dtype);
+        MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
         #pragma unroll
         for (i = 0; i < 1; i++) {       /* now a lane has a row of a, and two columns */
             const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
@@ -388,8 +391,8 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_down_finish_(const mo
 /* y, when all rows are there: a warp 256 columns of a token, sums in the order of combine.  Rows come by way of the
  * ring, PARTS - 1 times DEPTH of them ahead.  No branch stands between loads, or between sums: a row that is nobody's
  * is zeros, and its weight 0.  dtype: of rows and y, a constant. */
-MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_combine_(const moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params *p, const uint16_t *ids, const float *weights,
-                                     unsigned char *ring, int t, const int dtype)
+MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const uint16_t *ids, const float *weights,
+                                  unsigned char *ring, int t, const int dtype)
 {
     enum { DEPTH = 8, PARTS = 6, BYTES = DEPTH * 512 };
     const moek_layer_args *const a = &p->a;
@@ -459,7 +462,7 @@ MOEK_DEVICE void moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_combine_(const moek_l
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 12, CONSUMERS = 256,
@@ -485,13 +488,13 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
     const int gated = p.up.w_rows > p.up.n;
     unsigned long long *const met = (unsigned long long *)a->state->flags;
     int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule s;
+    MOEK_K_(schedule) s;
     float weight[4] = {1, 1, 1, 1};
-    moek_words_ x[MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST];
+    moek_words_ x[MOEK_K_(FIRST)];
     int x_row, x_column;
     const int early = slots > 256 ? slots * 3 / 8 : slots;     /* slots ordered by those who gather */
     int32_t id[MOEK_SELF_SORT / 384 + 1];
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan plan;
+    MOEK_K_(plan) plan;
     int i, piece = 0;                              /* of a tile of up: the one claimed */
 
     if (t == 0) {
@@ -523,8 +526,8 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
     moek_grid_go_();
     if (t >= 128)
         #pragma unroll
-        for (i = 0; i < MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST; i++)
-            if (moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_part_(&p, t - 128, i, &x_row, &x_column)) x[i] = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_x_(&p, x_row, x_column);
+        for (i = 0; i < MOEK_K_(FIRST); i++)
+            if (MOEK_K_(part)(&p, t - 128, i, &x_row, &x_column)) x[i] = MOEK_K_(x)(&p, x_row, x_column);
     #pragma unroll
     for (i = 0; i * 384 < MOEK_SELF_SORT; i++)
         id[i] = i * 384 + t < slots ? a->ids[i * 384 + t] : -1;
@@ -542,21 +545,21 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
 
     if (t < 128) {
         /* ---- Producers. ---- */
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 1, step, n = 0;
         moek_registers_less_(72);
         moek_named_wait_(1, 384);
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_(&p, counts, (int *)schedule, expert, ring, landed, t);
+        MOEK_K_(make_schedule)(&p, counts, (int *)schedule, expert, ring, landed, t);
         moek_named_wait_(4, 128);
-        plan = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan_(&p, s.block[experts]);
+        plan = MOEK_K_(make_plan)(&p, s.block[experts]);
         if (t < 4) {                               /* weights */
             const uint64_t policy = moek_evict_first_();
-            int issued = 0, asked = 0, hold = -1;  /* stages; asked for by moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_schedule_ */
+            int issued = 0, asked = 0, hold = -1;  /* stages; asked for by MOEK_K_(make_schedule) */
             int two = 0;                           /* a stage was asked for with the one before */
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+                MOEK_K_(walk) w = {0, 0, 0, 0};
                 const float *w_scale;
-                if (!plan.demand[0]) w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[0], 0);
+                if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = p.size[0].steps;
@@ -572,9 +575,9 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         w.first = 0;
                         at.e = -1;
                         if (plan.pieces > 1) {
-                            const int tile = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                            w.first = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * part, plan.pieces);
-                            until = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), plan.pieces);
+                            const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                            w.first = MOEK_K_(by)(until * part, plan.pieces);
+                            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
                             piece = w.tile;
                             w.tile = tile;
                         }
@@ -583,13 +586,13 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 0, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int j = at.j0 + 64 * (gated ? t / 2 : t);
                         w_scale = moek_scales_of_(&p.up.halves, t % 2, at.e,
                                                   min(j, p.up.n - 1), p.size[0].steps);
                     }
-                    if (issued == 0 && plan.demand[0]) asked = min(MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_AHEAD, until - w.first);
+                    if (issued == 0 && plan.demand[0]) asked = min(MOEK_K_(AHEAD), until - w.first);
                     for (step = w.first; step < until; step++) {
                         if (two) {
                             two = 0;
@@ -603,11 +606,11 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                             if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy, &p.up, 128,
-                                                step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot,
+                                                32768, policy, &p.up, 128, step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy, &p.up, 128,
-                                                    step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next,
+                                                    32768, policy, &p.up, 128, step + 1, at.j0, at.e);
                             }
                         }
                         moek_cp_async4_(scales + slot * SCALES + M + t, w_scale + step);
@@ -619,9 +622,9 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 }
             }
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+                MOEK_K_(walk) w = {0, 0, 0, 0};
                 const float *w_scale;
-                if (!plan.demand[1]) w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[1], 1);
+                if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
                 at.e = -1;
                 hold = plan.demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
                 for (;; w.tile++) {
@@ -642,7 +645,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 1, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int j = at.j0 + 64 * t;
                         w_scale = moek_scales_of_(&p.down.halves, 0, at.e,
@@ -662,11 +665,11 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (issued == hold || issued + two == hold) moek_mbar_wait_(finished, 0);
                             if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy, &p.down, 128,
-                                                step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot,
+                                                32768, policy, &p.down, 128, step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy, &p.down, 128,
-                                                    step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next,
+                                                    32768, policy, &p.down, 128, step + 1, at.j0, at.e);
                             }
                         }
                         moek_cp_async4_(scales + slot * SCALES + M + t, w_scale + step);
@@ -687,11 +690,11 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             else if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
             moek_named_wait_(2, 96 + CONSUMERS);
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+                MOEK_K_(walk) w = {0, 0, 0, 0};
                 const int row_bytes = p.up.k * 1, steps = p.size[0].steps;
                 const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
                 int rows;
-                if (!plan.demand[0]) w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[0], 0);
+                if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
@@ -703,9 +706,9 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         w.first = 0;
                         at.e = -1;
                         if (plan.pieces > 1) {
-                            const int tile = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                            w.first = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * part, plan.pieces);
-                            until = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), plan.pieces);
+                            const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                            w.first = MOEK_K_(by)(until * part, plan.pieces);
+                            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
                             piece = w.tile;
                             w.tile = tile;
                         }
@@ -714,7 +717,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 0, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     if (!begun) {                  /* (A block with no tile must not look: others clear the count.) */
                         if (u % 32 == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
@@ -744,12 +747,12 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 }
             }
             {
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+                MOEK_K_(walk) w = {0, 0, 0, 0};
                 const int row_bytes = p.down.k * 1, steps = p.size[1].steps;
                 const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
                 int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
                 int rows;
-                if (!plan.demand[1]) w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[1], 1);
+                if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
                 at.e = -1;
                 for (;; w.tile++) {
                     int until = steps;
@@ -765,7 +768,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         if (w.tile >= w.last) break;
                         if (w.tile == w.last - 1) until = w.until;
                     }
-                    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 1, &at);
+                    MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
                     rows = min(at.end - at.row0, M);
                     while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
                         const int other = at.b + u % 32;
@@ -803,15 +806,15 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
     } else {
         /* ---- Consumers. ---- */
         const int mine = t / 128 - 1, dtype = p.up.dtype;
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 0, j, to[M / 8], n = 0, turn = 0;
         moek_named_arrive_(1, 384);
         #pragma unroll 1                           /* (less code arrives sooner) */
-        for (i = 0; moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_part_(&p, t - 128, i, &x_row, &x_column); i++) {
-            if (i >= MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST) x[0] = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_x_(&p, x_row, x_column);
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_quantize_(&p, t, x[0], x_row, x_column);
+        for (i = 0; MOEK_K_(part)(&p, t - 128, i, &x_row, &x_column); i++) {
+            if (i >= MOEK_K_(FIRST)) x[0] = MOEK_K_(x)(&p, x_row, x_column);
+            MOEK_K_(quantize)(&p, t, x[0], x_row, x_column);
             #pragma unroll
-            for (j = 1; j < MOEK_LAYER_FP8B128_H0_ON_SM90_M8N256S6W12_FIRST; j++) x[j - 1] = x[j];
+            for (j = 1; j < MOEK_K_(FIRST); j++) x[j - 1] = x[j];
         }
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_flag_add_(a->state->flags + 2);
@@ -822,17 +825,17 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                 moek_order_rank_(order, (const uint16_t *)counts, ids, early, slots, s.row, t - 160, CONSUMERS - 32);
         }
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
-        plan = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_plan_(&p, s.block[experts]);
+        plan = MOEK_K_(make_plan)(&p, s.block[experts]);
         #pragma unroll
         for (i = 0; i < 4; i++)
             ((float *)counts)[t - 128 + 256 * i] = ids[t - 128 + 256 * i] != 0xffff ? weight[i] : 0;
         {
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+            MOEK_K_(walk) w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128);
             int32_t *const flag = flags;
             const int steps = p.size[0].steps;
-            if (!plan.demand[0]) w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[0], 0);
+            if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
@@ -845,9 +848,9 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                     w.first = 0;
                     at.e = -1;
                     if (plan.pieces > 1) {
-                        const int tile = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                        w.first = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * part, plan.pieces);
-                        until = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_by_(until * (part + 1), plan.pieces);
+                        const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
+                        w.first = MOEK_K_(by)(until * part, plan.pieces);
+                        until = MOEK_K_(by)(until * (part + 1), plan.pieces);
                         piece = w.tile;
                         w.tile = tile;
                     }
@@ -857,7 +860,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                     if (w.tile == w.last - 1) until = w.until;
                 }
                 at_k = w.first;
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 0, &at);
+                MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
                 #pragma unroll
                 for (i = 0; i < M; i++) {
                     sum[i / (M / 2)][i % (M / 2)] = 0;
@@ -875,12 +878,12 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         moek_wgmma_fence_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_mma_(part[0][j / 1],
+                            MOEK_K_(mma)(part[0][j / 1],
                                 ws + 0 + 2 * j, xs + 2 * j, j % 1);
                         moek_wgmma_commit_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_mma_(part[1][j / 1],
+                            MOEK_K_(mma)(part[1][j / 1],
                                 ws + 512 + 2 * j, xs + 2 * j, j % 1);
                         moek_wgmma_commit_();
                         moek_wgmma_wait_(1);
@@ -947,10 +950,10 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(&p, (unsigned)plan.all[0] * steps, 0, j + 1) >=
+                        if (MOEK_K_(from)(&p, (unsigned)plan.all[0] * steps, 0, j + 1) >=
                             (unsigned)(w.tile + 1) * steps) break;
                     }
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_up_finish_(&p, sum, &at, top + turn * 8 * M, mine, dtype);
+                MOEK_K_(up_finish)(&p, sum, &at, top + turn * 8 * M, mine, dtype);
                 turn ^= 1;
                 moek_named_wait_(3, CONSUMERS);
                 if (t == 128) moek_flag_add_(ready + at.b);
@@ -958,12 +961,12 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
             if (t == 128) moek_mbar_arrive_(finished);
         }
         {
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk w = {0, 0, 0, 0};
+            MOEK_K_(walk) w = {0, 0, 0, 0};
             /* [blocks][M][CONSUMERS] */
             float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
             int32_t *const flag = flags + MOEK_SPLITS;
             const int steps = p.size[1].steps;
-            if (!plan.demand[1]) w = moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_walk_(&p, plan.all[1], 1);
+            if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
             at.e = -1;
             for (;; w.tile++) {
                 float sum[2][M / 2];
@@ -981,7 +984,7 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                     if (w.tile == w.last - 1) until = w.until;
                 }
                 at_k = w.first;
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_tile_(&p, s, w.tile, 1, &at);
+                MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
                 #pragma unroll
                 for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
                     const int r = at.row0 + 8 * i + t % 32 / 4;
@@ -1004,12 +1007,12 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         moek_wgmma_fence_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_mma_(part[0][j / 4],
+                            MOEK_K_(mma)(part[0][j / 4],
                                 ws + 0 + 2 * j, xs + 2 * j, j % 4);
                         moek_wgmma_commit_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_mma_(part[1][j / 4],
+                            MOEK_K_(mma)(part[1][j / 4],
                                 ws + 512 + 2 * j, xs + 2 * j, j % 4);
                         moek_wgmma_commit_();
                         moek_wgmma_wait_(1);
@@ -1046,33 +1049,33 @@ moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k(const __grid_constant__ moek_layer_f
                         #pragma unroll
                         for (i = 0; i < M; i++)
                             sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_from_(&p, (unsigned)plan.all[1] * steps, 1, j + 1) >=
+                        if (MOEK_K_(from)(&p, (unsigned)plan.all[1] * steps, 1, j + 1) >=
                             (unsigned)(w.tile + 1) * steps) break;
                     }
-                moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_down_finish_(&p, sum, &at, to, mine, dtype);
+                MOEK_K_(down_finish)(&p, sum, &at, to, mine, dtype);
             }
         }
         moek_named_wait_(3, CONSUMERS);
         if (t == 128) moek_meet_(met, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
         if (a->y && dtype == MOEK_DTYPE_BF16)
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_combine_(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_BF16);
+            MOEK_K_(combine)(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_BF16);
         if (a->y && dtype == MOEK_DTYPE_FP16)
-            moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_combine_(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_FP16);
+            MOEK_K_(combine)(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_FP16);
         for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
             a->state->flags[i] = 0;
     }
 #endif
 }
 
-MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_layer_args *a = (const moek_layer_args *)args;
-    moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_params p;
+    MOEK_K_(params) p;
     moek_status status;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k, 384, 223640);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 223640);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
@@ -1085,7 +1088,7 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m8n256s6w12(const void *args, moek_s
     moek_find_halves_(&p.down, 8, 0, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_size *const z = &p.size[i];
+        MOEK_K_(size) *const z = &p.size[i];
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;
         z->steps = (g->k * 1 + 127) / 128;
@@ -1096,6 +1099,10 @@ MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m8n256s6w12(const void *args, moek_s
     status = moek_weight_map_(&p.w_up, &p.up, 1, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k, blocks, 384, 223640, stream, 1, p);
+    return MOEK_CHAIN_(MOEK_K_(k), blocks, 384, 223640, stream, 1, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_WGMMA_
 #endif

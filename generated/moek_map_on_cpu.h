@@ -7,13 +7,15 @@
 #ifndef MOEK_MAP_ON_CPU_H
 #define MOEK_MAP_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_map_on_cpu
+#define MOEK_K_(x) moek_map_on_cpu_##x##_
 
-static MOEK_UNUSED int32_t moek_map_on_cpu_narrow_(int64_t id, int experts)
+static MOEK_UNUSED int32_t MOEK_K_(narrow)(int64_t id, int experts)
 {
     return id >= 0 && id < experts ? (int32_t)id : -1;
 }
 
-MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_map_args *a = (const moek_map_args *)args;
     int t, k;
@@ -23,7 +25,7 @@ MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
         const uint32_t hash = (uint32_t)(a->first + t) * 2654435769u;     /* spreads neighbours over the replicas */
         for (k = 0; k < a->topk; k++) {
             const size_t slot = (size_t)t * a->topk + k;
-            int32_t id = a->ids64 ? moek_map_on_cpu_narrow_(a->ids64[slot], a->experts) : a->ids[slot];
+            int32_t id = a->ids64 ? MOEK_K_(narrow)(a->ids64[slot], a->experts) : a->ids[slot];
             if (a->ids64) a->given[slot] = id;
             if (id < 0 || id >= a->experts || (a->is_padding && a->is_padding[t])) id = -1;
             if (id >= 0 && a->replicas) {
@@ -40,4 +42,7 @@ MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream)
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

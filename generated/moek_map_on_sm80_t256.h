@@ -7,9 +7,11 @@
 #ifndef MOEK_MAP_ON_SM80_T256_H
 #define MOEK_MAP_ON_SM80_T256_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_map_on_sm80_t256
+#define MOEK_K_(x) moek_map_on_sm80_t256_##x##_
 
 static __global__ void __launch_bounds__(256)
-moek_map_on_sm80_t256_k(const moek_map_args a)
+MOEK_K_(k)(const moek_map_args a)
 {
     enum { THREADS = 256, ALL = -1 };
     const int slots = a.tokens * a.topk, lane = threadIdx.x % 32;
@@ -35,11 +37,14 @@ moek_map_on_sm80_t256_k(const moek_map_args a)
     if (slot < slots) a.out[slot] = id < 0 ? -1 : a.map ? a.map[id] : id;
 }
 
-MOEK_LAUNCHER moek_map_on_sm80_t256(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_map_args *a = (const moek_map_args *)args;
-    if (!a) return MOEK_READY_(moek_map_on_sm80_t256_k, 0);
+    if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->tokens < 1 || a->topk < 1) return MOEK_OK;
-    return MOEK_LAUNCH_(moek_map_on_sm80_t256_k, (a->tokens * a->topk + 255) / 256, 256, 0, stream, *a);
+    return MOEK_LAUNCH_(MOEK_K_(k), (a->tokens * a->topk + 255) / 256, 256, 0, stream, *a);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,22 +7,25 @@
 #ifndef MOEK_MLP_FP8B128_H0_ON_SM90_M32N256S5W12_H
 #define MOEK_MLP_FP8B128_H0_ON_SM90_M32N256S5W12_H
 #include "../include/moek/kernel/sm90_schedule.h"
+#define MOEK_NAME_ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12
+#define MOEK_K_(x) moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_##x##_
+#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
-typedef struct moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_size { int columns, tiles, steps; moek_over over_tiles; } moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_size;
-typedef struct moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params {
+typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles; } MOEK_K_(size);
+typedef struct MOEK_K_(params) {
     moek_mlp_args a;
     moek_gemm_args up, down;
-    moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_size size[2];
+    MOEK_K_(size) size[2];
     moek_over div;
     CUtensorMap w_up, w_down;
-} moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params;
+} MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 32 x 32 bytes of k. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(float *d, uint64_t a, uint64_t b, int add)
+MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
 {
-    moek_wgmma_(32, "k32.f32.e4m3.e4m3", "{"
+    moek_wgmma_(32, MOEK_W_WGMMA_, "{"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
         "}, %16, %17, p, 1, 1", "%18",
  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
@@ -31,13 +34,13 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(float *d, uint64_
 }
 
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on. */
-typedef struct moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile { int e, b, row0, end, j0; } moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile;
+typedef struct MOEK_K_(tile) { int e, b, row0, end, j0; } MOEK_K_(tile);
 /* expert: of each row block; row: the first of each expert. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params *p, const uint16_t *expert, const int *row, int tile,
-                                  int down, moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile *at)
+MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, const uint16_t *expert, const int *row, int tile,
+                                    int down, MOEK_K_(tile) *at)
 {
     int before = 0;
-    const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_size *const z = &p->size[down];
+    const MOEK_K_(size) *const z = &p->size[down];
     at->b = (int)moek_over_(tile, z->over_tiles);
     at->j0 = (tile - at->b * z->tiles) * z->columns;
     at->e = expert[at->b];
@@ -48,7 +51,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(const moek_mlp_f
 
 /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of the
  * other, columns 2q and 2q + 1 of each 8 rows of a. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_scaled_(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
+MOEK_DEVICE void MOEK_K_(scaled)(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
 {
     float bias[2] = {0, 0};
     int i;
@@ -61,7 +64,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_scaled_(const moek_gem
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_act_(const moek_gemm_args *a, float *sum, int swapped)
+MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
 {
     int i;
     if (swapped)
@@ -81,44 +84,44 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_act_(const moek_gemm_a
         case MOEK_SILU:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_silu_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU_TANH:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI_UNINTERLEAVE:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUSTEP:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SITU:
             #pragma unroll
             for (i = 0; i < 8; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_situ_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2],
-                                                             alpha, beta, limit);
+                sum[i / 2 * 4 + i % 2] = moek_act_situ_(
+                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SILU_NO_MUL:
             #pragma unroll
@@ -146,8 +149,8 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_act_(const moek_gemm_a
 
 /* Rows of h in `page`, 128 columns each -> down.a, quantized; from number `first` of the tile on,
  * or, not gated, half as many of two groups of columns.  8 lanes a row. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_rows_(const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params *p, const unsigned char *page, const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile *at,
-                                  int first, int gated, int dtype)
+MOEK_DEVICE void MOEK_K_(rows)(const MOEK_K_(params) *p, const unsigned char *page, const MOEK_K_(tile) *at,
+                               int first, int gated, int dtype)
 {
     enum { ROWS = 32, PITCH = 272 };
     const int n = moek_here_(p->up.n), u = moek_here_(threadIdx.x) - 128, c = u % 8 * 16;
@@ -171,8 +174,8 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_rows_(const moek_mlp_f
 }
 /* h of a tile -> down.a, quantized, by way of `page`: of a row's 128 columns each warp has some.
  * page: shared, [32][272] bytes. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_up_finish_(const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params *p, float (*sum)[16],
-                                       const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile *at, unsigned char *page, int dtype)
+MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[16],
+                                    const MOEK_K_(tile) *at, unsigned char *page, int dtype)
 {
     enum { HALF = 16, PITCH = 272 };
     const moek_gemm_args *const a = &p->up;
@@ -195,8 +198,8 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_up_finish_(const moek_
                 const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
                 w_row[i] = column * a->halves.step;
             }
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_scaled_(a, sum[b], at->e, w_row, dtype);
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_act_(a, sum[b], swapped);
+            MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
+            MOEK_K_(act)(a, sum[b], swapped);
         }
     }
     #pragma unroll
@@ -221,14 +224,14 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_up_finish_(const moek_
         if (gated && part % 2 == 0) continue;
         moek_named_wait_(3, 256);
         if (dtype == MOEK_DTYPE_FP16)
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_rows_(p, page, at, (gated ? part - 1 : part) * HALF, gated, MOEK_DTYPE_FP16);
-        else moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_rows_(p, page, at, (gated ? part - 1 : part) * HALF, gated, MOEK_DTYPE_BF16);
+            MOEK_K_(rows)(p, page, at, (gated ? part - 1 : part) * HALF, gated, MOEK_DTYPE_FP16);
+        else MOEK_K_(rows)(p, page, at, (gated ? part - 1 : part) * HALF, gated, MOEK_DTYPE_BF16);
     }
 }
 
 /* y of a tile -> down.out.  to: where each of its rows goes, shared; NULL: as they lie. */
-MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_down_finish_(const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params *p, float (*sum)[16],
-                                         const moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile *at, const int *to, int mine, int dtype)
+MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[16],
+                                      const MOEK_K_(tile) *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -237,7 +240,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_down_finish_(const moe
     for (b = 0; b < 2; b++) {
         const int j = at->j0 + 128 * mine + 64 * b + 16 * warp;
         const int w_row[2] = { min(j + g, n - 1), min(j + g + 8, n - 1) };
-        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_scaled_(a, sum[b], at->e, w_row, dtype);
+        MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
         #pragma unroll
         for (i = 0; i < 4; i++) {       /* now a lane has a row of a, and two columns */
             const int r = at->row0 + 8 * i + g, row = to ? to[8 * i + g] : r;
@@ -256,7 +259,7 @@ MOEK_DEVICE void moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_down_finish_(const moe
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 32, STAGES = 5, STAGE = 36864, A = M * 128, SCALES = 36, CLAIMS = 16,
@@ -316,13 +319,13 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
         row[i] = s.row[i];
         if (i < experts) for (b = s.block[i]; b < s.block[i + 1]; b++) expert[b] = (uint16_t)i;
     }
-    moek_proxy_fence_();                           /* the copy engine will write over the schedule */
+    moek_proxy_fence_();                           /* TMA will write over the schedule */
     __syncthreads();
     moek_grid_go_();
 
     if (t < 128) {
         /* ---- Producers. ---- */
-        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 1, step;
         moek_registers_less_(72);
         if (t < 4) {                               /* weights */
@@ -344,7 +347,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     n++;
                     tile = __shfl_sync(0xf, tile, 0);
                     if (tile >= row[experts + 1] * p.size[0].tiles) break;
-                    moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 0, &at);
+                    MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int j = at.j0 + 64 * (gated ? t / 2 : t);
                         w_scale = moek_scales_of_(&p.up.halves, t % 2, at.e,
@@ -366,11 +369,11 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                                 if (at.e == guess) moek_mbar_arrive_(landed + slot);
                             }
                             if (t == 0 && (issued >= ahead || at.e != guess)) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot, 32768, policy, &p.up, 128,
-                                                step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot,
+                                                32768, policy, &p.up, 128, step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next, 32768, policy, &p.up, 128,
-                                                    step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next,
+                                                    32768, policy, &p.up, 128, step + 1, at.j0, at.e);
                             }
                         }
                         moek_cp_async4_(scales + slot * SCALES + M + t, w_scale + step);
@@ -393,7 +396,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     n++;
                     tile = __shfl_sync(0xf, tile, 0);
                     if (tile >= row[experts + 1] * p.size[1].tiles) break;
-                    moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 1, &at);
+                    MOEK_K_(find_tile)(&p, expert, row, tile, 1, &at);
                     {                              /* of each 64 rows of w of the tile */
                         const int j = at.j0 + 64 * t;
                         w_scale = moek_scales_of_(&p.down.halves, 0, at.e,
@@ -411,11 +414,11 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                             if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
                             if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
                             if (t == 0) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot, 32768, policy, &p.down, 128,
-                                                step, at.j0, at.e);
+                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot,
+                                                32768, policy, &p.down, 128, step, at.j0, at.e);
                                 if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next, 32768, policy, &p.down, 128,
-                                                    step + 1, at.j0, at.e);
+                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next,
+                                                    32768, policy, &p.down, 128, step + 1, at.j0, at.e);
                             }
                         }
                         moek_cp_async4_(scales + slot * SCALES + M + t, w_scale + step);
@@ -439,7 +442,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     tile = claim[n++ % CLAIMS];
                     __syncwarp();                                  /* wgmma wants the warp together */
                     if (tile >= row[experts + 1] * p.size[0].tiles) break;
-                    moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 0, &at);
+                    MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
                     rows = min(at.end - at.row0, M);
                     #pragma unroll
                     for (i = 0; i < ROWS; i++) {
@@ -465,7 +468,8 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         #pragma unroll
                         for (i = 0; i < ROWS; i++)
                             if (u / 8 + 8 * i < rows)
-                                moek_cp_async16_(to + i * 1024, moek_at_(at_k, from[i], 16), bytes);
+                                moek_cp_async16_(to + i * 1024, moek_at_(at_k,
+                                    from[i], 16), bytes);
                         #pragma unroll
                         for (i = 0; i < ROUNDS; i++)
                             if (u + 64 * i < rows)
@@ -487,7 +491,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     tile = claim[n++ % CLAIMS];
                     __syncwarp();                                  /* wgmma wants the warp together */
                     if (tile >= row[experts + 1] * p.size[1].tiles) break;
-                    moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 1, &at);
+                    MOEK_K_(find_tile)(&p, expert, row, tile, 1, &at);
                     rows = min(at.end - at.row0, M);
                     const uint32_t from = (uint32_t)(at.row0 + u / 8) * (uint32_t)(row_bytes / 16);
                     const uint32_t scale_at = (uint32_t)(at.row0 + u) * (uint32_t)steps;
@@ -510,7 +514,8 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                         #pragma unroll
                         for (i = 0; i < ROWS; i++)
                             if (u / 8 + 8 * i < rows)
-                                moek_cp_async16_(to + i * 1024, moek_at_(at_k, from + (uint32_t)i * (uint32_t)(row_bytes / 2), 16), bytes);
+                                moek_cp_async16_(to + i * 1024, moek_at_(at_k,
+                                    from + (uint32_t)i * (uint32_t)(row_bytes / 2), 16), bytes);
                         #pragma unroll
                         for (i = 0; i < ROUNDS; i++)
                             if (u + 64 * i < rows)
@@ -528,7 +533,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 tile = claim[n++ % CLAIMS];
                 __syncwarp();                                  /* wgmma wants the warp together */
                 if (tile >= row[experts + 1] * p.size[0].tiles) break;
-                moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 0, &at);
+                MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
                 if (t == 96) {
                     const int k = n - 1;
                     moek_mbar_wait_(stored + k % TOLD, k / TOLD % 2);
@@ -542,7 +547,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
     } else {
         /* ---- Consumers. ---- */
         const int mine = t / 128 - 1, dtype = p.up.dtype;
-        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile at;
+        MOEK_K_(tile) at;
         int slot = 0, phase = 0, step, j;
         moek_registers_more_(216);
         for (;;) {
@@ -551,7 +556,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
             tile = claim[n++ % CLAIMS];
             __syncwarp();                                  /* wgmma wants the warp together */
             if (tile >= row[experts + 1] * p.size[0].tiles) break;
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 0, &at);
+            MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
             #pragma unroll
             for (i = 0; i < M; i++) {
                 sum[i / (M / 2)][i % (M / 2)] = 0;
@@ -570,13 +575,13 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 2; j++)
-                        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(part[0], ws + 0 + 2 * j,
+                        MOEK_K_(mma)(part[0], ws + 0 + 2 * j,
                             xs + 0 + 2 * j, j);
                     moek_wgmma_commit_();
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 2; j++)
-                        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(part[1], ws + 4 + 2 * j,
+                        MOEK_K_(mma)(part[1], ws + 4 + 2 * j,
                             xs + 4 + 2 * j, j);
                     moek_wgmma_commit_();
                     {
@@ -597,7 +602,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 2; j++)
-                        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(part[0], ws + 512 + 2 * j,
+                        MOEK_K_(mma)(part[0], ws + 512 + 2 * j,
                             xs + 0 + 2 * j, j);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
@@ -618,7 +623,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 2; j++)
-                        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(part[1], ws + 516 + 2 * j,
+                        MOEK_K_(mma)(part[1], ws + 516 + 2 * j,
                             xs + 4 + 2 * j, j);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
@@ -633,7 +638,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 moek_mbar_arrive_warp_(empty + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_up_finish_(&p, sum, &at, page, dtype);
+            MOEK_K_(up_finish)(&p, sum, &at, page, dtype);
             if (n > TOLD) moek_mbar_wait_(told + (n - 1) % TOLD, ((n - 1) / TOLD + 1) % 2);    /* of an earlier tile */
             moek_mbar_arrive_warp_(stored + (n - 1) % TOLD);
         }
@@ -643,7 +648,7 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
             tile = claim[n++ % CLAIMS];
             __syncwarp();                                  /* wgmma wants the warp together */
             if (tile >= row[experts + 1] * p.size[1].tiles) break;
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_tile_(&p, expert, row, tile, 1, &at);
+            MOEK_K_(find_tile)(&p, expert, row, tile, 1, &at);
             #pragma unroll
             for (i = 0; i < M; i++) {
                 sum[i / (M / 2)][i % (M / 2)] = 0;
@@ -662,13 +667,13 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(part[0], ws + 0 + 2 * j,
+                        MOEK_K_(mma)(part[0], ws + 0 + 2 * j,
                             xs + 0 + 2 * j, j);
                     moek_wgmma_commit_();
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_mma_(part[1], ws + 512 + 2 * j,
+                        MOEK_K_(mma)(part[1], ws + 512 + 2 * j,
                             xs + 0 + 2 * j, j);
                     moek_wgmma_commit_();
                     {
@@ -701,20 +706,20 @@ moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k(const __grid_constant__ moek_mlp_fp8b
                 moek_mbar_arrive_warp_(empty + slot);
                 if (++slot == STAGES) { slot = 0; phase ^= 1; }
             }
-            moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_down_finish_(&p, sum, &at, p.down.out_order ? order + (n - 1) % ORDERS * M : NULL,
+            MOEK_K_(down_finish)(&p, sum, &at, p.down.out_order ? order + (n - 1) % ORDERS * M : NULL,
                                      mine, dtype);
         }
     }
 #endif
 }
 
-MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_mlp_args *a = (const moek_mlp_args *)args;
-    moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_params p;
+    MOEK_K_(params) p;
     moek_status status;
     int i;
-    if (!a) return MOEK_READY_SM90_(moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k, 384, 201336);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 201336);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
@@ -726,7 +731,7 @@ MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12(const void *args, moek_st
     moek_find_halves_(&p.down, 8, 0, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_size *const z = &p.size[i];
+        MOEK_K_(size) *const z = &p.size[i];
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;
         z->steps = (g->k * 1 + 127) / 128;
@@ -736,6 +741,10 @@ MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12(const void *args, moek_st
     status = moek_weight_map_(&p.w_up, &p.up, 1, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_k, moek_multiprocessors_(), 384, 201336, stream, a->up->early, p);
+    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, 201336, stream, a->up->early, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_WGMMA_
 #endif

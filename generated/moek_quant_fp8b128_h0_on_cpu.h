@@ -7,15 +7,17 @@
 #ifndef MOEK_QUANT_FP8B128_H0_ON_CPU_H
 #define MOEK_QUANT_FP8B128_H0_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_quant_fp8b128_h0_on_cpu
+#define MOEK_K_(x) moek_quant_fp8b128_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int moek_quant_fp8b128_h0_on_cpu_live_(const moek_quant_args *a, int r)
+static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
 {
     if (a->row_limit && r >= *a->row_limit) return 0;
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
 
 /* Columns j .. j + n - 1 of a source row as f32. */
-static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source,
+static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
     const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
@@ -27,7 +29,7 @@ static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_load_(const moek_quant_args
     }
 }
 
-static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_put_scale_(const moek_quant_args *a, size_t row, int g, float s)
+static MOEK_UNUSED void MOEK_K_(put_scale)(const moek_quant_args *a, size_t row, int g, float s)
 {
     const size_t groups = ((size_t)a->cols + a->group_offset + 127) / 128, stride = (size_t)a->scale_stride;
     if (a->scale_layout == MOEK_SCALE_PACKED) {
@@ -41,7 +43,7 @@ static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_put_scale_(const moek_quant
     }
 }
 
-static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row)
+static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, size_t row)
 {
     float x[128];
     int j, n, i;
@@ -50,17 +52,17 @@ static MOEK_UNUSED void moek_quant_fp8b128_h0_on_cpu_row_(const moek_quant_args 
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
         float s = 1e-10f;
         n = a->cols - j < most ? a->cols - j : most;
-        moek_quant_fp8b128_h0_on_cpu_load_(a, x, source, j, n);
+        MOEK_K_(load)(a, x, source, j, n);
         for (i = 0; i < n; i++) s = fabsf(x[i]) > s ? fabsf(x[i]) : s;
         s /= 448.0f;
         if (a->ue8m0) s = moek_float_(moek_ue8m0_(s > 1e-10f ? s : 1e-10f) << 23);
-        moek_quant_fp8b128_h0_on_cpu_put_scale_(a, row, (j + a->group_offset) / 128, s);
+        MOEK_K_(put_scale)(a, row, (j + a->group_offset) / 128, s);
         for (i = 0; i < n; i++) x[i] /= s;
         moek_encode_e4m3_(q, x, n);
     }
 }
 
-MOEK_LAUNCHER moek_quant_fp8b128_h0_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     int r;
@@ -70,9 +72,12 @@ MOEK_LAUNCHER moek_quant_fp8b128_h0_on_cpu(const void *args, moek_stream stream)
     MOEK_PARALLEL_FOR
     for (r = 0; r < a->rows; r++) {
         const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && moek_quant_fp8b128_h0_on_cpu_live_(a, r))
-            moek_quant_fp8b128_h0_on_cpu_row_(a, (size_t)(r / a->source_div), (size_t)target);
+        if (target >= 0 && MOEK_K_(live)(a, r))
+            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,9 +7,11 @@
 #ifndef MOEK_QUANT_FP8B128_H0_ON_SM80_T256_H
 #define MOEK_QUANT_FP8B128_H0_ON_SM80_T256_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_quant_fp8b128_h0_on_sm80_t256
+#define MOEK_K_(x) moek_quant_fp8b128_h0_on_sm80_t256_##x##_
 
 /* Eight T, times the weight of their row and rounded to T. */
-MOEK_DEVICE moek_words_ moek_quant_fp8b128_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)
+MOEK_DEVICE moek_words_ MOEK_K_(weigh)(moek_words_ x, float row_weight, int dtype)
 {
     float f[8], weight[2];
     int i;
@@ -21,7 +23,7 @@ MOEK_DEVICE moek_words_ moek_quant_fp8b128_h0_on_sm80_t256_weigh(moek_words_ x, 
 }
 
 /* Eight e4m3 of a row of q, of which n are there. */
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int n, int whole)
+MOEK_DEVICE void MOEK_K_(store8)(uint8_t *q, uint2 v, int n, int whole)
 {
     int i;
     if (whole) {
@@ -32,7 +34,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, 
     for (i = 0; i < 8; i++) if (i < n) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
 }
 
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_args *a, size_t row, int g, float s)
+MOEK_DEVICE void MOEK_K_(put_scale)(const moek_quant_args *a, size_t row, int g, float s)
 {
     const int groups = (a->cols + a->group_offset + 127) / 128;
     uint8_t *bytes;
@@ -51,17 +53,17 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put_scale(const moek_quant_a
 /* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both.  copies: rows of an
  * item, which all have one source; `row` is then a source row, its rows row * copies and so on.  end: the column where
  * the last group ends; the first may begin before there are columns. */
-typedef struct moek_quant_fp8b128_h0_on_sm80_t256_params {
+typedef struct MOEK_K_(params) {
     moek_quant_args a;
     moek_over over_groups, over_source;
     int experts, expert_rows;                          /* not batched: one expert, all rows */
     int groups, rows_more, groups_more, copies, end;
-} moek_quant_fp8b128_h0_on_sm80_t256_params;
+} MOEK_K_(params);
 
 /* A lane's part of an item, on its way: to `row` (-1: nowhere) and, if it has copies, more; zeros behind the last
  * column, and before the first.  live: 0 if it goes nowhere at all. */
-typedef struct moek_quant_fp8b128_h0_on_sm80_t256_item { moek_words_ x[4]; int row, live; } moek_quant_fp8b128_h0_on_sm80_t256_item;
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_fetch(moek_quant_fp8b128_h0_on_sm80_t256_item *it, const moek_quant_fp8b128_h0_on_sm80_t256_params *p,
+typedef struct MOEK_K_(item) { moek_words_ x[4]; int row, live; } MOEK_K_(item);
+MOEK_DEVICE void MOEK_K_(fetch)(MOEK_K_(item) *it, const MOEK_K_(params) *p,
     int r, int column, int end, int copies, int whole)
 {
     const moek_quant_args *const a = &p->a;
@@ -73,12 +75,13 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_fetch(moek_quant_fp8b128_h0_
     #pragma unroll
     for (h = 0; h < 4; h++) {
         const int n = (int)cols - column - h * 32;
-        it->x[h] = !it->live || (unsigned)(column + h * 32) >= cols ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
-                                                         : moek_load8_(from + h * 32, n, 0);
+        it->x[h] = !it->live || (unsigned)(column + h * 32) >= cols ? moek_zero_words_()
+                 : whole ? moek_load_once_(from + h * 32)
+                         : moek_load8_(from + h * 32, n, 0);
     }
 }
 
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128_h0_on_sm80_t256_params *p, moek_quant_fp8b128_h0_on_sm80_t256_item *it,
+MOEK_DEVICE void MOEK_K_(put)(const MOEK_K_(params) *p, MOEK_K_(item) *it,
     int r, int limit, int column, int copies, int whole, int dtype)
 {
     const moek_quant_args *const a = &p->a;
@@ -89,7 +92,7 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128
     if (a->row_weight && it->live) {
         const float weight = a->row_weight[moek_over_(r, p->over_source)];
         #pragma unroll
-        for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp8b128_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
+        for (h = 0; h < 4; h++) it->x[h] = MOEK_K_(weigh)(it->x[h], weight, dtype);
     }
     s = moek_group_codes_(q, it->x, 4, 4, a->ue8m0, dtype);
     if (!it->live) return;
@@ -97,18 +100,18 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_put(const moek_quant_fp8b128
         const int row = !i ? it->row : r * copies + i < limit ? a->target[r * copies + i] : -1;
         const size_t at = (size_t)(unsigned)row * cols + column;
         if (row < 0) continue;
-        if (threadIdx.x % 4 == 0) moek_quant_fp8b128_h0_on_sm80_t256_put_scale(a, row, (column + a->group_offset) >> 7, s);
+        if (threadIdx.x % 4 == 0) MOEK_K_(put_scale)(a, row, (column + a->group_offset) >> 7, s);
         #pragma unroll
         for (h = 0; h < 4; h++) {
             const int n = (int)cols - column - h * 32;
             if ((unsigned)(column + h * 32) >= cols) continue;
-            moek_quant_fp8b128_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32, q[h], n, whole);
+            MOEK_K_(store8)((uint8_t *)a->q + at + h * 32, q[h], n, whole);
         }
     }
 }
 
 /* `whole`: columns are a multiple of 8.  It is a constant, and so are dtype where it counts, and copies if it is 1. */
-MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_walk(const moek_quant_fp8b128_h0_on_sm80_t256_params *p,
+MOEK_DEVICE void MOEK_K_(walk)(const MOEK_K_(params) *p,
     int copies, int whole, int dtype)
 {
     const moek_quant_args *const a = &p->a;
@@ -123,14 +126,14 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_walk(const moek_quant_fp8b12
         int r = begin + r0, column = column0, end = rows;
         if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
         for (;;) {
-            moek_quant_fp8b128_h0_on_sm80_t256_item it;
-            moek_quant_fp8b128_h0_on_sm80_t256_fetch(&it, p, r, column, end, copies, whole);
+            MOEK_K_(item) it;
+            MOEK_K_(fetch)(&it, p, r, column, end, copies, whole);
             if (copies == 1) end = min(end, limit);                   /* the first loads did not wait for it */
             else if (r * copies >= limit) end = min(end, r);
             if (!__any_sync(0xffffffff, r < end)) break;
             if (r >= end) it.live = 0;
             if (__any_sync(0xffffffff, it.live))
-                moek_quant_fp8b128_h0_on_sm80_t256_put(p, &it, r, limit, column, copies, whole, dtype);
+                MOEK_K_(put)(p, &it, r, limit, column, copies, whole, dtype);
             r += p->rows_more, column += p->groups_more * 128;
             if (column >= p->end) r++, column -= p->groups * 128;
         }
@@ -138,46 +141,46 @@ MOEK_DEVICE void moek_quant_fp8b128_h0_on_sm80_t256_walk(const moek_quant_fp8b12
 }
 
 static __global__ void __launch_bounds__(1024)
-moek_quant_fp8b128_h0_on_sm80_t256_k(const moek_quant_fp8b128_h0_on_sm80_t256_params p)
+MOEK_K_(k)(const MOEK_K_(params) p)
 {
     int i;
     moek_grid_go_();
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (i = threadIdx.x; i < p.a.zeros; i += blockDim.x) p.a.zero[i] = 0;
-    if (p.a.cols % 8) moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, 1, 0, p.a.dtype);
+    if (p.a.cols % 8) MOEK_K_(walk)(&p, 1, 0, p.a.dtype);
     else
-    if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_FP16);
-    else moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, 1, 1, MOEK_DTYPE_BF16);
+    if (p.a.dtype == MOEK_DTYPE_FP16) MOEK_K_(walk)(&p, 1, 1, MOEK_DTYPE_FP16);
+    else MOEK_K_(walk)(&p, 1, 1, MOEK_DTYPE_BF16);
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
 static __global__ void __launch_bounds__(1024)
-moek_quant_fp8b128_h0_on_sm80_t256_copies_k(const moek_quant_fp8b128_h0_on_sm80_t256_params p)
+MOEK_K_(copies_k)(const MOEK_K_(params) p)
 {
     int i;
     moek_grid_go_();
     if (p.a.early != 2) moek_grid_wait_();
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (i = threadIdx.x; i < p.a.zeros; i += blockDim.x) p.a.zero[i] = 0;
-    if (p.a.cols % 8) moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, p.copies, 0, p.a.dtype);
+    if (p.a.cols % 8) MOEK_K_(walk)(&p, p.copies, 0, p.a.dtype);
     else
-    if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_FP16);
-    else moek_quant_fp8b128_h0_on_sm80_t256_walk(&p, p.copies, 1, MOEK_DTYPE_BF16);
+    if (p.a.dtype == MOEK_DTYPE_FP16) MOEK_K_(walk)(&p, p.copies, 1, MOEK_DTYPE_FP16);
+    else MOEK_K_(walk)(&p, p.copies, 1, MOEK_DTYPE_BF16);
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
-MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     /* The most; many of BATCHED find nothing.  Of MANY rows: the row behind a block's last must be below 2^31. */
     enum { BLOCKS = 8192, BATCHED = 2048, FEWER = 64, MANY = 0x7fffffff - (1 << 20) };
     const moek_quant_args *a = (const moek_quant_args *)args;
-    moek_quant_fp8b128_h0_on_sm80_t256_params p;
+    MOEK_K_(params) p;
     const int few = a && a->few, threads = few ? 1024 : 256;
     const int ITEMS = threads / 4;
     long long blocks, most;
     dim3 grid(1);
-    if (!a) return MOEK_READY_(moek_quant_fp8b128_h0_on_sm80_t256_k, 0);
+    if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->cols;
@@ -194,9 +197,12 @@ MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream s
     if (few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
-    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp8b128_h0_on_sm80_t256_copies_k, grid, threads, 0,
+    if (p.copies > 1) return MOEK_CHAIN_(MOEK_K_(copies_k), grid, threads, 0,
         stream, a->early, p);
-    return MOEK_CHAIN_(moek_quant_fp8b128_h0_on_sm80_t256_k, grid, threads, 0,
+    return MOEK_CHAIN_(MOEK_K_(k), grid, threads, 0,
         stream, a->early, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,15 +7,17 @@
 #ifndef MOEK_QUANT_FP8C_H0_ON_CPU_H
 #define MOEK_QUANT_FP8C_H0_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_quant_fp8c_h0_on_cpu
+#define MOEK_K_(x) moek_quant_fp8c_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int moek_quant_fp8c_h0_on_cpu_live_(const moek_quant_args *a, int r)
+static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
 {
     if (a->row_limit && r >= *a->row_limit) return 0;
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
 
 /* Columns j .. j + n - 1 of a source row as f32. */
-static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source,
+static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
     const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
@@ -28,36 +30,36 @@ static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_load_(const moek_quant_args *a
 }
 
 /* max |x| of a source row; NaN is passed over. */
-static MOEK_UNUSED float moek_quant_fp8c_h0_on_cpu_max_(const moek_quant_args *a, size_t source)
+static MOEK_UNUSED float MOEK_K_(max)(const moek_quant_args *a, size_t source)
 {
     float x[128], top = 0;
     int j, i;
     for (j = 0; j < a->cols; j += 128) {
         const int n = a->cols - j < 128 ? a->cols - j : 128;
-        moek_quant_fp8c_h0_on_cpu_load_(a, x, source, j, n);
+        MOEK_K_(load)(a, x, source, j, n);
         for (i = 0; i < n; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
     }
     return top;
 }
 
-static MOEK_UNUSED void moek_quant_fp8c_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row)
+static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, size_t row)
 {
     float x[128];
     int j, n, i;
-    const float top = moek_quant_fp8c_h0_on_cpu_max_(a, source) / 448.0f, least = 1.0f / (448.0f * 512.0f);
+    const float top = MOEK_K_(max)(a, source) / 448.0f, least = 1.0f / (448.0f * 512.0f);
     const float s = top > least ? top : least;
     ((float *)a->scale)[row] = s;
     for (j = 0; j < a->cols; j += n) {
         enum { most = 128 };
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
         n = a->cols - j < most ? a->cols - j : most;
-        moek_quant_fp8c_h0_on_cpu_load_(a, x, source, j, n);
+        MOEK_K_(load)(a, x, source, j, n);
         for (i = 0; i < n; i++) x[i] /= s;
         moek_encode_e4m3_(q, x, n);
     }
 }
 
-MOEK_LAUNCHER moek_quant_fp8c_h0_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     int r;
@@ -67,9 +69,12 @@ MOEK_LAUNCHER moek_quant_fp8c_h0_on_cpu(const void *args, moek_stream stream)
     MOEK_PARALLEL_FOR
     for (r = 0; r < a->rows; r++) {
         const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && moek_quant_fp8c_h0_on_cpu_live_(a, r))
-            moek_quant_fp8c_h0_on_cpu_row_(a, (size_t)(r / a->source_div), (size_t)target);
+        if (target >= 0 && MOEK_K_(live)(a, r))
+            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

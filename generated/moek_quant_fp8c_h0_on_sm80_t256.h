@@ -7,18 +7,20 @@
 #ifndef MOEK_QUANT_FP8C_H0_ON_SM80_T256_H
 #define MOEK_QUANT_FP8C_H0_ON_SM80_T256_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_quant_fp8c_h0_on_sm80_t256
+#define MOEK_K_(x) moek_quant_fp8c_h0_on_sm80_t256_##x##_
 
-MOEK_DEVICE int moek_quant_fp8c_h0_on_sm80_t256_live(const moek_quant_args *a, int r)
+MOEK_DEVICE int MOEK_K_(live)(const moek_quant_args *a, int r)
 {
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
-MOEK_DEVICE int moek_quant_fp8c_h0_on_sm80_t256_rows(const moek_quant_args *a)
+MOEK_DEVICE int MOEK_K_(rows)(const moek_quant_args *a)
 {
     return a->row_limit && *a->row_limit < a->rows ? *a->row_limit : a->rows;
 }
 
 /* Eight T, times the weight of their row and rounded to T. */
-MOEK_DEVICE moek_words_ moek_quant_fp8c_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)
+MOEK_DEVICE moek_words_ MOEK_K_(weigh)(moek_words_ x, float row_weight, int dtype)
 {
     float f[8], weight[2];
     int i;
@@ -30,17 +32,17 @@ MOEK_DEVICE moek_words_ moek_quant_fp8c_h0_on_sm80_t256_weigh(moek_words_ x, flo
 }
 
 /* Eight columns of row r, weighted; zeros behind the last column. */
-MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_load8(float x[8], const moek_quant_args *a, int r, int column)
+MOEK_DEVICE void MOEK_K_(load8)(float x[8], const moek_quant_args *a, int r, int column)
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
     moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->x_stride + column, a->cols - column, whole);
-    if (a->row_weight) v = moek_quant_fp8c_h0_on_sm80_t256_weigh(v, a->row_weight[source], a->dtype);
+    if (a->row_weight) v = MOEK_K_(weigh)(v, a->row_weight[source], a->dtype);
     moek_from_t8_(x, v, a->dtype);
 }
 
 /* Eight e4m3 of a row of q, of which n are there. */
-MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int n, int whole)
+MOEK_DEVICE void MOEK_K_(store8)(uint8_t *q, uint2 v, int n, int whole)
 {
     int i;
     if (whole) {
@@ -52,7 +54,7 @@ MOEK_DEVICE void moek_quant_fp8c_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int
 }
 
 /* The largest |x|; NaN is passed over. */
-MOEK_DEVICE float moek_quant_fp8c_h0_on_sm80_t256_max8(const float x[8])
+MOEK_DEVICE float MOEK_K_(max8)(const float x[8])
 {
     float top = 0;
     int i;
@@ -62,7 +64,7 @@ MOEK_DEVICE float moek_quant_fp8c_h0_on_sm80_t256_max8(const float x[8])
 }
 
 /* The largest of a block's numbers; `part` is shared, and not used again before the next barrier. */
-MOEK_DEVICE float moek_quant_fp8c_h0_on_sm80_t256_block_max(float top, float *part)
+MOEK_DEVICE float MOEK_K_(block_max)(float top, float *part)
 {
     const int lane = threadIdx.x % 32;
     top = moek_warp_max_(top);
@@ -72,7 +74,7 @@ MOEK_DEVICE float moek_quant_fp8c_h0_on_sm80_t256_block_max(float top, float *pa
 }
 
 static __global__ void __launch_bounds__(256)
-moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
+MOEK_K_(k)(const moek_quant_args a)
 {
     enum { THREADS = 256, V = 8 };
     const int cols = a.cols;
@@ -80,44 +82,47 @@ moek_quant_fp8c_h0_on_sm80_t256_k(const moek_quant_args a)
     int turn = 0, rows, r, c0, i;
     moek_grid_go_();
     if (a.early != 2) moek_grid_wait_();
-    rows = moek_quant_fp8c_h0_on_sm80_t256_rows(&a);
+    rows = MOEK_K_(rows)(&a);
     if (blockIdx.x == 0)
         for (r = threadIdx.x; r < a.zeros; r += THREADS) a.zero[r] = 0;
 
     for (r = blockIdx.x; r < rows; r += gridDim.x) {
-        const int row = !moek_quant_fp8c_h0_on_sm80_t256_live(&a, r) ? -1 : a.target ? a.target[r] : r;
+        const int row = !MOEK_K_(live)(&a, r) ? -1 : a.target ? a.target[r] : r;
         uint8_t *const q = (uint8_t *)a.q + (size_t)row * cols;
         float top = 0, s, inverse, x[V];
         if (row < 0) continue;
         for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
-            moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, c0);
-            top = fmaxf(top, moek_quant_fp8c_h0_on_sm80_t256_max8(x));
+            MOEK_K_(load8)(x, &a, r, c0);
+            top = fmaxf(top, MOEK_K_(max8)(x));
         }
-        top = moek_quant_fp8c_h0_on_sm80_t256_block_max(top, part[turn]);
+        top = MOEK_K_(block_max)(top, part[turn]);
         turn = !turn;
         s = fmaxf(__fdiv_rn(top, 448.0f), 1.0f / (448.0f * 512.0f));
         inverse = __fdiv_rn(1.0f, s);
         if (threadIdx.x == 0) ((float *)a.scale)[row] = s;
         for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
-            moek_quant_fp8c_h0_on_sm80_t256_load8(x, &a, r, c0);
+            MOEK_K_(load8)(x, &a, r, c0);
             #pragma unroll
             for (i = 0; i < V; i++) x[i] = moek_by_scale_(x[i], s, inverse);
-            moek_quant_fp8c_h0_on_sm80_t256_store8(q + c0, moek_to_e4m3x8_(x), cols - c0,
+            MOEK_K_(store8)(q + c0, moek_to_e4m3x8_(x), cols - c0,
                 cols % V == 0);
         }
     }
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
-MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     enum { BLOCKS = 2048 };
     const moek_quant_args *a = (const moek_quant_args *)args;
     moek_quant_args given;
-    if (!a) return MOEK_READY_(moek_quant_fp8c_h0_on_sm80_t256_k, 0);
+    if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     given = *a;
     if (!a->x_stride) given.x_stride = a->cols;
-    return MOEK_CHAIN_(moek_quant_fp8c_h0_on_sm80_t256_k, a->rows < BLOCKS ? a->rows : BLOCKS, 256, 0, stream, a->early, given);
+    return MOEK_CHAIN_(MOEK_K_(k), a->rows < BLOCKS ? a->rows : BLOCKS, 256, 0, stream, a->early, given);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,15 +7,17 @@
 #ifndef MOEK_QUANT_FP8T_H0_ON_CPU_H
 #define MOEK_QUANT_FP8T_H0_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_quant_fp8t_h0_on_cpu
+#define MOEK_K_(x) moek_quant_fp8t_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int moek_quant_fp8t_h0_on_cpu_live_(const moek_quant_args *a, int r)
+static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
 {
     if (a->row_limit && r >= *a->row_limit) return 0;
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
 
 /* Columns j .. j + n - 1 of a source row as f32. */
-static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_load_(const moek_quant_args *a, float *x, size_t source,
+static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
     const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
@@ -28,20 +30,20 @@ static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_load_(const moek_quant_args *a
 }
 
 /* max |x| of a source row; NaN is passed over, and so is Inf. */
-static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_max_(const moek_quant_args *a, size_t source)
+static MOEK_UNUSED float MOEK_K_(max)(const moek_quant_args *a, size_t source)
 {
     float x[128], top = 0;
     int j, i;
     for (j = 0; j < a->cols; j += 128) {
         const int n = a->cols - j < 128 ? a->cols - j : 128;
-        moek_quant_fp8t_h0_on_cpu_load_(a, x, source, j, n);
+        MOEK_K_(load)(a, x, source, j, n);
         for (i = 0; i < n; i++) top = fabsf(x[i]) > top && moek_finite_(x[i]) ? fabsf(x[i]) : top;
     }
     return top;
 }
 
 /* The scale of all live rows.  Each part of the sources has its own maximum, so that threads do not meet. */
-static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_scale_(const moek_quant_args *a)
+static MOEK_UNUSED float MOEK_K_(scale)(const moek_quant_args *a)
 {
     const int sources = a->rows > 0 ? (a->rows - 1) / a->source_div + 1 : 0;
     const int parts = sources < MOEK_QUANT_PARTIALS ? sources : MOEK_QUANT_PARTIALS;
@@ -54,9 +56,9 @@ static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_scale_(const moek_quant_args 
         a->partial[part] = 0;
         for (source = part; source < sources; source += parts) {
             const int end = a->rows - source * a->source_div < a->source_div ? a->rows : (source + 1) * a->source_div;
-            for (r = source * a->source_div; r < end && !moek_quant_fp8t_h0_on_cpu_live_(a, r); r++) { }
+            for (r = source * a->source_div; r < end && !MOEK_K_(live)(a, r); r++) { }
             if (r < end) {
-                const float most = moek_quant_fp8t_h0_on_cpu_max_(a, (size_t)source);
+                const float most = MOEK_K_(max)(a, (size_t)source);
                 if (most > a->partial[part]) a->partial[part] = most;
             }
         }
@@ -65,7 +67,7 @@ static MOEK_UNUSED float moek_quant_fp8t_h0_on_cpu_scale_(const moek_quant_args 
     return top / 448.0f;
 }
 
-static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_row_(const moek_quant_args *a, size_t source, size_t row, float s)
+static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, size_t row, float s)
 {
     float x[128];
     int j, n, i;
@@ -74,7 +76,7 @@ static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_row_(const moek_quant_args *a,
         enum { most = 128 };
         uint8_t *q = (uint8_t *)a->q + row * a->cols + j;
         n = a->cols - j < most ? a->cols - j : most;
-        moek_quant_fp8t_h0_on_cpu_load_(a, x, source, j, n);
+        MOEK_K_(load)(a, x, source, j, n);
         for (i = 0; i < n; i++) {
             if (!moek_finite_(x[i])) x[i] = moek_float_(moek_bits_(x[i]) | 0x7fc00000);          /* NaN of its sign */
             else x[i] = moek_finite_(inverse) ? x[i] * inverse : 0.0f;
@@ -83,7 +85,7 @@ static MOEK_UNUSED void moek_quant_fp8t_h0_on_cpu_row_(const moek_quant_args *a,
     }
 }
 
-MOEK_LAUNCHER moek_quant_fp8t_h0_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     float s;
@@ -91,14 +93,17 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_cpu(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    s = moek_quant_fp8t_h0_on_cpu_scale_(a);
+    s = MOEK_K_(scale)(a);
     ((float *)a->scale)[0] = s;
     MOEK_PARALLEL_FOR
     for (r = 0; r < a->rows; r++) {
         const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && moek_quant_fp8t_h0_on_cpu_live_(a, r))
-            moek_quant_fp8t_h0_on_cpu_row_(a, (size_t)(r / a->source_div), (size_t)target, s);
+        if (target >= 0 && MOEK_K_(live)(a, r))
+            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target, s);
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,18 +7,20 @@
 #ifndef MOEK_QUANT_FP8T_H0_ON_SM80_T256_H
 #define MOEK_QUANT_FP8T_H0_ON_SM80_T256_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_quant_fp8t_h0_on_sm80_t256
+#define MOEK_K_(x) moek_quant_fp8t_h0_on_sm80_t256_##x##_
 
-MOEK_DEVICE int moek_quant_fp8t_h0_on_sm80_t256_live(const moek_quant_args *a, int r)
+MOEK_DEVICE int MOEK_K_(live)(const moek_quant_args *a, int r)
 {
     return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
 }
-MOEK_DEVICE int moek_quant_fp8t_h0_on_sm80_t256_rows(const moek_quant_args *a)
+MOEK_DEVICE int MOEK_K_(rows)(const moek_quant_args *a)
 {
     return a->row_limit && *a->row_limit < a->rows ? *a->row_limit : a->rows;
 }
 
 /* Eight T, times the weight of their row and rounded to T. */
-MOEK_DEVICE moek_words_ moek_quant_fp8t_h0_on_sm80_t256_weigh(moek_words_ x, float row_weight, int dtype)
+MOEK_DEVICE moek_words_ MOEK_K_(weigh)(moek_words_ x, float row_weight, int dtype)
 {
     float f[8], weight[2];
     int i;
@@ -30,17 +32,17 @@ MOEK_DEVICE moek_words_ moek_quant_fp8t_h0_on_sm80_t256_weigh(moek_words_ x, flo
 }
 
 /* Eight columns of row r, weighted; zeros behind the last column. */
-MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_load8(float x[8], const moek_quant_args *a, int r, int column)
+MOEK_DEVICE void MOEK_K_(load8)(float x[8], const moek_quant_args *a, int r, int column)
 {
     const int whole = a->cols % 8 == 0;
     const size_t source = r / a->source_div;
     moek_words_ v = moek_load8_((const uint16_t *)a->x + source * a->x_stride + column, a->cols - column, whole);
-    if (a->row_weight) v = moek_quant_fp8t_h0_on_sm80_t256_weigh(v, a->row_weight[source], a->dtype);
+    if (a->row_weight) v = MOEK_K_(weigh)(v, a->row_weight[source], a->dtype);
     moek_from_t8_(x, v, a->dtype);
 }
 
 /* Eight e4m3 of a row of q, of which n are there. */
-MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int n, int whole)
+MOEK_DEVICE void MOEK_K_(store8)(uint8_t *q, uint2 v, int n, int whole)
 {
     int i;
     if (whole) {
@@ -52,7 +54,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_store8(uint8_t *q, uint2 v, int
 }
 
 /* The largest |x|; NaN is passed over, and so is Inf. */
-MOEK_DEVICE float moek_quant_fp8t_h0_on_sm80_t256_max8(const float x[8])
+MOEK_DEVICE float MOEK_K_(max8)(const float x[8])
 {
     float top = 0;
     int i;
@@ -62,7 +64,7 @@ MOEK_DEVICE float moek_quant_fp8t_h0_on_sm80_t256_max8(const float x[8])
 }
 
 /* The largest of a block's numbers; `part` is shared, and not used again before the next barrier. */
-MOEK_DEVICE float moek_quant_fp8t_h0_on_sm80_t256_block_max(float top, float *part)
+MOEK_DEVICE float MOEK_K_(block_max)(float top, float *part)
 {
     const int lane = threadIdx.x % 32;
     top = moek_warp_max_(top);
@@ -73,7 +75,7 @@ MOEK_DEVICE float moek_quant_fp8t_h0_on_sm80_t256_block_max(float top, float *pa
 
 /* partial[b] = the largest |x| of rows b, b + blocks, ... */
 static __global__ void __launch_bounds__(256)
-moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
+MOEK_K_(max_k)(const moek_quant_args a)
 {
     enum { THREADS = 256, V = 8 };
     const int cols = a.cols;
@@ -81,32 +83,32 @@ moek_quant_fp8t_h0_on_sm80_t256_max_k(const moek_quant_args a)
     float top = 0, x[V];
     int rows, r, column;
     if (a.early != 2) moek_grid_wait_();
-    rows = moek_quant_fp8t_h0_on_sm80_t256_rows(&a);
+    rows = MOEK_K_(rows)(&a);
     for (r = blockIdx.x; r < rows; r += gridDim.x) {
-        if (!moek_quant_fp8t_h0_on_sm80_t256_live(&a, r)) continue;
+        if (!MOEK_K_(live)(&a, r)) continue;
         for (column = threadIdx.x * V; column < cols; column += THREADS * V) {
-            moek_quant_fp8t_h0_on_sm80_t256_load8(x, &a, r, column);
-            top = fmaxf(top, moek_quant_fp8t_h0_on_sm80_t256_max8(x));
+            MOEK_K_(load8)(x, &a, r, column);
+            top = fmaxf(top, MOEK_K_(max8)(x));
         }
     }
-    top = moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part);
+    top = MOEK_K_(block_max)(top, part);
     if (threadIdx.x == 0) a.partial[blockIdx.x] = top;
     moek_grid_wait_();
 }
 
 /* Item i of an expert: group i % groups of row i / groups.  A block goes on by `more` of both.  copies: rows of an
  * item, which all have one source; `row` is then a source row, its rows row * copies and so on. */
-typedef struct moek_quant_fp8t_h0_on_sm80_t256_params {
+typedef struct MOEK_K_(params) {
     moek_quant_args a;
     moek_over over_groups, over_source;
     int experts, expert_rows;                          /* not batched: one expert, all rows */
     int groups, rows_more, groups_more, copies;
-} moek_quant_fp8t_h0_on_sm80_t256_params;
+} MOEK_K_(params);
 
 /* A lane's part of an item, on its way: to `row` (-1: nowhere) and, if it has copies, more; zeros behind the last
  * column.  live: 0 if it goes nowhere at all. */
-typedef struct moek_quant_fp8t_h0_on_sm80_t256_item { moek_words_ x[4]; int row, live; } moek_quant_fp8t_h0_on_sm80_t256_item;
-MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm80_t256_item *it, const moek_quant_fp8t_h0_on_sm80_t256_params *p,
+typedef struct MOEK_K_(item) { moek_words_ x[4]; int row, live; } MOEK_K_(item);
+MOEK_DEVICE void MOEK_K_(fetch)(MOEK_K_(item) *it, const MOEK_K_(params) *p,
     int r, int column, int end, int copies, int whole)
 {
     const moek_quant_args *const a = &p->a;
@@ -118,12 +120,13 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_fetch(moek_quant_fp8t_h0_on_sm8
     #pragma unroll
     for (h = 0; h < 4; h++) {
         const int n = (int)cols - column - h * 32;
-        it->x[h] = !it->live || n <= 0 ? moek_zero_words_() : whole ? moek_load_once_(from + h * 32)
-                                                         : moek_load8_(from + h * 32, n, 0);
+        it->x[h] = !it->live || n <= 0 ? moek_zero_words_()
+                 : whole ? moek_load_once_(from + h * 32)
+                         : moek_load8_(from + h * 32, n, 0);
     }
 }
 
-MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on_sm80_t256_params *p, moek_quant_fp8t_h0_on_sm80_t256_item *it,
+MOEK_DEVICE void MOEK_K_(put)(const MOEK_K_(params) *p, MOEK_K_(item) *it,
     int r, int limit, int column, float inverse, int copies, int whole, int dtype)
 {
     const moek_quant_args *const a = &p->a;
@@ -133,7 +136,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on
     if (a->row_weight && it->live) {
         const float weight = a->row_weight[moek_over_(r, p->over_source)];
         #pragma unroll
-        for (h = 0; h < 4; h++) it->x[h] = moek_quant_fp8t_h0_on_sm80_t256_weigh(it->x[h], weight, dtype);
+        for (h = 0; h < 4; h++) it->x[h] = MOEK_K_(weigh)(it->x[h], weight, dtype);
     }
     #pragma unroll
     for (h = 0; h < 4; h++) q[h] = moek_static_codes_(it->x[h], inverse, dtype);
@@ -146,13 +149,13 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_put(const moek_quant_fp8t_h0_on
         for (h = 0; h < 4; h++) {
             const int n = (int)cols - column - h * 32;
             if (n <= 0) continue;
-            moek_quant_fp8t_h0_on_sm80_t256_store8((uint8_t *)a->q + at + h * 32, q[h], n, whole);
+            MOEK_K_(store8)((uint8_t *)a->q + at + h * 32, q[h], n, whole);
         }
     }
 }
 
 /* `whole`: columns are a multiple of 8.  It is a constant, and so are dtype where it counts, and copies if it is 1. */
-MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_on_sm80_t256_params *p,
+MOEK_DEVICE void MOEK_K_(walk)(const MOEK_K_(params) *p,
     float inverse, int copies, int whole, int dtype)
 {
     const moek_quant_args *const a = &p->a;
@@ -167,14 +170,14 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_o
         int r = begin + r0, column = column0, end = rows;
         if (a->counts) end = min(end, begin + min(p->expert_rows, a->counts[e]));
         for (;;) {
-            moek_quant_fp8t_h0_on_sm80_t256_item it;
-            moek_quant_fp8t_h0_on_sm80_t256_fetch(&it, p, r, column, end, copies, whole);
+            MOEK_K_(item) it;
+            MOEK_K_(fetch)(&it, p, r, column, end, copies, whole);
             if (copies == 1) end = min(end, limit);                   /* the first loads did not wait for it */
             else if (r * copies >= limit) end = min(end, r);
             if (!__any_sync(0xffffffff, r < end)) break;
             if (r >= end) it.live = 0;
             if (__any_sync(0xffffffff, it.live))
-                moek_quant_fp8t_h0_on_sm80_t256_put(p, &it, r, limit, column, inverse, copies, whole, dtype);
+                MOEK_K_(put)(p, &it, r, limit, column, inverse, copies, whole, dtype);
             r += p->rows_more, column += p->groups_more * 128;
             if (column >= p->groups * 128) r++, column -= p->groups * 128;
         }
@@ -182,7 +185,7 @@ MOEK_DEVICE void moek_quant_fp8t_h0_on_sm80_t256_walk(const moek_quant_fp8t_h0_o
 }
 
 static __global__ void __launch_bounds__(1024)
-moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p)
+MOEK_K_(k)(const MOEK_K_(params) p)
 {
     const int parts = p.a.rows < MOEK_QUANT_PARTIALS ? p.a.rows : MOEK_QUANT_PARTIALS;
     __shared__ float part[8];
@@ -196,19 +199,19 @@ moek_quant_fp8t_h0_on_sm80_t256_k(const moek_quant_fp8t_h0_on_sm80_t256_params p
         s = *p.a.static_scale;
     } else {
         for (i = threadIdx.x; i < parts; i += 256) top = fmaxf(top, p.a.partial[i]);
-        s = __fdiv_rn(moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part), 448.0f);
+        s = __fdiv_rn(MOEK_K_(block_max)(top, part), 448.0f);
     }
     inverse = __fdiv_rn(1.0f, s);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)p.a.scale = s;
-    if (p.a.cols % 8) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 0, p.a.dtype);
+    if (p.a.cols % 8) MOEK_K_(walk)(&p, inverse, 1, 0, p.a.dtype);
     else
-    if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 1, MOEK_DTYPE_FP16);
-    else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, 1, 1, MOEK_DTYPE_BF16);
+    if (p.a.dtype == MOEK_DTYPE_FP16) MOEK_K_(walk)(&p, inverse, 1, 1, MOEK_DTYPE_FP16);
+    else MOEK_K_(walk)(&p, inverse, 1, 1, MOEK_DTYPE_BF16);
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
 static __global__ void __launch_bounds__(1024)
-moek_quant_fp8t_h0_on_sm80_t256_copies_k(const moek_quant_fp8t_h0_on_sm80_t256_params p)
+MOEK_K_(copies_k)(const MOEK_K_(params) p)
 {
     const int parts = p.a.rows < MOEK_QUANT_PARTIALS ? p.a.rows : MOEK_QUANT_PARTIALS;
     __shared__ float part[8];
@@ -222,31 +225,31 @@ moek_quant_fp8t_h0_on_sm80_t256_copies_k(const moek_quant_fp8t_h0_on_sm80_t256_p
         s = *p.a.static_scale;
     } else {
         for (i = threadIdx.x; i < parts; i += 256) top = fmaxf(top, p.a.partial[i]);
-        s = __fdiv_rn(moek_quant_fp8t_h0_on_sm80_t256_block_max(top, part), 448.0f);
+        s = __fdiv_rn(MOEK_K_(block_max)(top, part), 448.0f);
     }
     inverse = __fdiv_rn(1.0f, s);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)p.a.scale = s;
-    if (p.a.cols % 8) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 0, p.a.dtype);
+    if (p.a.cols % 8) MOEK_K_(walk)(&p, inverse, p.copies, 0, p.a.dtype);
     else
-    if (p.a.dtype == MOEK_DTYPE_FP16) moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 1, MOEK_DTYPE_FP16);
-    else moek_quant_fp8t_h0_on_sm80_t256_walk(&p, inverse, p.copies, 1, MOEK_DTYPE_BF16);
+    if (p.a.dtype == MOEK_DTYPE_FP16) MOEK_K_(walk)(&p, inverse, p.copies, 1, MOEK_DTYPE_FP16);
+    else MOEK_K_(walk)(&p, inverse, p.copies, 1, MOEK_DTYPE_BF16);
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
-MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     /* The most; many of BATCHED find nothing.  Of MANY rows: the row behind a block's last must be below 2^31. */
     enum { BLOCKS = 8192, BATCHED = 2048, FEWER = 64, MANY = 0x7fffffff - (1 << 20) };
     const moek_quant_args *a = (const moek_quant_args *)args;
-    moek_quant_fp8t_h0_on_sm80_t256_params p;
+    MOEK_K_(params) p;
     const int few = a && a->few && a->static_scale, threads = few ? 1024 : 256;
     const int ITEMS = threads / 4;
     long long blocks, most;
     dim3 grid(1);
     const int parts = !a || a->rows > MOEK_QUANT_PARTIALS ? MOEK_QUANT_PARTIALS : a->rows;
     moek_status status = MOEK_OK;
-    if (!a && MOEK_READY_(moek_quant_fp8t_h0_on_sm80_t256_max_k, 0) != MOEK_OK) return MOEK_E_ARCH;
-    if (!a) return MOEK_READY_(moek_quant_fp8t_h0_on_sm80_t256_k, 0);
+    if (!a && MOEK_READY_(MOEK_K_(max_k), 0) != MOEK_OK) return MOEK_E_ARCH;
+    if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->rows < 1 || a->cols < 1) return MOEK_OK;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->cols;
@@ -262,11 +265,14 @@ MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stre
     if (few && blocks > a->few) blocks = a->few;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * ITEMS / p.groups); p.groups_more = (int)(blocks * ITEMS % p.groups);
-    if (!a->static_scale) status = MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_max_k, parts, 256, 0, stream, a->early, p.a);
+    if (!a->static_scale) status = MOEK_CHAIN_(MOEK_K_(max_k), parts, 256, 0, stream, a->early, p.a);
     if (status != MOEK_OK) return status;
-    if (p.copies > 1) return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_copies_k, grid, threads, 0,
+    if (p.copies > 1) return MOEK_CHAIN_(MOEK_K_(copies_k), grid, threads, 0,
         stream, a->early && a->static_scale, p);
-    return MOEK_CHAIN_(moek_quant_fp8t_h0_on_sm80_t256_k, grid, threads, 0,
+    return MOEK_CHAIN_(MOEK_K_(k), grid, threads, 0,
         stream, a->early && a->static_scale, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,9 +7,11 @@
 #ifndef MOEK_REPACK_ON_SM80_T256_H
 #define MOEK_REPACK_ON_SM80_T256_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_repack_on_sm80_t256
+#define MOEK_K_(x) moek_repack_on_sm80_t256_##x##_
 
 static __global__ void __launch_bounds__(256)
-moek_repack_on_sm80_t256_k(const moek_repack_args a)
+MOEK_K_(k)(const moek_repack_args a)
 {
     enum { EACH = 8, UNITS = 4 * EACH };
     const int gated = a.w_rows > a.n, first = min(a.gate_first, a.up_first);
@@ -38,16 +40,19 @@ moek_repack_on_sm80_t256_k(const moek_repack_args a)
     }
 }
 
-MOEK_LAUNCHER moek_repack_on_sm80_t256(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_repack_args *a = (const moek_repack_args *)args;
     unsigned long long units;
-    if (!a) return MOEK_READY_(moek_repack_on_sm80_t256_k, 0);
+    if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->experts < 1) return MOEK_OK;
     if (a->row_bytes < 128 || a->row_bytes % 128 || a->w_rows < 8 || a->n % 8 || a->w_rows % 8)
         return MOEK_E_ARGUMENT;
     units = a->row_bytes / 128 * (unsigned long long)(a->w_rows / 8) * (unsigned)a->experts;
     if (units > 0x7fffffff) return MOEK_E_ARGUMENT;
-    return MOEK_LAUNCH_(moek_repack_on_sm80_t256_k, (unsigned)((units + 31) / 32), 256, 0, stream, *a);
+    return MOEK_LAUNCH_(MOEK_K_(k), (unsigned)((units + 31) / 32), 256, 0, stream, *a);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,9 +7,11 @@
 #ifndef MOEK_ROUTE_ON_CPU_H
 #define MOEK_ROUTE_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_route_on_cpu
+#define MOEK_K_(x) moek_route_on_cpu_##x##_
 
 /* The best of c[0 .. n) that is not out: the lower index of equals; -1 if all are. */
-static MOEK_UNUSED int moek_route_on_cpu_best_(const float *c, const unsigned char *out, int n)
+static MOEK_UNUSED int MOEK_K_(best)(const float *c, const unsigned char *out, int n)
 {
     int i, best = -1;
     for (i = 0; i < n; i++) if (!out[i] && (best < 0 || c[i] > c[best])) best = i;
@@ -17,7 +19,7 @@ static MOEK_UNUSED int moek_route_on_cpu_best_(const float *c, const unsigned ch
 }
 
 /* s = score(logit) of all experts; what is NaN or Inf: see moek/ops.h.  Returns 0 if that is no softmax. */
-static MOEK_UNUSED int moek_route_on_cpu_score_(const moek_route_args *a, int t, float *s)
+static MOEK_UNUSED int MOEK_K_(score)(const moek_route_args *a, int t, float *s)
 {
     const size_t from = (size_t)t * (a->logits_stride ? a->logits_stride : (size_t)a->experts);
     float top = MOEK_LOWEST_, sum = 0, bad = 0;
@@ -45,7 +47,7 @@ static MOEK_UNUSED int moek_route_on_cpu_score_(const moek_route_args *a, int t,
 }
 
 /* Marks experts outside the best topk_groups groups as out. */
-static MOEK_UNUSED void moek_route_on_cpu_groups_(const moek_route_args *a, const float *c, unsigned char *out)
+static MOEK_UNUSED void MOEK_K_(groups)(const moek_route_args *a, const float *c, unsigned char *out)
 {
     const int size = a->experts / a->groups, two = a->group_score == MOEK_GROUP_SCORE_TOP2 && size > 1;
     float score[1024];
@@ -62,19 +64,19 @@ static MOEK_UNUSED void moek_route_on_cpu_groups_(const moek_route_args *a, cons
         if (score[g] != score[g]) score[g] = -HUGE_VALF;
     }
     for (k = 0; k < a->topk_groups; k++) {
-        const int best = moek_route_on_cpu_best_(score, stays, a->groups);
+        const int best = MOEK_K_(best)(score, stays, a->groups);
         if (best >= 0) stays[best] = 1;
     }
     for (i = 0; i < a->experts; i++) out[i] = !stays[i / size];
 }
 
 /* Phi-3.5-MoE, as in moek.h. */
-static MOEK_UNUSED void moek_route_on_cpu_mix_(const moek_route_args *a, const float *s, int32_t *ids, float *w)
+static MOEK_UNUSED void MOEK_K_(mix)(const moek_route_args *a, const float *s, int32_t *ids, float *w)
 {
     unsigned char taken[1024] = {0};
     int k, i;
     for (k = 0; k < a->topk; k++) {
-        const int best = moek_route_on_cpu_best_(s, taken, a->experts);
+        const int best = MOEK_K_(best)(s, taken, a->experts);
         float sum = 0;
         for (i = 0; i < a->experts; i++) {
             const float size = fabsf(s[i]) > s[best] ? fabsf(s[i]) : s[best];
@@ -87,7 +89,7 @@ static MOEK_UNUSED void moek_route_on_cpu_mix_(const moek_route_args *a, const f
 }
 
 /* w = normalize(w), over the chosen.  MOEK_MASKED_ and less: not counted, becomes 0. */
-static MOEK_UNUSED void moek_route_on_cpu_normalize_(const moek_route_args *a, float *w)
+static MOEK_UNUSED void MOEK_K_(normalize)(const moek_route_args *a, float *w)
 {
     const int sigmoid = a->normalize == MOEK_NORM_SIGMOID || a->normalize == MOEK_NORM_SIGMOID_SUM;
     const int adds = a->normalize == MOEK_NORM_SUM || a->normalize == MOEK_NORM_SIGMOID_SUM;
@@ -107,7 +109,7 @@ static MOEK_UNUSED void moek_route_on_cpu_normalize_(const moek_route_args *a, f
 }
 
 /* ids of one token, and s, or MOEK_MASKED_ where that is not to count. */
-static MOEK_UNUSED void moek_route_on_cpu_pick_(const moek_route_args *a, const float *s, int32_t *ids, float *w)
+static MOEK_UNUSED void MOEK_K_(pick)(const moek_route_args *a, const float *s, int32_t *ids, float *w)
 {
     float c[1024];
     unsigned char out[1024] = {0};
@@ -116,15 +118,15 @@ static MOEK_UNUSED void moek_route_on_cpu_pick_(const moek_route_args *a, const 
         c[i] = a->bias ? s[i] + a->bias[i] : s[i];
         if (c[i] != c[i]) c[i] = -HUGE_VALF;
     }
-    if (a->groups > 1) moek_route_on_cpu_groups_(a, c, out);
+    if (a->groups > 1) MOEK_K_(groups)(a, c, out);
     for (k = 0; k < a->topk; k++) {
-        const int best = moek_route_on_cpu_best_(c, out, a->experts);
+        const int best = MOEK_K_(best)(c, out, a->experts);
         out[best] = 1;
         ids[k] = best;
         w[k] = c[best] > -HUGE_VALF ? s[best] : MOEK_MASKED_;
     }
 }
-static MOEK_UNUSED void moek_route_on_cpu_look_up_(const moek_route_args *a, int t, const float *s, int32_t *ids, float *w)
+static MOEK_UNUSED void MOEK_K_(look_up)(const moek_route_args *a, int t, const float *s, int32_t *ids, float *w)
 {
     const int32_t row = a->token_ids[t];
     int k;
@@ -136,20 +138,20 @@ static MOEK_UNUSED void moek_route_on_cpu_look_up_(const moek_route_args *a, int
 }
 
 /* The topk of one token: ids, and weights before scale. */
-static MOEK_UNUSED void moek_route_on_cpu_choose_(const moek_route_args *a, int t, int32_t *ids, float *w)
+static MOEK_UNUSED void MOEK_K_(choose)(const moek_route_args *a, int t, int32_t *ids, float *w)
 {
     float s[1024];
-    const int sound = moek_route_on_cpu_score_(a, t, s);
+    const int sound = MOEK_K_(score)(a, t, s);
     int k;
-    if (a->score == MOEK_SCORE_SPARSEMIXER) moek_route_on_cpu_mix_(a, s, ids, w);
-    else if (a->table) moek_route_on_cpu_look_up_(a, t, s, ids, w);
-    else moek_route_on_cpu_pick_(a, s, ids, w);
-    moek_route_on_cpu_normalize_(a, w);
+    if (a->score == MOEK_SCORE_SPARSEMIXER) MOEK_K_(mix)(a, s, ids, w);
+    else if (a->table) MOEK_K_(look_up)(a, t, s, ids, w);
+    else MOEK_K_(pick)(a, s, ids, w);
+    MOEK_K_(normalize)(a, w);
     for (k = 0; k < a->topk && !sound; k++) if (ids[k] >= 0) w[k] = moek_float_(0x7fc00000);
 }
 
 /* All slots of one token. */
-static MOEK_UNUSED void moek_route_on_cpu_token_(const moek_route_args *a, int t, int32_t *ids, float *w)
+static MOEK_UNUSED void MOEK_K_(token)(const moek_route_args *a, int t, int32_t *ids, float *w)
 {
     const int slots = a->topk + a->shared;
     int k;
@@ -157,7 +159,7 @@ static MOEK_UNUSED void moek_route_on_cpu_token_(const moek_route_args *a, int t
         for (k = 0; k < slots; k++) { ids[k] = -1; w[k] = 0; }
         return;
     }
-    moek_route_on_cpu_choose_(a, t, ids, w);
+    MOEK_K_(choose)(a, t, ids, w);
     for (k = 0; k < a->topk; k++)
         w[k] *= a->expert_scale && ids[k] >= 0 ? a->scale * a->expert_scale[ids[k]] : a->scale;
     for (k = 0; k < a->shared; k++) {
@@ -166,7 +168,7 @@ static MOEK_UNUSED void moek_route_on_cpu_token_(const moek_route_args *a, int t
     }
 }
 
-MOEK_LAUNCHER moek_route_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_route_args *a = (const moek_route_args *)args;
     int t;
@@ -176,9 +178,12 @@ MOEK_LAUNCHER moek_route_on_cpu(const void *args, moek_stream stream)
     for (t = 0; t < a->tokens; t++) {
         const size_t slots = (size_t)a->topk + a->shared, to = (size_t)t * slots;
         size_t k;
-        moek_route_on_cpu_token_(a, t, a->ids + to, a->weights + to);
+        MOEK_K_(token)(a, t, a->ids + to, a->weights + to);
         for (k = to; a->ids64 && k < to + slots; k++) a->ids64[k] = a->ids[k];
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

@@ -7,12 +7,14 @@
 #ifndef MOEK_ROUTE_ON_SM80_W1_H
 #define MOEK_ROUTE_ON_SM80_W1_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_route_on_sm80_w1
+#define MOEK_K_(x) moek_route_on_sm80_w1_##x##_
 
 /* Groups (one, if there are none), experts of a group, log2 of the lanes that have one. */
-typedef struct moek_route_on_sm80_w1_params { moek_route_args a; int groups, size, shift, whole, whole_bias; } moek_route_on_sm80_w1_params;
+typedef struct MOEK_K_(params) { moek_route_args a; int groups, size, shift, whole, whole_bias; } MOEK_K_(params);
 
 /* One logit. */
-MOEK_DEVICE float moek_route_on_sm80_w1_logit(const moek_route_args *a, size_t at)
+MOEK_DEVICE float MOEK_K_(logit)(const moek_route_args *a, size_t at)
 {
     float f[2];
     if (a->logits_dtype != MOEK_DTYPE_BF16 && a->logits_dtype != MOEK_DTYPE_FP16)
@@ -22,7 +24,7 @@ MOEK_DEVICE float moek_route_on_sm80_w1_logit(const moek_route_args *a, size_t a
 }
 
 /* x: V f32 from p on, of which n are there; `rest` behind them.  All loads are on their way before one is needed. */
-MOEK_DEVICE void moek_route_on_sm80_w1_floats(float *x, const float *p, int n, float rest, int whole, const int V)
+MOEK_DEVICE void MOEK_K_(floats)(float *x, const float *p, int n, float rest, int whole, const int V)
 {
     int i;
     if (whole) {
@@ -37,7 +39,7 @@ MOEK_DEVICE void moek_route_on_sm80_w1_floats(float *x, const float *p, int n, f
     }
 }
 /* The same of T; -Inf behind them. */
-MOEK_DEVICE void moek_route_on_sm80_w1_from_t(float *x, const uint16_t *p, int n, int whole, int dtype, const int V)
+MOEK_DEVICE void MOEK_K_(from_t)(float *x, const uint16_t *p, int n, int whole, int dtype, const int V)
 {
     uint32_t two[16];
     int i;
@@ -59,23 +61,23 @@ MOEK_DEVICE void moek_route_on_sm80_w1_from_t(float *x, const uint16_t *p, int n
 }
 
 /* As moek_sigmoid_, but for 0 below -88 and of NaN, and without a branch. */
-MOEK_DEVICE float moek_route_on_sm80_w1_sigmoid(float x)
+MOEK_DEVICE float MOEK_K_(sigmoid)(float x)
 {
     const float d = 1.0f + expf(-x), about = moek_about_one_over_(d);
     return d < INFINITY ? fmaf(fmaf(-d, about, 1.0f), about, about) : 0;
 }
 
 /* s of a logit, but of softmax. */
-MOEK_DEVICE float moek_route_on_sm80_w1_score(float x, int score)
+MOEK_DEVICE float MOEK_K_(score)(float x, int score)
 {
-    if (score == MOEK_SCORE_SIGMOID) return moek_route_on_sm80_w1_sigmoid(x);
+    if (score == MOEK_SCORE_SIGMOID) return MOEK_K_(sigmoid)(x);
     if (score == MOEK_SCORE_SQRTSOFTPLUS) x = sqrtf(x > 20.0f ? x : log1pf(expf(x)));
     if (fabsf(x) < INFINITY) return x;
     return score == MOEK_SCORE_RAW || score == MOEK_SCORE_SPARSEMIXER ? MOEK_MASKED_ : 0.0f;
 }
 
 /* x: V logits -> their s.  top and inverse: of the token's softmax, for those that come later. */
-MOEK_DEVICE void moek_route_on_sm80_w1_scores(float *x, int score, float *top, float *inverse, const int V)
+MOEK_DEVICE void MOEK_K_(scores)(float *x, int score, float *top, float *inverse, const int V)
 {
     float sum = 0;
     int i;
@@ -92,30 +94,30 @@ MOEK_DEVICE void moek_route_on_sm80_w1_scores(float *x, int score, float *top, f
         break;
     case MOEK_SCORE_SIGMOID:
         #pragma unroll
-        for (i = 0; i < V; i++) x[i] = moek_route_on_sm80_w1_sigmoid(x[i]);
+        for (i = 0; i < V; i++) x[i] = MOEK_K_(sigmoid)(x[i]);
         break;
     case MOEK_SCORE_SQRTSOFTPLUS:
         #pragma unroll
-        for (i = 0; i < V; i++) x[i] = moek_route_on_sm80_w1_score(x[i], MOEK_SCORE_SQRTSOFTPLUS);
+        for (i = 0; i < V; i++) x[i] = MOEK_K_(score)(x[i], MOEK_SCORE_SQRTSOFTPLUS);
         break;
     default:
         #pragma unroll
-        for (i = 0; i < V; i++) x[i] = moek_route_on_sm80_w1_score(x[i], MOEK_SCORE_RAW);
+        for (i = 0; i < V; i++) x[i] = MOEK_K_(score)(x[i], MOEK_SCORE_RAW);
     }
 }
 
 /* The s of one logit, by itself. */
-MOEK_DEVICE float moek_route_on_sm80_w1_again(const moek_route_args *a, size_t at, float top, float inverse)
+MOEK_DEVICE float MOEK_K_(again)(const moek_route_args *a, size_t at, float top, float inverse)
 {
-    const float x = moek_route_on_sm80_w1_logit(a, at);
+    const float x = MOEK_K_(logit)(a, at);
     float s;
-    if (a->score != MOEK_SCORE_SOFTMAX) return moek_route_on_sm80_w1_score(x, a->score);
+    if (a->score != MOEK_SCORE_SOFTMAX) return MOEK_K_(score)(x, a->score);
     s = expf(x - top) * inverse;
     return fabsf(s) < INFINITY ? s : 0;
 }
 
 /* Lists of 8 keys (4, if V is 4), highest first; of equal ones the lower id stays first, as only neighbours change. */
-MOEK_DEVICE void moek_route_on_sm80_w1_sort(uint32_t *key, int *place, const int V)
+MOEK_DEVICE void MOEK_K_(sort)(uint32_t *key, int *place, const int V)
 {
     const int N = V < 8 ? V : 8;
     int pass, i, l;
@@ -135,7 +137,7 @@ MOEK_DEVICE void moek_route_on_sm80_w1_sort(uint32_t *key, int *place, const int
 }
 
 /* key: V of a lane, before they are sorted -> its two best. */
-MOEK_DEVICE void moek_route_on_sm80_w1_two_best(const uint32_t *key, uint32_t *first, uint32_t *second, const int V)
+MOEK_DEVICE void MOEK_K_(two_best)(const uint32_t *key, uint32_t *first, uint32_t *second, const int V)
 {
     int i;
     *first = *second = 0;
@@ -148,7 +150,7 @@ MOEK_DEVICE void moek_route_on_sm80_w1_two_best(const uint32_t *key, uint32_t *f
 }
 
 /* Does this lane's group stay? */
-MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_params *p, uint32_t first, uint32_t second, int lane)
+MOEK_DEVICE int MOEK_K_(group_stays)(const MOEK_K_(params) *p, uint32_t first, uint32_t second, int lane)
 {
     const unsigned all = 0xffffffff;
     uint32_t mine = 0;
@@ -173,7 +175,7 @@ MOEK_DEVICE int moek_route_on_sm80_w1_group_stays(const moek_route_on_sm80_w1_pa
 
 /* The same of groups that lanes do not keep apart (more than 32, or too large for theirs): keys of those that go become
  * 0.  group: shared, [groups] of this warp. */
-MOEK_DEVICE void moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uint32_t *key, uint32_t *group, int lane, const int V)
+MOEK_DEVICE void MOEK_K_(many_groups)(const moek_route_args *a, uint32_t *key, uint32_t *group, int lane, const int V)
 {
     const unsigned all = 0xffffffff;
     const int size = a->experts / a->groups;
@@ -213,7 +215,7 @@ MOEK_DEVICE void moek_route_on_sm80_w1_many_groups(const moek_route_args *a, uin
 
 /* chosen[k]: the place of the k-th best; equal scores, the lower id first.  Returns how many of them, the first, are
  * not masked. */
-MOEK_DEVICE int moek_route_on_sm80_w1_pick(int topk, uint32_t *key, int *place, int32_t *chosen, int lane,
+MOEK_DEVICE int MOEK_K_(pick)(int topk, uint32_t *key, int *place, int32_t *chosen, int lane,
     const int V)
 {
     const unsigned all = 0xffffffff, before = (1u << lane) - 1;
@@ -244,7 +246,7 @@ MOEK_DEVICE int moek_route_on_sm80_w1_pick(int topk, uint32_t *key, int *place, 
 }
 
 /* SPARSEMIXER: lane k's weight is the softmax at its logit s over the experts near it, the first choice left out. */
-MOEK_DEVICE float moek_route_on_sm80_w1_mix(const moek_route_args *a, size_t from, int id, float s, int lane)
+MOEK_DEVICE float MOEK_K_(mix)(const moek_route_args *a, size_t from, int id, float s, int lane)
 {
     const int first = __shfl_sync(0xffffffff, id, 0);
     float weight = 0;
@@ -253,7 +255,7 @@ MOEK_DEVICE float moek_route_on_sm80_w1_mix(const moek_route_args *a, size_t fro
         const float top = __shfl_sync(0xffffffff, s, k);
         float sum = 0;
         for (i = lane; i < a->experts; i += 32) {
-            const float x = moek_route_on_sm80_w1_again(a, from + i, 0, 0);
+            const float x = MOEK_K_(again)(a, from + i, 0, 0);
             if ((k == 0 || i != first) && top - x <= 0.02f * fmaxf(fabsf(x), top)) sum += expf(x - top);
         }
         sum = moek_warp_sum_(sum);
@@ -263,7 +265,7 @@ MOEK_DEVICE float moek_route_on_sm80_w1_mix(const moek_route_args *a, size_t fro
 }
 
 /* Of lane k's weight, over those that count. */
-MOEK_DEVICE float moek_route_on_sm80_w1_normalize(const moek_route_args *a, float weight, int counts)
+MOEK_DEVICE float MOEK_K_(normalize)(const moek_route_args *a, float weight, int counts)
 {
     float sum, top;
     if (a->normalize == MOEK_NORM_SOFTMAX) {
@@ -282,7 +284,7 @@ MOEK_DEVICE float moek_route_on_sm80_w1_normalize(const moek_route_args *a, floa
 }
 
 /* Id of choice `lane` in a table; -1: there is none. */
-MOEK_DEVICE int moek_route_on_sm80_w1_look_up(const moek_route_args *a, int token, int lane)
+MOEK_DEVICE int MOEK_K_(look_up)(const moek_route_args *a, int token, int lane)
 {
     const int32_t row = a->token_ids[token];
     int32_t id = -1;
@@ -290,7 +292,7 @@ MOEK_DEVICE int moek_route_on_sm80_w1_look_up(const moek_route_args *a, int toke
     return (uint32_t)id < (uint32_t)a->experts ? id : -1;
 }
 
-MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params *p, float *score, const int V)
+MOEK_DEVICE void MOEK_K_(token)(const MOEK_K_(params) *p, float *score, const int V)
 {
     MOEK_SHARED_(uint32_t, group);                                   /* many_groups: [groups] */
     __shared__ int32_t chosen[32];                                   /* their places in score */
@@ -307,16 +309,16 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
     padding = a->is_padding && a->is_padding[token];
     if (!a->table || a->score == MOEK_SCORE_SOFTMAX) {
         if (a->logits_dtype == MOEK_DTYPE_BF16)
-            moek_route_on_sm80_w1_from_t(x, (const uint16_t *)a->logits + from + first, n, p->whole, MOEK_DTYPE_BF16, V);
+            MOEK_K_(from_t)(x, (const uint16_t *)a->logits + from + first, n, p->whole, MOEK_DTYPE_BF16, V);
         else if (a->logits_dtype == MOEK_DTYPE_FP16)
-            moek_route_on_sm80_w1_from_t(x, (const uint16_t *)a->logits + from + first, n, p->whole, MOEK_DTYPE_FP16, V);
-        else moek_route_on_sm80_w1_floats(x, (const float *)a->logits + from + first, n, -INFINITY, p->whole, V);
-        if (a->bias) moek_route_on_sm80_w1_floats(bias, a->bias + first, n, 0, p->whole_bias, V);
-        moek_route_on_sm80_w1_scores(x, a->score, &top, &inverse, V);
+            MOEK_K_(from_t)(x, (const uint16_t *)a->logits + from + first, n, p->whole, MOEK_DTYPE_FP16, V);
+        else MOEK_K_(floats)(x, (const float *)a->logits + from + first, n, -INFINITY, p->whole, V);
+        if (a->bias) MOEK_K_(floats)(bias, a->bias + first, n, 0, p->whole_bias, V);
+        MOEK_K_(scores)(x, a->score, &top, &inverse, V);
     }
     if (a->table) {
-        if (lane < a->topk && !padding) id = moek_route_on_sm80_w1_look_up(a, token, lane);
-        if (id >= 0) weight = moek_route_on_sm80_w1_again(a, from + id, top, inverse);
+        if (lane < a->topk && !padding) id = MOEK_K_(look_up)(a, token, lane);
+        if (id >= 0) weight = MOEK_K_(again)(a, from + id, top, inverse);
     } else {
         #pragma unroll
         for (i = 0; i < V; i++) {
@@ -325,14 +327,14 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
             place[i] = i * 32 + lane;
             score[i * 32 + lane] = x[i];
         }
-        if (p->groups < a->groups) moek_route_on_sm80_w1_many_groups(a, key, group, lane, V);
-        else if (p->groups > 1) moek_route_on_sm80_w1_two_best(key, &two[0], &two[1], V);
-        moek_route_on_sm80_w1_sort(key, place, V);
-        if (p->groups > 1 && !moek_route_on_sm80_w1_group_stays(p, two[0], two[1], lane)) {
+        if (p->groups < a->groups) MOEK_K_(many_groups)(a, key, group, lane, V);
+        else if (p->groups > 1) MOEK_K_(two_best)(key, &two[0], &two[1], V);
+        MOEK_K_(sort)(key, place, V);
+        if (p->groups > 1 && !MOEK_K_(group_stays)(p, two[0], two[1], lane)) {
             #pragma unroll
             for (i = 0; i < V; i++) key[i] = 0;
         }
-        i = moek_route_on_sm80_w1_pick(a->topk, key, place, chosen, lane, V);
+        i = MOEK_K_(pick)(a->topk, key, place, chosen, lane, V);
         if (lane < a->topk) {
             const int at = chosen[lane];
             if (lane < i) weight = score[at];
@@ -340,8 +342,8 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
         }
     }
     counts = lane < a->topk && weight > MOEK_MASKED_;
-    if (a->score == MOEK_SCORE_SPARSEMIXER) weight = moek_route_on_sm80_w1_mix(a, from, id, weight, lane);
-    weight = moek_route_on_sm80_w1_normalize(a, weight, counts);
+    if (a->score == MOEK_SCORE_SPARSEMIXER) weight = MOEK_K_(mix)(a, from, id, weight, lane);
+    weight = MOEK_K_(normalize)(a, weight, counts);
     if (inverse != inverse && id >= 0) weight = inverse;             /* no softmax */
     if (lane < a->topk) {
         weight *= a->expert_scale && id >= 0 ? a->scale * a->expert_scale[id] : a->scale;
@@ -360,44 +362,44 @@ MOEK_DEVICE void moek_route_on_sm80_w1_token(const moek_route_on_sm80_w1_params 
 }
 
 static __global__ void __launch_bounds__(32)
-moek_route_on_sm80_w1_4_k(const moek_route_on_sm80_w1_params p)
+MOEK_K_(4_k)(const MOEK_K_(params) p)
 {
     __shared__ float score[32 * 4];
-    moek_route_on_sm80_w1_token(&p, score, 4);
+    MOEK_K_(token)(&p, score, 4);
 }
 
 static __global__ void __launch_bounds__(32)
-moek_route_on_sm80_w1_8_k(const moek_route_on_sm80_w1_params p)
+MOEK_K_(8_k)(const MOEK_K_(params) p)
 {
     __shared__ float score[32 * 8];
-    moek_route_on_sm80_w1_token(&p, score, 8);
+    MOEK_K_(token)(&p, score, 8);
 }
 
 static __global__ void __launch_bounds__(32)
-moek_route_on_sm80_w1_16_k(const moek_route_on_sm80_w1_params p)
+MOEK_K_(16_k)(const MOEK_K_(params) p)
 {
     __shared__ float score[32 * 16];
-    moek_route_on_sm80_w1_token(&p, score, 16);
+    MOEK_K_(token)(&p, score, 16);
 }
 
 static __global__ void __launch_bounds__(32)
-moek_route_on_sm80_w1_32_k(const moek_route_on_sm80_w1_params p)
+MOEK_K_(32_k)(const MOEK_K_(params) p)
 {
     __shared__ float score[32 * 32];
-    moek_route_on_sm80_w1_token(&p, score, 32);
+    MOEK_K_(token)(&p, score, 32);
 }
 
-MOEK_LAUNCHER moek_route_on_sm80_w1(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_route_args *a = (const moek_route_args *)args;
-    moek_route_on_sm80_w1_params p;
+    MOEK_K_(params) p;
     size_t element;
     int shared, lanes;
     if (!a) {
-        if (MOEK_READY_(moek_route_on_sm80_w1_4_k, 0) != MOEK_OK) return MOEK_E_ARCH;
-        if (MOEK_READY_(moek_route_on_sm80_w1_8_k, 0) != MOEK_OK) return MOEK_E_ARCH;
-        if (MOEK_READY_(moek_route_on_sm80_w1_16_k, 0) != MOEK_OK) return MOEK_E_ARCH;
-        if (MOEK_READY_(moek_route_on_sm80_w1_32_k, 0) != MOEK_OK) return MOEK_E_ARCH;
+        if (MOEK_READY_(MOEK_K_(4_k), 0) != MOEK_OK) return MOEK_E_ARCH;
+        if (MOEK_READY_(MOEK_K_(8_k), 0) != MOEK_OK) return MOEK_E_ARCH;
+        if (MOEK_READY_(MOEK_K_(16_k), 0) != MOEK_OK) return MOEK_E_ARCH;
+        if (MOEK_READY_(MOEK_K_(32_k), 0) != MOEK_OK) return MOEK_E_ARCH;
         return MOEK_OK;
     }
     if (a->tokens < 1) return MOEK_OK;
@@ -413,10 +415,13 @@ MOEK_LAUNCHER moek_route_on_sm80_w1(const void *args, moek_stream stream)
     p.whole_bias = p.size % 4 == 0 && (size_t)a->bias % 16 == 0;
     shared = p.groups < a->groups ? 4 * a->groups : 0;
 #define MOEK_ROUTE_(kernel) MOEK_CHAIN_(kernel, dim3((unsigned)a->tokens), 32, shared, stream, a->early, p)
-    if (p.size <= 4 * lanes) return MOEK_ROUTE_(moek_route_on_sm80_w1_4_k);
-    if (p.size <= 8 * lanes) return MOEK_ROUTE_(moek_route_on_sm80_w1_8_k);
-    if (p.size <= 16 * lanes) return MOEK_ROUTE_(moek_route_on_sm80_w1_16_k);
-    return MOEK_ROUTE_(moek_route_on_sm80_w1_32_k);
+    if (p.size <= 4 * lanes) return MOEK_ROUTE_(MOEK_K_(4_k));
+    if (p.size <= 8 * lanes) return MOEK_ROUTE_(MOEK_K_(8_k));
+    if (p.size <= 16 * lanes) return MOEK_ROUTE_(MOEK_K_(16_k));
+    return MOEK_ROUTE_(MOEK_K_(32_k));
 #undef MOEK_ROUTE_
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

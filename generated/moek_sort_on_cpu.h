@@ -7,8 +7,9 @@
 #ifndef MOEK_SORT_ON_CPU_H
 #define MOEK_SORT_ON_CPU_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_sort_on_cpu
 
-MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_sort_args *a = (const moek_sort_args *)args;
     int slot, e, row, blocks = 0;
@@ -49,4 +50,6 @@ MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream)
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
 #endif

@@ -7,9 +7,11 @@
 #ifndef MOEK_SORT_ON_SM80_T1024_H
 #define MOEK_SORT_ON_SM80_T1024_H
 #include "../include/moek/kernel/cuda.h"
+#define MOEK_NAME_ moek_sort_on_sm80_t1024
+#define MOEK_K_(x) moek_sort_on_sm80_t1024_##x##_
 
 /* Four ids from `slot` on; -1 for those at `end` and behind. */
-MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids, int slot, int end, int aligned)
+MOEK_DEVICE void MOEK_K_(load4)(int32_t id[4], const int32_t *ids, int slot, int end, int aligned)
 {
     int j;
     if (aligned && slot + 4 <= end) {
@@ -22,7 +24,7 @@ MOEK_DEVICE void moek_sort_on_sm80_t1024_load4(int32_t id[4], const int32_t *ids
 }
 
 static __global__ void __launch_bounds__(1024, 1)
-moek_sort_on_sm80_t1024_k(const moek_sort_args a)
+MOEK_K_(k)(const moek_sort_args a)
 {
     enum { WARPS = 32, COPIES = 4, STEP = 128, DEPTH = 4, KEPT = 16 };
     const unsigned all = 0xffffffff;
@@ -52,7 +54,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
     for (slot = begin; slot < end; slot += DEPTH * STEP) {
         #pragma unroll
         for (d = 0; d < DEPTH; d++)
-            moek_sort_on_sm80_t1024_load4(id[d], a.ids, slot + d * STEP + 4 * lane, end, aligned);
+            MOEK_K_(load4)(id[d], a.ids, slot + d * STEP + 4 * lane, end, aligned);
         #pragma unroll
         for (d = 0; d < DEPTH; d++) {
             unsigned m = 0;
@@ -116,7 +118,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
         unsigned m = (unsigned)hits & 15, at = rank;
         hits >>= 4;
         if (!keeps) {
-            moek_sort_on_sm80_t1024_load4(id[0], a.ids, my_slot, end, aligned);
+            MOEK_K_(load4)(id[0], a.ids, my_slot, end, aligned);
             m = 0;
             #pragma unroll
             for (j = 0; j < 4; j++) {
@@ -150,7 +152,7 @@ moek_sort_on_sm80_t1024_k(const moek_sort_args a)
 /* Few slots, no row blocks: the row of a slot is the number of keys below its own, so is the first row of an expert.
  * A block counts for 32 of them (of experts 31, and the next one), a lane each; a warp among 32 keys. */
 static __global__ void __launch_bounds__(1024, 1)
-moek_sort_on_sm80_t1024_few_k(const moek_sort_args a)
+MOEK_K_(few_k)(const moek_sort_args a)
 {
     enum { FEW = 1024 };
     __shared__ __align__(16) uint32_t keys[FEW];
@@ -193,10 +195,10 @@ moek_sort_on_sm80_t1024_few_k(const moek_sort_args a)
 }
 
 /* The same where up starts beside it and no row blocks are asked for: few blocks, of 8 experts each, so that most
- * multiprocessors are free.  A thread has `each` ids (up to 16) side by side, and sums over the threads before give the
+ * SMs are free.  A thread has `each` ids (up to 16) side by side, and sums over the threads before give the
  * places: of a thread 8 bits an expert, of more 16.  Short: its code comes from memory. */
 static __global__ void __launch_bounds__(1024, 1)
-moek_sort_on_sm80_t1024_eights_k(const moek_sort_args a)
+MOEK_K_(eights_k)(const moek_sort_args a)
 {
     enum { THREADS = 1024, WARPS = 32, EXPERTS = 8, WORDS = 4 };
     const unsigned all = 0xffffffff, pair = 0x00ff00ff;
@@ -214,7 +216,7 @@ moek_sort_on_sm80_t1024_eights_k(const moek_sort_args a)
     for (i = blockIdx.x * THREADS + tid; i < a.zeros; i += gridDim.x * THREADS) a.zero[i] = 0;
     #pragma unroll 1
     for (slot = first; slot < end; slot += 4) {
-        moek_sort_on_sm80_t1024_load4(id, a.ids, slot, end, aligned);
+        MOEK_K_(load4)(id, a.ids, slot, end, aligned);
         #pragma unroll
         for (i = 0; i < 4; i++) {
             const unsigned of = (unsigned)(id[i] - e0);
@@ -269,7 +271,7 @@ moek_sort_on_sm80_t1024_eights_k(const moek_sort_args a)
     __syncthreads();
     #pragma unroll 1
     for (slot = first; slot < end; slot += 4) {
-        moek_sort_on_sm80_t1024_load4(id, a.ids, slot, end, aligned);
+        MOEK_K_(load4)(id, a.ids, slot, end, aligned);
         #pragma unroll
         for (i = 0; i < 4; i++) {
             const unsigned of = (unsigned)(id[i] - e0);
@@ -282,25 +284,28 @@ moek_sort_on_sm80_t1024_eights_k(const moek_sort_args a)
     moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
 }
 
-MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     enum { COPIES = 4, STEP = 128, AT_ONCE = 512, LEAST = 128, FEW = 256, MOST = 1024 };
     const moek_sort_args *a = (const moek_sort_args *)args;
     int threads, most;
     if (!a) {
-        const moek_status few = MOEK_READY_(moek_sort_on_sm80_t1024_few_k, 0), eights = MOEK_READY_(moek_sort_on_sm80_t1024_eights_k, 0);
-        return few != MOEK_OK ? few : eights != MOEK_OK ? eights : MOEK_READY_(moek_sort_on_sm80_t1024_k, 0);
+        const moek_status few = MOEK_READY_(MOEK_K_(few_k), 0), eights = MOEK_READY_(MOEK_K_(eights_k), 0);
+        return few != MOEK_OK ? few : eights != MOEK_OK ? eights : MOEK_READY_(MOEK_K_(k), 0);
     }
     if (a->experts < 1) return MOEK_OK;
     if (a->slots <= MOST && !a->block_expert && !a->rows_per_expert)
-        return MOEK_CHAIN_(moek_sort_on_sm80_t1024_few_k, dim3((a->slots + 31) / 32 + (a->experts + 31) / 31),
+        return MOEK_CHAIN_(MOEK_K_(few_k), dim3((a->slots + 31) / 32 + (a->experts + 31) / 31),
                            a->slots < 1 ? 32 : (a->slots + 31) / 32 * 32, 0, stream, a->early, *a);
     if (!a->block_expert && !a->slot_row && !a->rows_per_expert && a->slots <= MOEK_SORT_FEW)
-        return MOEK_CHAIN_(moek_sort_on_sm80_t1024_eights_k, (a->experts + 7) / 8, 1024, 0, stream, a->early, *a);
+        return MOEK_CHAIN_(MOEK_K_(eights_k), (a->experts + 7) / 8, 1024, 0, stream, a->early, *a);
     threads = (a->slots + STEP - 1) / STEP * 32;                     /* a step a warp, as long as they are few */
     most = (a->slots + AT_ONCE - 1) / AT_ONCE * 32;                  /* then the DEPTH steps that it has on their way */
     most = most < FEW ? FEW : most > MOST ? MOST : most;
     threads = threads < LEAST ? LEAST : threads > most ? most : threads;
-    return MOEK_CHAIN_(moek_sort_on_sm80_t1024_k, a->experts, threads, COPIES * 4 * a->experts, stream, a->early, *a);
+    return MOEK_CHAIN_(MOEK_K_(k), a->experts, threads, COPIES * 4 * a->experts, stream, a->early, *a);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif

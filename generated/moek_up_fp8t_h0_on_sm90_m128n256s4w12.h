@@ -7,18 +7,48 @@
 #ifndef MOEK_UP_FP8T_H0_ON_SM90_M128N256S4W12_H
 #define MOEK_UP_FP8T_H0_ON_SM90_M128N256S4W12_H
 #include "../include/moek/kernel/sm90_schedule.h"
+#define MOEK_NAME_ moek_up_fp8t_h0_on_sm90_m128n256s4w12
+#define MOEK_K_(x) moek_up_fp8t_h0_on_sm90_m128n256s4w12_##x##_
+#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
 
-typedef struct moek_up_fp8t_h0_on_sm90_m128n256s4w12_params {
+/* out[r] = act(gate(x[r]), up(x[r])) of the rows r of each expert.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  It wins where experts have many rows and the tensor cores are
+ * the limit.  A tile is 128 rows of a (wgmma's M, 64 a warpgroup) by 256 rows of w (its N).  Warps have roles:
+ *
+ *     scheduler warp (3) --- told, known ---> tiles [4]: expert, rows, columns <--- done --- all others
+ *     producer warps (0: TMA; 1, 2: cp.async, where rows of a are gathered)
+ *              | full [4]                                                 ^ empty [4]
+ *              v                                                          |
+ *     stages [4] of 128 bytes of k: rows of a | rows of w, two halves
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then scales, bias, activation, codes -> out
+ *
+ * - Blocks that run together share rows of a and of w in L2.  Where experts have many rows, two neighbouring blocks, a
+ *   cluster, take the same columns of two row blocks in step, and each loads half of the weights for both (multicast).
+ * - Tiles: a static stride over the blocks, or by demand if there are flags; then the first block of a cluster asks,
+ *   for both.
+ * - If the block may count ids, the first 2 stages of weights are loaded before x is quantized and sorted.
+ * - A half of a stage of weights is 128 rows of w that make whole columns; gated, 64 of gate and 64 of up.  Both
+ *   warpgroups multiply a tile of no more than 64 rows, a half each.  Where a last wave of tiles would leave half of
+ *   the blocks idle, each of its tiles is cut into two of half the columns (narrow).
+ * - The tensor cores sum 128 of k (docs/notes: thirteen-bit-sums); that sum
+ *   is added in f32.
+ * - A gated tile has 128 columns, a group of h, and a row of them is in four lanes of a warp: codes are made here.
+ *   Then no tile is cut, nor shared by the warpgroups.
+ */
+typedef struct MOEK_K_(params) {
     moek_gemm_args a;
     CUtensorMap w, alone, rows;             /* alone: w, not promoted */
     moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
-} moek_up_fp8t_h0_on_sm90_m128n256s4w12_params;
+} MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
 /* d (+)= a * b, 64 x 128 x 32 bytes of k. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_t a, uint64_t b, int add)
+MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
 {
-    moek_wgmma_(128, "k32.f32.e4m3.e4m3", "{"
+    moek_wgmma_(128, MOEK_W_WGMMA_, "{"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -37,17 +67,18 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_mma_(float *d, uint64_t a
 
 /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the cluster
  * has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
-typedef struct moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile {
+typedef struct MOEK_K_(tile) {
     int e, row0, end, j0, both, narrow, pad[2], from[128], to[128];
-} moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile;
+} MOEK_K_(tile);
 
-/* By a warp: the tile of this number; those from `whole` on are cut in two.  pairs: two tiles have this number, and
- * this is that of one of the two blocks.  If there is an odd number of tiles of a row block, they are always of two row
- * blocks, whosever these are, and one is empty if it is behind the last.
- * first: of up that counts ids by itself; `known` arrives when all but the arrays is there.
- * No divisions: short tiles wait for this, and so does the first. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8t_h0_on_sm90_m128n256s4w12_params *p, moek_schedule_ s, int tile, int whole, int columns,
-                                  int pairs, moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile *at, uint64_t *known, int first)
+/* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  pairs: a cluster of two blocks
+ * shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of tiles, the two
+ * are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an empty tile.
+ * first: the first tile of a block that counts ids itself: `known` completes when the tile is written, but for its
+ * arrays, which need the kernel before.
+ * No divisions: the first tile, and short tiles, wait for this. */
+MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, moek_schedule_ s, int tile, int whole, int columns,
+                                    int pairs, MOEK_K_(tile) *at, uint64_t *known, int first)
 {
     const moek_gemm_args *const a = &p->a;
     const int narrow = tile >= whole, second = narrow && (tile - whole) % 2;
@@ -101,19 +132,18 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(const moek_up_fp8t_
     }
 }
 
-/* What the copy engine brings of a tile at each stage, found once: what comes between a stage that is free and its
- * copies is time lost.  e: of which expert, or, tiled, which stage is its first; group: 8 columns; half: where in a
- * stage; both, narrow: as of the tile; boxes, tail: of rows of a, which begin with row0.  once: nobody else wants
- * these weights. */
-typedef struct moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring {
+/* What TMA loads of a tile at each stage, computed once: work between a free stage and its loads is time lost.
+ * e: the expert, or, tiled, its first stage; group: the first 8 columns; half: the place in a stage; both, narrow: the
+ * tile's; boxes, tail: of rows of a, from row0 on.  once: no other block reads these weights. */
+typedef struct MOEK_K_(bring) {
     int e, group, half, both, narrow, row0, boxes, bytes, once;
-} moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring;
+} MOEK_K_(bring);
 
-MOEK_DEVICE moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring_(const moek_gemm_args *a, const moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile *tile, int steps,
+MOEK_DEVICE MOEK_K_(bring) MOEK_K_(make_bring)(const moek_gemm_args *a, const MOEK_K_(tile) *tile, int steps,
                                                int gated, int once)
 {
     const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
-    moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring of;
+    MOEK_K_(bring) of;
     of.both = tile->both;
     of.narrow = tile->narrow;
     /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
@@ -129,8 +159,8 @@ MOEK_DEVICE moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring moek_up_fp8t_h0_on_sm90_
 
 /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half is
  * 64 of gate and 64 of up, as they lie in memory. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp8t_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
-                                     const moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring *of, int step, int gated, int pairs)
+MOEK_DEVICE void MOEK_K_(weights)(const MOEK_K_(params) *p, unsigned char *stage, uint64_t *full,
+                                  const MOEK_K_(bring) *of, int step, int gated, int pairs)
 {
     enum { HALF = 16384, PER = 128 };
     unsigned char *const to = stage + 16384;
@@ -152,8 +182,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(const moek_up_fp
 }
 
 /* Likewise its rows of a, if they lie side by side. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_rows_(const moek_up_fp8t_h0_on_sm90_m128n256s4w12_params *p, unsigned char *stage, uint64_t *full,
-                                  const moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring *of, int step)
+MOEK_DEVICE void MOEK_K_(rows)(const MOEK_K_(params) *p, unsigned char *stage, uint64_t *full,
+                               const MOEK_K_(bring) *of, int step)
 {
     int i;
     #pragma unroll
@@ -164,8 +194,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_rows_(const moek_up_fp8t_
 
 /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by way
  * of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n,
-                                   int dtype)
+MOEK_DEVICE void MOEK_K_(store)(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n,
+                                int dtype)
 {
     enum { PITCH = 144 };
     const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
@@ -188,8 +218,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_store_(uint16_t *out, uns
 }
 
 /* The same of all 128 columns from j on, quantized; sum: as gated tiles are finished.  to: where the 16 rows go. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_codes_(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *to,
-                                   int j, int n, int dtype)
+MOEK_DEVICE void MOEK_K_(codes)(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *to,
+                                int j, int n, int dtype)
 {
     enum { PITCH = 144, HALF = 64 };
     const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 16;
@@ -232,8 +262,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_codes_(const moek_gemm_ar
  * Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up, then the other; of that becomes
  * the result in the first's place.
  * single: only the first half of `sum` counts. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_args *a, float *sum, int e, int j0, int single,
-                                    int n, int dtype)
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, int e, int j0, int single,
+                                 int n, int dtype)
 {
     enum { HALF = 64 };
     const int c = moek_here_(threadIdx.x % 4 * 2);
@@ -287,44 +317,44 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
             case MOEK_SILU:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_silu_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_silu_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_GELU:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_gelu_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_gelu_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_GELU_TANH:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_gelu_tanh_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_gelu_tanh_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_SWIGLUOAI:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_swigluoai_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_swigluoai_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_SWIGLUOAI_UNINTERLEAVE:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_swigluoai_uninterleave_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_swigluoai_uninterleave_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_SWIGLUSTEP:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_swiglustep_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_swiglustep_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_SITU:
                 #pragma unroll
                 for (i = 0; i < 8; i++)
-                    y[i] = moek_act_situ_(sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2],
-                        alpha, beta, limit);
+                    y[i] = moek_act_situ_(sum[i / 4 * HALF + i % 4],
+                                                sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta, limit);
                 break;
             case MOEK_SILU_NO_MUL:
                 #pragma unroll
@@ -377,8 +407,8 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(const moek_gemm_a
 }
 
 /* One stage, once it is full: one or both halves, multiplied and added. */
-MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_stage_(float *sum, int halves, uint64_t xs, uint64_t ws, uint32_t x_scale, uint32_t w_scale,
-                                   uint64_t *full, int phase, uint32_t empty, int pairs)
+MOEK_DEVICE void MOEK_K_(stage)(float *sum, int halves, uint64_t xs, uint64_t ws, uint32_t x_scale, uint32_t w_scale,
+                                uint64_t *full, int phase, uint32_t empty, int pairs)
 {
     float part[64];
     int half, i, j;
@@ -387,7 +417,7 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_stage_(float *sum, int ha
     for (half = 0; half < halves; half++) {
         moek_wgmma_fence_();
         #pragma unroll
-        for (j = 0; j < 4; j++) moek_up_fp8t_h0_on_sm90_m128n256s4w12_mma_(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
+        for (j = 0; j < 4; j++) MOEK_K_(mma)(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
         moek_wgmma_commit_();
         moek_wgmma_wait_(0);
         if (half + 1 == halves) moek_mbar_arrive_pair_(empty, pairs);
@@ -404,7 +434,7 @@ MOEK_DEVICE void moek_up_fp8t_h0_on_sm90_m128n256s4w12_stage_(float *sum, int ha
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_on_sm90_m128n256s4w12_params p)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
@@ -417,7 +447,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
     uint64_t *const known = asked + TILES;                             /* tiles, but for their rows; up: the first */
     uint64_t *const given = known + TILES;                             /* [GIVEN]: of `number`, from the other block */
     int32_t *const number = (int32_t *)(given + GIVEN);
-    moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile *const list = (moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile *)(number + GIVEN);
+    MOEK_K_(tile) *const list = (MOEK_K_(tile) *)(number + GIVEN);
     float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x, lane = t % 32;
@@ -434,7 +464,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
         if (!a->a_order) moek_tma_prefetch_map_(&p.rows);
     }
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
-        /* What threads copied, and the copy engine. */
+        /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
         moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 0 + 1);
         moek_mbar_init_(told + t, 1);
         moek_mbar_init_(asked + t, 1);
@@ -450,7 +480,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
         moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
         moek_grid_go_();
     }
-    s = moek_schedule_of_(scales + STAGES * SCALES, a->ids ? tally : a->counts, a->experts, M);       /* ends with a barrier */
+    s = moek_schedule_of_(scales + STAGES * SCALES, a->ids ? tally : a->counts, a->experts, M);   /* and a barrier */
     pairs = s.block[a->experts] >= 2 * a->experts;
     /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
     if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
@@ -479,20 +509,20 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                 moek_mbar_wait_(known, 0);
                 begun = list->e >= 0 ? min(steps, 2) : 0;
                 if (begun && moek_elect_()) {
-                    const moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring of = moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring_(a, list, steps, gated, once);
+                    const MOEK_K_(bring) of = MOEK_K_(make_bring)(a, list, steps, gated, once);
                     #pragma unroll 1
                     for (i = 0; i < begun; i++) {
-                        moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, ring + i * STAGE, full + i, &of, i, gated, pairs);
+                        MOEK_K_(weights)(&p, ring + i * STAGE, full + i, &of, i, gated, pairs);
                         if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(asked);
                     }
                 }
             }
             for (;;) {
-                moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring of;
+                MOEK_K_(bring) of;
                 int mine, asks;                    /* asks: with which step for the next tile */
                 moek_mbar_wait_(told + q, turn);
                 if (list[q].e < 0) break;
-                of = moek_up_fp8t_h0_on_sm90_m128n256s4w12_bring_(a, list + q, steps, gated, once);
+                of = MOEK_K_(make_bring)(a, list + q, steps, gated, once);
                 asks = of.both && !of.narrow ? ask : -1;
                 moek_mbar_arrive_warp_(done + q);
                 mine = q;
@@ -504,9 +534,9 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                     unsigned char *const stage = ring + slot * STAGE;
                     if (free) moek_mbar_wait_(empty + slot, phase);
                     if (free && moek_elect_()) {
-                        moek_up_fp8t_h0_on_sm90_m128n256s4w12_weights_(&p, stage, full + slot, &of, step, gated, pairs);
+                        MOEK_K_(weights)(&p, stage, full + slot, &of, step, gated, pairs);
                         if (step == asks) moek_mbar_arrive_(asked + mine);
-                        moek_up_fp8t_h0_on_sm90_m128n256s4w12_rows_(&p, stage, full + slot, &of, step);
+                        MOEK_K_(rows)(&p, stage, full + slot, &of, step);
                     }
                     MOEK_NEXT_STAGE_
                 }
@@ -583,7 +613,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                     tile = __shfl_sync(0xffffffff, tile, 0);
                 }
                 if (tile < all) {
-                    moek_up_fp8t_h0_on_sm90_m128n256s4w12_tile_(&p, s, tile, whole, columns, pairs, list + q, known + q, !wave && a->ids);
+                    MOEK_K_(find_tile)(&p, s, tile, whole, columns, pairs, list + q, known + q, !wave && a->ids);
                 } else {
                     if (lane == 0) list[q].e = -1;
                     moek_mbar_arrive_warp_(known + q);
@@ -635,7 +665,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
             const uint32_t w_scale = moek_shared_address_(scales + M + half * 2);
             const uint32_t x_scale = moek_shared_address_(scales + at + lane / 4);
 #define MOEK_STAGE_(halves, u) \
-    moek_up_fp8t_h0_on_sm90_m128n256s4w12_stage_(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
+    MOEK_K_(stage)(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
         x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, full + (u), phase, empty_at + 8 * (u), pairs)
             step = 0;
             if (single)
@@ -664,13 +694,13 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
             {
                 const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
                 int to[4];
-                moek_up_fp8t_h0_on_sm90_m128n256s4w12_finish_(a, sum, e, j0, single, n, dtype);
+                MOEK_K_(finish)(a, sum, e, j0, single, n, dtype);
                 #pragma unroll
                 for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
                 if (!cut) {
                     if (dtype == MOEK_DTYPE_FP16)
-                        moek_up_fp8t_h0_on_sm90_m128n256s4w12_codes_(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_FP16);
-                    else moek_up_fp8t_h0_on_sm90_m128n256s4w12_codes_(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_BF16);
+                        MOEK_K_(codes)(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_FP16);
+                    else MOEK_K_(codes)(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_BF16);
                 }
                 moek_mbar_arrive_warp_(done + q);
                 MOEK_NEXT_TILE_
@@ -678,7 +708,7 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
                 for (i = 0; i < 4; i++)
                     if (cut && (i < 2 || !single))
                         if (i % 2 == 0 || !gated)
-                            moek_up_fp8t_h0_on_sm90_m128n256s4w12_store_((uint16_t *)a->out, page, sum + N / 8 * i, to,
+                            MOEK_K_(store)((uint16_t *)a->out, page, sum + N / 8 * i, to,
                                 j0 + i / 2 * wide + i % 2 * 64, n, dtype);
             }
         }
@@ -689,12 +719,12 @@ moek_up_fp8t_h0_on_sm90_m128n256s4w12_k(const __grid_constant__ moek_up_fp8t_h0_
 #endif
 }
 
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    moek_up_fp8t_h0_on_sm90_m128n256s4w12_params p;
+    MOEK_K_(params) p;
     moek_status status;
-    if (!a) return MOEK_READY_SM90_(moek_up_fp8t_h0_on_sm90_m128n256s4w12_k, 384, 228000);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 228000);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->a_order && (long long)a->rows * a->k * 1 >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
@@ -709,7 +739,11 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_strea
     if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, 1, 128, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows, a, 1, 64);
     if (status != MOEK_OK) return status;
-    return MOEK_LAUNCH_PAIRS_(moek_up_fp8t_h0_on_sm90_m128n256s4w12_k, (moek_multiprocessors_() + 1) / 2 * 2, 384, 228000, stream,
+    return MOEK_LAUNCH_PAIRS_(MOEK_K_(k), (moek_multiprocessors_() + 1) / 2 * 2, 384, 228000, stream,
                               a->early, p);
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#undef MOEK_W_WGMMA_
 #endif

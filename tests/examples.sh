@@ -1,6 +1,8 @@
 #!/bin/sh
-# examples.sh c|cuda ARCH -- compiles each example by the commands of its own head comment, in an empty folder outside
-# the repository, and runs it.  c: the lines of cc, c++ and python3; cuda: those of nvcc, for ARCH instead of 90a.
+# examples.sh c|cuda ARCH [quick] -- compiles each example by the commands of its own head comment, in an empty folder
+# outside the repository, and runs it.  c: the lines of cc, c++ and python3; cuda: those of nvcc, for ARCH instead of
+# 90a; quick: without CUDA kernels, which take nvcc most of its time.
+[ "${3:-}" = quick ] && export NVCC_APPEND_FLAGS=-DMOEK_ARCH=0
 kind=$1 arch=${2:-90a} python=${PYTHON:-python3}
 root=$(cd "$(dirname "$0")/.." && pwd)
 cc=${CC:-cc} cxx=${CXX-c++} nvcc=${NVCC:-nvcc}

@@ -17,6 +17,20 @@ tables='/(moek_(enums|kernels|models|table)[.]h|readme_table)[.]j2$'            
 say "longer than 120 characters" \
     "$(awk -v tables="$tables" 'length > 120 && FILENAME !~ /\.(toml|md)$/ && FILENAME !~ tables {
                                     print FILENAME ":" FNR }' $files)"
+data='/moek_(enums|kernels|models|table|rules)[.]h$'                                # generated tables: data lines
+say "generated: longer than 120 characters" \
+    "$(awk -v data="$data" 'length > 120 && FILENAME !~ data { print FILENAME ":" FNR }' generated/*.h)"
+# These kernels are not cut into functions by role (scheduler, producer, consumer warps) yet: no longer than so many.
+long='gemm_mma=191 gemm_wgmma=199 gemm_wide=319 layer_mma=294 layer_wgmma=604 mlp_wgmma=452'
+say "generated: a function longer than 150 lines, or than its template is let off for" \
+    "$(awk -v long="$long" '
+            BEGIN { n = split(long, each, "[ =]"); for (i = 1; i < n; i += 2) most[each[i]] = each[i + 1] }
+            FNR == 1 { begin = 0; from = "" }
+            /^ \* GENERATED / { from = $0; sub(/.* templates\//, "", from); sub(/[.].*/, "", from) }
+            /^\{$/ { begin = FNR }
+            /^\}$/ { if (begin && FNR - begin >= (from in most ? most[from] : 150))
+                        print FILENAME ":" begin ": " FNR - begin + 1 " lines"
+                    begin = 0 }' generated/*.h)"
 say "no newline at the end" "$(for f in $files; do [ -s "$f" ] && [ "$(tail -c 1 "$f")" ] && echo "$f"; done)"
 say "not executable" "$(for f in moek .ci/run; do [ -x $f ] || echo $f; done)"
 say "sh -n" "$(for f in moek $(find tests -name '*.sh'); do sh -n "$f" 2>&1; done)"

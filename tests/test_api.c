@@ -1002,6 +1002,7 @@ static void test_tuned_tile(void)
     moek_plan p = planned(&c);
     const int built_in = moek_plan_tile(&p, 3);
     p.pairs = 3; p.choices = 3;
+    p.up[1] = p.up[2] = p.up[0]; p.down[1] = p.down[2] = p.down[0];
     p.choice[0].tokens = 2; p.choice[0].pair = 2;
     p.choice[1].tokens = 7; p.choice[1].pair = -1;
     p.choice[2].tokens = 9; p.choice[2].pair = 1;

@@ -4,7 +4,8 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
+ *   ./layer [quick] [-v] [SM90 | SM80 | CPU [WORD]]        one backend only, and tests whose names hold the word;
+ *                                                          quick: the quick set (quick.h)
  *
  * -v: tells each run before it, and when.
  *

@@ -37,7 +37,7 @@ static int leave_out(int i, int of)
 /* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
 static int each_act(int i, int layout, int gated)
 {
-    return always = quick_row(now.row) && layout == (gated ? i % (MOEK_UP_APART + 1) : MOEK_UP_HALVES);
+    return always = quick_row(now.row) && layout == MOEK_UP_HALVES + (gated ? i % MOEK_UP_APART : 0);
 }
 static void each_act_end(void) { always = 0; }
 static int turns;                                      /* begins elsewhere for each row: these leave out other cases */
@@ -693,7 +693,8 @@ static void test_quant(void)
 {
     static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
     const moek_format *const f = now.format;
-    const int granule = now.row->granule, cases = SMALL ? 40 : 500, fixed = f->static_x, blocked = format_blocked(f);
+    const int granule = now.row->granule, cases = SMALL ? 40 : quick_set ? 100 : 500;
+    const int fixed = f->static_x, blocked = format_blocked(f);
     const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_F32 ? 2 : 3;   /* packed: powers of two */
     int i;
     quant_case_t c;

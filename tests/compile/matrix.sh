@@ -1,8 +1,10 @@
 #!/bin/sh
-# matrix.sh c|cuda -- compiles and links moek.h in every way that it promises: a line a case, and at the end
-# N passed, N failed, N skipped.  c: C and C++ compilers; cuda: nvcc.  CC, CXX, NVCC as in ./moek.
+# matrix.sh c|cuda [quick] -- compiles and links moek.h in every way that it promises: a line a case, and at the end
+# N passed, N failed, N skipped.  c: C and C++ compilers; cuda: nvcc (quick: with the kernels of one format, and no
+# examples, which examples.sh compiles).  CC, CXX, NVCC as in ./moek.
 cd "$(dirname "$0")/../.." || exit 1
-root=$PWD part=${1:-c}
+root=$PWD part=${1:-c} quick=${2:-}
+quick_arch=${quick:+0}
 work=$root/build/compile_$part
 rm -rf "$work"
 mkdir -p "$work"
@@ -302,14 +304,14 @@ cuda_part() {
     arch=$(sed -n 's/^arch = //p' "$root"/build/config.ninja 2> /dev/null)
     arch=${arch:-80}
     nv="$nvcc -std=c++17 -gencode=arch=compute_$arch,code=sm_$arch -I$root/include -Xcompiler -Wall,-Wextra"
-    must "nvcc: implementation" $nv -c implementation.cu -o implementation.o
+    must "nvcc: implementation" $nv ${quick:+-DMOEK_QUANT=MOEK_BF16} -c implementation.cu -o implementation.o
     symbols "symbol leak: implementation.cu" implementation.o
     must "nvcc: implementation of moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c ranks.cu -o ranks.o
     must "nvcc: caller of moek_ep.h" $nv -c ranks_caller.cu -o ranks_caller.o
     if [ "$(sed -n 's/^nccl_libs = //p' "$root"/build/config.ninja 2> /dev/null)" ]; then
         flags="$(sed -n 's/^nccl_flags = //p' "$root"/build/config.ninja) -isystem $(dirname "$(
                  command -v "$nvcc")")/../include"
-        must "nvcc: implementation of moek_ep_nccl.h" $nv $flags -DMOEK_ARCH=80 -DMOEK_QUANT=MOEK_BF16 \
+        must "nvcc: implementation of moek_ep_nccl.h" $nv $flags -DMOEK_ARCH=${quick_arch:-80} -DMOEK_QUANT=MOEK_BF16 \
             -DMOEK_IMPLEMENTATION -x cu -c "$root/include/moek_ep_nccl.h" -o nccl.o
         symbols "symbol leak: moek_ep_nccl.h" nccl.o
         for order in "moek_ep_nccl.h D moek_ep_nccl.h" "moek.h D moek_ep.h moek_ep_nccl.h moek_ep_nccl.h"; do
@@ -350,6 +352,7 @@ cuda_part() {
         END { if (!n) print "no rows" }' rows.txt > log
     none "selection: only such rows are listed"
     for f in "$root"/examples/*; do
+        [ "$quick" ] && break
         case $f in
             *.c | *.cc | *.cpp | *.cu) must "example $(basename "$f") as CUDA" $nv -x cu -c "$f" -o example.o ;;
         esac

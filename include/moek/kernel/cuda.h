@@ -66,7 +66,7 @@ static MOEK_UNUSED moek_status moek_launch_with_(const void *kernel, dim3 grid, 
         attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
-    if (cluster > 1) {                                 /* blocks side by side, on multiprocessors side by side */
+    if (cluster > 1) {                                 /* blocks side by side, on SMs side by side */
         attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
         attribute[config.numAttrs].val.clusterDim.x = cluster;
         attribute[config.numAttrs].val.clusterDim.y = attribute[config.numAttrs].val.clusterDim.z = 1;
@@ -109,7 +109,7 @@ static MOEK_UNUSED moek_status moek_ready_(const void *kernel, int shared)
     return MOEK_OK;
 }
 
-/* Blocks of a launch that has one a multiprocessor. */
+/* Blocks of a launch that has one an SM. */
 static MOEK_UNUSED unsigned moek_multiprocessors_(void)
 {
     int device = 0, n = 0;

@@ -165,7 +165,7 @@ MOEK_DEVICE void moek_mbar_init_(uint64_t *bar, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n"
                  :: "r"(moek_shared_address_(bar)), "r"(arrivals) : "memory");
 }
-/* After the inits, before anyone uses them: for the copy engine, too. */
+/* After the inits, before anyone uses them: for TMA, too. */
 MOEK_DEVICE void moek_mbar_init_fence_(void) { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 MOEK_DEVICE void moek_mbar_arrive_(uint64_t *bar)
 {
@@ -229,7 +229,7 @@ MOEK_DEVICE void moek_mbar_arrive_copied_(uint64_t *bar)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" :: "r"(moek_shared_address_(bar)) : "memory");
 }
 
-/* Shared memory that this thread wrote is from here on there for wgmma and the copy engine, too.  (With it comes a
+/* Shared memory that this thread wrote is from here on there for wgmma and TMA, too.  (With it comes a
  * MEMBAR: ask for what is next after it, not before.) */
 MOEK_DEVICE void moek_proxy_fence_(void) { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
