@@ -7,9 +7,11 @@
 #ifndef MOEK_DOWN_NVFP4_A16_H0_ON_CPU_M8_H
 #define MOEK_DOWN_NVFP4_A16_H0_ON_CPU_M8_H
 #include "../include/moek/kernel/cpu.h"
+#define MOEK_NAME_ moek_down_nvfp4_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_down_nvfp4_a16_h0_on_cpu_m8_##x##_
 
 /* Those of 128 of k from k on that are there, and zeros in the place of others. */
-static MOEK_UNUSED const void *moek_down_nvfp4_a16_h0_on_cpu_m8_group_(void *tail, const void *row, int k, int last, int bits)
+static MOEK_UNUSED const void *MOEK_K_(group)(void *tail, const void *row, int k, int last, int bits)
 {
     const int begin = k < 0 ? 0 : k, end = last - k < MOEK_PIECE ? last : k + MOEK_PIECE;
     if (k < 0) {
@@ -22,15 +24,16 @@ static MOEK_UNUSED const void *moek_down_nvfp4_a16_h0_on_cpu_m8_group_(void *tai
 }
 
 /* A piece of x, in the order of one of w. */
-static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_x_piece_(float *to, const void *from, int dtype)
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
 {
     int i;
-    for (i = 0; i < MOEK_PIECE; i++) to[i % 8 * (MOEK_PIECE / 8) + i / 8] = moek_from_t_(((const uint16_t *)from)[i], dtype);
+    for (i = 0; i < MOEK_PIECE; i++)
+        to[i % 8 * (MOEK_PIECE / 8) + i / 8] = moek_from_t_(((const uint16_t *)from)[i], dtype);
     (void)dtype;
 }
 
 /* Scales of the groups of a piece from group g0 on, of a row of `groups`; behind the last 0. */
-static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_w_scales_(float *to, const void *row, int k, int all, int dtype)
+static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const void *row, int k, int all, int dtype)
 {
     int g;
     for (g = 0; g < MOEK_PIECE / 16; g++, k += 16)
@@ -39,13 +42,13 @@ static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_w_scales_(float *to, co
 }
 
 /* Row p of the work reads this row of a. */
-static MOEK_UNUSED size_t moek_down_nvfp4_a16_h0_on_cpu_m8_from_(const moek_gemm_args *a, int p)
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
 {
     return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
 }
 
 /* Sum s of the columns from j0 on takes this row of w, of half *of. */
-static MOEK_UNUSED size_t moek_down_nvfp4_a16_h0_on_cpu_m8_w_row_(const moek_gemm_args *a, int j0, int s, int *of)
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
 {
     *of = 0;
     (void)a;
@@ -54,8 +57,8 @@ static MOEK_UNUSED size_t moek_down_nvfp4_a16_h0_on_cpu_m8_w_row_(const moek_gem
 
 /* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
  * bits of a row do not depend on which rows are beside it. */
-static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_dots_(const moek_gemm_args *a, int e, int p0, int rows,
-                                         int j0, int sums, float (*sum)[8])
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
 {
     enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
@@ -70,7 +73,7 @@ static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_dots_(const moek_gemm_a
     uint16_t x_tail[PIECE];
     size_t from[M];
     int k0, s, r, i0, i;
-    for (r = 0; r < rows; r++) from[r] = moek_down_nvfp4_a16_h0_on_cpu_m8_from_(a, p0 + r);
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     for (i = 0; i < X / PIECE; i++)
         for (r = 0; r < GROUPS; r++) x_scale[i][r] = 1;
@@ -78,12 +81,14 @@ static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_dots_(const moek_gemm_a
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
             const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
-            for (i = 0; i < n; i += PIECE)
-                moek_down_nvfp4_a16_h0_on_cpu_m8_x_piece_(x + r * stretch + i, moek_down_nvfp4_a16_h0_on_cpu_m8_group_(x_tail, in, k0 + i - offset, a->k, 16), a->dtype);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = MOEK_K_(group)(x_tail, in, k0 + i - offset, a->k, 16);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
         }
         for (s = 0; s < sums; s++) {
             int of;
-            const size_t w_row = moek_down_nvfp4_a16_h0_on_cpu_m8_w_row_(a, j0, s, &of);
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
             const uint8_t *w = (const uint8_t *)h->w[of] +
                 (((size_t)e * h->rows + w_row) * a->k) / 2;
             const uint8_t *const w_scales = (const uint8_t *)h->scale[of] +
@@ -94,8 +99,8 @@ static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_dots_(const moek_gemm_a
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
                     for (r = 0; r < (int)sizeof tail; r += 64)
                         MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 2) + AHEAD + r);
-                    moek_piece_e2m1_(piece, moek_down_nvfp4_a16_h0_on_cpu_m8_group_(tail, w, k0 + i - offset, a->k, 4));
-                    moek_down_nvfp4_a16_h0_on_cpu_m8_w_scales_(w_scale, w_scales, k0 + i, all, a->dtype);
+                    moek_piece_e2m1_(piece, MOEK_K_(group)(tail, w, k0 + i - offset, a->k, 4));
+                    MOEK_K_(w_scales)(w_scale, w_scales, k0 + i, all, a->dtype);
                     for (r = 0; r < rows; r++)
                         moek_dot_groups_(lanes[r], piece, x + r * stretch + i, w_scale,
                                          x_scale[(r * stretch + i) / PIECE], 8, 16);
@@ -107,15 +112,19 @@ static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_dots_(const moek_gemm_a
 }
 
 /* out = f(sum * scales + bias). */
-static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_store_(const moek_gemm_args *a, int e, int p0, int rows,
-                                          int j0, int sums, float (*sum)[8])
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
 {
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + moek_down_nvfp4_a16_h0_on_cpu_m8_w_row_(a, j0, s, &of);
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
         const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
-        for (r = 0; r < rows; r++) sum[s][r] = sum[s][r] * (((const moek_gemm_more_args *)a)->global[of][e * ((const moek_gemm_more_args *)a)->globals]) + bias;
+        for (r = 0; r < rows; r++) {
+            const float scale = ((const moek_gemm_more_args *)a)->global[of][e *
+                                ((const moek_gemm_more_args *)a)->globals];
+            sum[s][r] = sum[s][r] * scale + bias;
+        }
     }
     for (r = 0; r < rows; r++) {
         const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
@@ -124,7 +133,7 @@ static MOEK_UNUSED void moek_down_nvfp4_a16_h0_on_cpu_m8_store_(const moek_gemm_
     }
 }
 
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_cpu_m8(const void *args, moek_stream stream)
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
@@ -154,10 +163,13 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_cpu_m8(const void *args, moek_stream str
         if (!a->rows_per_expert && a->block_row[b] != first) continue;
         for (p = first; p < end; p += M) {
             const int rows = end - p < M ? end - p : M;
-            moek_down_nvfp4_a16_h0_on_cpu_m8_dots_(a, e, p, rows, j0, sums, sum);
-            moek_down_nvfp4_a16_h0_on_cpu_m8_store_(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
         }
     }
     return MOEK_OK;
 }
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif
