@@ -23,7 +23,7 @@
 #include "quick.h"
 
 /* Emulation is 100 times slower: fewer and smaller cases, but each kind of them.  -DTEST_ALL: all the same. */
-#if defined(MOEK_EMU) && !defined(TEST_ALL)
+#if (defined(MOEK_EMU) || defined(TEST_SMALL)) && !defined(TEST_ALL)
 enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
@@ -434,7 +434,7 @@ static void map_case(int tokens, int topk, int experts, unsigned options)
     }
     if (options & 32) {                                /* those, and some that are one of them but for bits above 31 */
         h.ids64 = wide = (int64_t *)in(8 * (size_t)tokens * topk);
-        for (i = 0; i < tokens * topk; i++) wide[i] = ids[i] + ((int64_t)(rng_below(9) ? 0 : 1 - 2 * (i % 2)) << 32);
+        for (i = 0; i < tokens * topk; i++) wide[i] = ids[i] + (rng_below(9) ? 0 : 1 - 2 * (i % 2)) * ((int64_t)1 << 32);
         h.ids = NULL, h.given = out_i32(tokens * topk);
     }
     d = h;
@@ -693,7 +693,8 @@ static void test_quant(void)
 {
     static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
     const moek_format *const f = now.format;
-    const int granule = now.row->granule, cases = SMALL ? 40 : quick_set ? 100 : 500, fixed = f->static_x, blocked = format_blocked(f);
+    const int granule = now.row->granule, cases = SMALL ? 40 : quick_set ? 100 : 500;
+    const int fixed = f->static_x, blocked = format_blocked(f);
     const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_F32 ? 2 : 3;   /* packed: powers of two */
     int i;
     quant_case_t c;
