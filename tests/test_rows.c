@@ -434,7 +434,8 @@ static void map_case(int tokens, int topk, int experts, unsigned options)
     }
     if (options & 32) {                                /* those, and some that are one of them but for bits above 31 */
         h.ids64 = wide = (int64_t *)in(8 * (size_t)tokens * topk);
-        for (i = 0; i < tokens * topk; i++) wide[i] = ids[i] + (rng_below(9) ? 0 : 1 - 2 * (i % 2)) * ((int64_t)1 << 32);
+        for (i = 0; i < tokens * topk; i++)
+            wide[i] = ids[i] + (rng_below(9) ? 0 : 1 - 2 * (i % 2)) * ((int64_t)1 << 32);
         h.ids = NULL, h.given = out_i32(tokens * topk);
     }
     d = h;
