@@ -1,11 +1,11 @@
 """cells.py -- which cells of the table did no test run?  A cell is an op, a format and an architecture, and for an op
 that has one an activation.
 
-    cells.py LOG ...        logs of test_rows.c; those of sm80 and sm90 count on the emulator or on a GPU
-    cells.py --without ARCH ... -- LOG ...     this machine cannot run these architectures
+    cells.py [--without ARCH] LOG ...      logs of test_rows.c, of the emulator or of a GPU; an ARCH that this machine
+                                           cannot run is skipped
 
 Last line: N passed, N failed, N skipped."""
-import os, re, sys
+import argparse, os, re, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "codegen"))
 sys.dont_write_bytecode = True
@@ -40,12 +40,15 @@ def ran(logs):
     return found
 
 
-def main(words):
-    without = words[1:words.index("--")] if words[:1] == ["--without"] else []
-    found = ran([w for w in words[len(without) + 2 if without else 0:] if w != "--without" and w != "--"])
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--without", action="append", default=[])
+    options.add_argument("logs", nargs="*")
+    options = options.parse_args()
+    found = ran(options.logs)
     passed = failed = skipped = 0
     for cell, names in sorted(table().items()):
-        if cell[2] in without:
+        if cell[2] in options.without:
             skipped += 1
         elif any(cell[3] in found.get(name, ()) for name in names):
             passed += 1
@@ -56,4 +59,4 @@ def main(words):
     return failed != 0
 
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())

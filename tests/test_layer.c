@@ -26,7 +26,7 @@
 
 /* Emulation is 100 times slower: fewer combinations, and smaller layers. */
 enum {
-#ifdef MOEK_EMU
+#if defined(MOEK_EMU) || defined(TEST_SMALL)
     SMALL = 1, HIDDEN = 128, INTER = 64, TOKENS = 9,
 #else
     SMALL = 0, HIDDEN = 256, INTER = 128, TOKENS = 33,

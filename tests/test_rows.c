@@ -23,7 +23,7 @@
 #include "quick.h"
 
 /* Emulation is 100 times slower: fewer and smaller cases, but each kind of them.  -DTEST_ALL: all the same. */
-#if defined(MOEK_EMU) && !defined(TEST_ALL)
+#if (defined(MOEK_EMU) || defined(TEST_SMALL)) && !defined(TEST_ALL)
 enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
@@ -434,7 +434,8 @@ static void map_case(int tokens, int topk, int experts, unsigned options)
     }
     if (options & 32) {                                /* those, and some that are one of them but for bits above 31 */
         h.ids64 = wide = (int64_t *)in(8 * (size_t)tokens * topk);
-        for (i = 0; i < tokens * topk; i++) wide[i] = ids[i] + ((int64_t)(rng_below(9) ? 0 : 1 - 2 * (i % 2)) << 32);
+        for (i = 0; i < tokens * topk; i++)
+            wide[i] = ids[i] + (rng_below(9) ? 0 : 1 - 2 * (i % 2)) * ((int64_t)1 << 32);
         h.ids = NULL, h.given = out_i32(tokens * topk);
     }
     d = h;
