@@ -918,14 +918,14 @@ typedef struct ref_layer_args {
  *   - y rounded to T, 2^-bits of an entry that is up to 6 times the rms, and twice that where o falls to the next T;
  *   - the few h that f32 sums push over to the next code: a step of 2^(1 - bits) of h, in a sum over inter of which a
  *     term of twice the usual h and w is 4 / sqrt(inter) of the rms.
- * That is four to six times the worst seen on the CPU.  fp8 wgmma sums to 13 bits, which moves more h (sm90): the worst
- * seen on an H100 is three of the six times. */
+ * That is four to six times the worst seen on the CPU.  fp8 wgmma sums to 13 bits, which moves more h (sm90), and
+ * where a row has one scale, that scale (layer.h).  The worst seen on an H100: half of these bounds. */
 static inline double ref_bound(const moek_format *f, int dtype, int inter, int arch)
 {
     const ref_number *const h = ref_element(f->x, dtype);
     const double of_t = ldexp(18, -ref_t(dtype)->bits);
     const double of_h = ldexp(4, 1 - h->bits) / sqrt((double)inter);
-    return of_t + of_h * (arch == 90 && format_quantizes(f) ? 6 : 1);
+    return of_t + of_h * (arch < 90 || !format_quantizes(f) ? 1 : format_by_row(f) ? 14 : 6);
 }
 
 /* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
