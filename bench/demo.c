@@ -1,4 +1,5 @@
-/* demo.c -- one Qwen3-30B-A3B MoE layer from router logits to output, in bf16 and in fp8 with 128 x 128 blocks.
+/* demo.c -- one Qwen3-30B-A3B MoE layer from router logits to output, in bf16 and in fp8 with 128 x 128 blocks, or in
+ * the formats that are named, with columns of a scale where the format leaves them open: demo mxfp4_a16 int4_a16:32
  *
  *   ./moek demo                                                builds and runs it: on the GPU if nvcc and one are there
  *   cc -O3 -march=native -Iinclude bench/demo.c -o demo -lm && ./demo
@@ -27,7 +28,12 @@ static void must(moek_status status, const char *what, const char *why)
     exit(1);
 }
 
-typedef struct layer { fill_sizes n; void *up, *down, *up_scale, *down_scale; float *logits; uint16_t *x; } layer;
+typedef struct layer {
+    fill_sizes n;
+    void *up, *down, *up_scale, *down_scale, *up_second, *down_second;
+    float *logits;
+    uint16_t *x;
+} layer;
 
 static void *filled(size_t bytes, fill_codes from, uint32_t seed)
 {
@@ -47,6 +53,8 @@ static layer make_layer(const moek_config *c)
     l.down = filled(l.n.down, fill_weights(f, c->dtype, down), 2);
     l.up_scale = filled(l.n.up_scale, fill_scales(f, c->dtype, up), 3);
     l.down_scale = filled(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
+    l.up_second = filled(l.n.up_second, fill_seconds(), 7);
+    l.down_second = filled(l.n.down_second, fill_seconds(), 8);
     l.x = (uint16_t *)filled(2 * (size_t)(TOKENS * c->hidden), fill_t(c->dtype, 1), 5);
     l.logits = (float *)mem_alloc(0, 4 * (size_t)(TOKENS * c->experts));
     for (i = 0; i < TOKENS * c->experts; i++) l.logits[i] = 2 * fill_normal((uint64_t)i, 6);
@@ -74,9 +82,10 @@ static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids
     memset(&r, 0, sizeof r);
     memset(&w, 0, sizeof w);
     w.w_up = l->up; w.w_down = l->down;
-    w.w_up_scale = (const float *)l->up_scale; w.w_down_scale = (const float *)l->down_scale;
+    w.w_up_scale = l->up_scale; w.w_down_scale = l->down_scale;
+    w.w_up_global_scale = (const float *)l->up_second; w.w_down_global_scale = (const float *)l->down_second;
     r.tokens = TOKENS; r.hidden = c->hidden; r.inter = c->inter; r.slots = c->topk; r.experts = c->experts;
-    r.format = moek_format_of(c->quant); r.dtype = c->dtype; r.act = c->act;
+    r.format = format_with(moek_format_of(c->quant), c->block); r.dtype = c->dtype; r.act = c->act;
     r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
     r.up_layout = c->up_layout;
     r.x = l->x; r.ids = ids; r.weights = weights; r.w = &w;
@@ -135,7 +144,7 @@ static double time_run(const moek_plan *plan, const moek_args *args, int tokens)
     return median(t, RUNS);
 }
 
-static int demo(int quant)
+static int demo(int quant, int block)
 {
     moek_config config = MOEK_QWEN3_30B_A3B;
     moek_plan plan;
@@ -150,6 +159,7 @@ static int demo(int quant)
     int where, differs;
 
     config.quant = quant;
+    config.block = block;
     config.max_tokens = TOKENS;
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
     where = plan.arch;
@@ -169,7 +179,13 @@ static int demo(int quant)
         void *up, *down;
         THERE(up, l.up_scale, l.n.up_scale);
         THERE(down, l.down_scale, l.n.down_scale);
-        w.w_up_scale = (const float *)up; w.w_down_scale = (const float *)down;
+        w.w_up_scale = up; w.w_down_scale = down;
+    }
+    if (l.n.up_second) {
+        void *up, *down;
+        THERE(up, l.up_second, l.n.up_second);
+        THERE(down, l.down_second, l.n.down_second);
+        w.w_up_global_scale = (const float *)up; w.w_down_global_scale = (const float *)down;
     }
     must(moek_plan_bind(&plan, &w), "moek_plan_bind", plan.why);
     memset(&args, 0, sizeof args);
@@ -200,10 +216,13 @@ static int demo(int quant)
            differs ? "routing DIFFERS" : "routing the same");
     free(ids); free(weights); free(y);
     mem_free(0, l.up); mem_free(0, l.down); mem_free(0, l.up_scale); mem_free(0, l.down_scale);
+    mem_free(0, l.up_second); mem_free(0, l.down_second);
     mem_free(0, l.x); mem_free(0, l.logits);
     if (where) {
         mem_free(where, (void *)(uintptr_t)w.w_up); mem_free(where, (void *)(uintptr_t)w.w_down);
         mem_free(where, (void *)(uintptr_t)w.w_up_scale); mem_free(where, (void *)(uintptr_t)w.w_down_scale);
+        mem_free(where, (void *)(uintptr_t)w.w_up_global_scale);
+        mem_free(where, (void *)(uintptr_t)w.w_down_global_scale);
         mem_free(where, (void *)(uintptr_t)args.x); mem_free(where, (void *)(uintptr_t)args.router_logits);
     }
     mem_free(where, args.y); mem_free(where, args.topk_ids); mem_free(where, args.topk_weights);
@@ -243,12 +262,26 @@ static double copy_rate(int where)
     return 2.0 * PARTS * (double)part / best;
 }
 
-int main(void)
+/* "int4_a16:32" */
+static int demo_named(const char *word)
+{
+    int i;
+    for (i = 0; i < FORMATS; i++) {
+        const char *const name = format_at(i)->name;
+        const size_t n = strlen(name);
+        if (!strncmp(word, name, n) && (!word[n] || word[n] == ':'))
+            return demo(format_numbers[i], word[n] ? atoi(word + n + 1) : 0);
+    }
+    printf("demo: %s is no format\n", word);
+    return 1;
+}
+
+int main(int argc, char **argv)
 {
     moek_config config = MOEK_QWEN3_30B_A3B;
     moek_plan plan;
     char text[16384], *line;
-    int bad;
+    int bad = 0, i;
     config.max_tokens = TOKENS;
     moek_explain(&config, text, sizeof text);
     printf("Qwen3-30B-A3B, one MoE layer: softmax routing with renormalization, SiLU.  Backends:\n");
@@ -256,8 +289,8 @@ int main(void)
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
     printf("A large copy on this %s: %.1f GB/s, read plus written.\n", plan.arch ? "GPU" : "CPU",
            1e-9 * copy_rate(plan.arch));
-    bad = demo(FORMAT_PLAIN);
-    bad |= demo(FORMAT_BLOCKED);
-    puts(bad ? "\nFAILED: an error is above its bound (3e-3 bf16, 5e-3 fp8), or the routing differs" : "\nok");
+    for (i = 1; i < argc; i++) bad |= demo_named(argv[i]);
+    if (argc < 2) bad = demo(FORMAT_PLAIN, 0) | demo(FORMAT_BLOCKED, 0);
+    puts(bad ? "\nFAILED: an error is above its bound (3e-3, of quantized x 5e-3), or the routing differs" : "\nok");
     return bad;
 }

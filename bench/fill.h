@@ -33,7 +33,8 @@ MOEK_UNUSED static fill_codes fill_numbers(const ref_number *n, double deviation
     return c;
 }
 MOEK_UNUSED static fill_codes fill_t(int dtype, double deviation) { return fill_numbers(ref_t(dtype), deviation); }
-/* Weights of a deviation of about `deviation`, once they are scaled; and the scales for that, which spread by half. */
+/* Weights of a deviation of about `deviation`, once they are scaled; and the scales for that, which spread by half; of
+ * formats with a second scale, that is the 8th part of 1. */
 MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, double deviation)
 {
     const ref_number *const n = ref_element(f->w, dtype);
@@ -42,11 +43,19 @@ MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, doub
 MOEK_UNUSED static fill_codes fill_scales(const moek_format *f, int dtype, double deviation)
 {
     const ref_number *const n = ref_scale_type(f->w_scale.type, dtype);
-    const double size = deviation / ref_spread(ref_element(f->w, dtype));
+    const double size = (f->second ? 8 : 1) * deviation / ref_spread(ref_element(f->w, dtype));
     fill_codes c;
     int i;
     c.width = n->width;
     for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(n, size * (0.75 + 0.5 * i / FILL_CODES));
+    return c;
+}
+MOEK_UNUSED static fill_codes fill_seconds(void)
+{
+    fill_codes c;
+    int i;
+    c.width = 32;
+    for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(&ref_numbers[REF_F32], (0.75 + 0.5 * i / FILL_CODES) / 8);
     return c;
 }
 /* So many in a number of bytes: elements, or pairs of those of 4 bits. */
@@ -71,17 +80,19 @@ MOEK_UNUSED static void fill_array(void *array, size_t bytes, const fill_codes *
                      from->code[fill_draw((size_t)i, seed + 1000)]);
 }
 
-/* Sizes of the weight arrays of a gated layer, in bytes. */
-typedef struct fill_sizes { size_t up, down, up_scale, down_scale; } fill_sizes;
+/* Sizes of the weight arrays of a gated layer, in bytes; 0: the format has none.  (No zero points.) */
+typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_second, down_second; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
 {
-    const moek_format *const f = moek_format_of(c->quant);
+    const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
     const size_t e = (size_t)experts, h = (size_t)c->hidden, i = (size_t)c->inter;
     fill_sizes s;
     s.up = e * 2 * i * moek_element_bytes(f->w, h);
     s.down = e * h * moek_element_bytes(f->w, i);
     s.up_scale = e * moek_scale_bytes(&f->w_scale, 2 * i, h);
     s.down_scale = e * moek_scale_bytes(&f->w_scale, h, i);
+    s.up_second = f->second ? e * 2 * sizeof(float) : 0;
+    s.down_second = f->second ? e * sizeof(float) : 0;
     return s;
 }
 #endif

@@ -304,8 +304,11 @@ def name_of(row):
 
 
 def body_file_of(rows):
-    """The file of a body that rows share: as a row's, with each value that an axis has among them."""
-    values = {k: dict.fromkeys(str(r[k]) for r in rows if k in r) for k in AXES + SCHEDULE}
+    """The file of a body that rows share: as a row's, with each value that an axis has among them; of many, the first
+    and how many more."""
+    values = {k: list(dict.fromkeys(str(r[k]) for r in rows if k in r)) for k in AXES + SCHEDULE}
+    if len(values["quant"]) > 3:
+        values["quant"][1:] = [f"and_{len(values['quant']) - 1}"]
     joined = {k: f"_{LETTER.get(k, '')}".join(v) if k in AXES else k.join(v) for k, v in values.items() if v}
     return name_of({"op": rows[0]["op"], "arch": rows[0]["arch"], **joined}) + BODY
 

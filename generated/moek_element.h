@@ -48,4 +48,18 @@ MOEK_FN uint8_t moek_to_e4m3_(float f)
     return (uint8_t)(sign | (uint32_t)rintf(moek_float_(a) * 512.0f));           /* subnormal: a multiple of 2^-9 */
 }
 
+/* e2m1, a code in the low 4 bits: 2 exponent bits of bias 1, no Inf, no NaN. */
+MOEK_FN float moek_from_e2m1_(uint8_t b)
+{
+    const uint32_t magnitude = b & 7, f = (magnitude << 22) + (126u << 23);              /* right but for 0 and 1 */
+    const float v = magnitude < 2 ? 0.5f * (float)magnitude : moek_float_(f);
+    return b & 8 ? -v : v;
+}
+
+/* s8: two's complement. */
+MOEK_FN float moek_from_s8_(uint8_t b) { return (float)((int)(b ^ 0x80) - 128); }
+
+/* u4b8, a code in the low 4 bits: code - 8. */
+MOEK_FN float moek_from_u4b8_(uint8_t b) { return (float)((int)(b & 15) - 8); }
+
 #endif

@@ -70,4 +70,47 @@ MOEK_CPU_FN void moek_encode_e4m3_(uint8_t *to, const float *from, int n)
     }
 }
 
+/* f is right but for subnormals (0 and 0.5), where g is, as in e4m3. */
+MOEK_CPU_FN float moek_unpack_e2m1_(uint32_t sign, uint32_t magnitude)
+{
+    const uint32_t f = (magnitude & 7u << 22) + (126u << 23), g = moek_bits_(2.0f * moek_float_(f) - 1.0f);
+    return moek_float_((f < g ? f : g) | (sign & 0x80000000));
+}
+MOEK_CPU_FN void moek_piece_e2m1_(float *to, const void *from)
+{
+    enum { W = MOEK_PIECE / 8 };
+    int i;
+    for (i = 0; i < W; i++) {
+        const uint32_t w = moek_word_(from, i);
+        to[i] = moek_unpack_e2m1_(w << 28, w << 22);
+        to[i + W] = moek_unpack_e2m1_(w << 24, w << 18);
+        to[i + 2 * W] = moek_unpack_e2m1_(w << 20, w << 14);
+        to[i + 3 * W] = moek_unpack_e2m1_(w << 16, w << 10);
+        to[i + 4 * W] = moek_unpack_e2m1_(w << 12, w << 6);
+        to[i + 5 * W] = moek_unpack_e2m1_(w << 8, w << 2);
+        to[i + 6 * W] = moek_unpack_e2m1_(w << 4, w >> 2);
+        to[i + 7 * W] = moek_unpack_e2m1_(w, w >> 6);
+    }
+}
+
+MOEK_CPU_FN void moek_piece_s8_(float *to, const void *from)
+{
+    enum { W = MOEK_PIECE / 4 };
+    int i, p;
+    for (i = 0; i < W; i++) {
+        const uint32_t w = moek_word_(from, i) ^ 0x80808080;
+        for (p = 0; p < 4; p++) to[i + p * W] = (float)(int)(w >> 8 * p & 0xff) - 128.0f;
+    }
+}
+
+MOEK_CPU_FN void moek_piece_u4b8_(float *to, const void *from)
+{
+    enum { W = MOEK_PIECE / 8 };
+    int i, p;
+    for (i = 0; i < W; i++) {
+        const uint32_t w = moek_word_(from, i);
+        for (p = 0; p < 8; p++) to[i + p * W] = (float)(int)(w >> 4 * p & 15) - 8.0f;
+    }
+}
+
 #endif

@@ -26,11 +26,11 @@
     { 6144, 16384, 8, 2, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 0, 0, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GPT_OSS_20B \
-    { 2880, 2880, 32, 4, MOEK_BF16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, \
-      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { 2880, 2880, 32, 4, MOEK_MXFP4_A16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GPT_OSS_120B \
-    { 2880, 2880, 128, 4, MOEK_BF16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, \
-      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { 2880, 2880, 128, 4, MOEK_MXFP4_A16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GLM_4_5_AIR \
     { 4096, 1408, 128, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.0f, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

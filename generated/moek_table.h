@@ -358,6 +358,27 @@ MOEK_KERNEL(QUANT, MOEK_FP8B128, 0, 1, 0, 0, 0, 0, moek_quant_fp8b128_h0_on_cpu,
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
 MOEK_KERNEL(QUANT, MOEK_MXFP8, 0, 1, 0, 0, 0, 0, moek_quant_mxfp8_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\" },", 0)
 #endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_FP8T_A16, 0, 1, 0, 0, 0, 0, moek_quant_fp8t_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"fp8t_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_FP8C_A16, 0, 1, 0, 0, 0, 0, moek_quant_fp8c_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"fp8c_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_FP8B128_A16, 0, 1, 0, 0, 0, 0, moek_quant_fp8b128_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_MXFP4_A16, 0, 1, 0, 0, 0, 0, moek_quant_mxfp4_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 0, 0, 0, moek_quant_nvfp4_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_INT4_A16, 0, 1, 0, 0, 0, 0, moek_quant_int4_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"int4_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_INT8_A16, 0, 1, 0, 0, 0, 0, moek_quant_int8_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"int8_a16\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_up_bf16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
@@ -376,6 +397,36 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 8, 0, 0, 0, moek_up_fp8b128_h0_on_cpu_m8, "{
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 8, 0, 0, 0, moek_up_mxfp8_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8t_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp8t_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8c_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp8c_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8b128_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 8, 0, 0, 0, moek_up_int8_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"int8_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b32_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"cpu\", m = 8 },", 32)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b64_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"cpu\", m = 8 },", 64)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b128_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"cpu\", m = 8 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_down_bf16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
@@ -393,6 +444,36 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 8, 0, 0, 0, moek_down_fp8b128_h0_on_cpu_m8
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 8, 0, 0, 0, moek_down_mxfp8_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8t_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8t_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8c_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8c_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8b128_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 8, 0, 0, 0, moek_down_int8_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"int8_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b32_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"cpu\", m = 8 },", 32)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b64_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"cpu\", m = 8 },", 64)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b128_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"cpu\", m = 8 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 0, 0, 0, moek_combine_h0_on_cpu, "{ op = \"combine\", template = \"combine_cpu\", hidden = 0, arch = \"cpu\" },", 0)

@@ -237,7 +237,7 @@ typedef struct moek_config {
 /* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan; 16-byte aligned. ------------- */
 
 typedef struct moek_weights {
-    const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: T or e4m3    */
+    const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: format's w   */
     const void *w_down;               /* [local_experts][hidden][inter]                                               */
     const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has and aligned as it.  fp8t
                                          [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a

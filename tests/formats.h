@@ -33,6 +33,24 @@ static inline int format_dtype_in(const moek_format *f, int turn)
     return format_dtype(f) ? format_dtype(f) : turn % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
 }
 
+/* Columns of a scale of w: where the format leaves them open, one of its choices, by turns (config.block). */
+static inline int format_block(const moek_format *f, int turn)
+{
+    return f && f->blocks ? f->block[turn % f->blocks] : 0;
+}
+/* The format with these. */
+static inline const moek_format *format_with(const moek_format *f, int block)
+{
+    static moek_format with[FORMATS][MOEK_MAX_BLOCKS];
+    int i = 0, j = 0;
+    if (!f || !f->blocks) return f;
+    while (format_numbers[i] != f->number) i++;
+    while (j < f->blocks - 1 && f->block[j] != block) j++;
+    with[i][j] = *f;
+    with[i][j].w_scale = moek_weight_scale(f, f->block[j]);
+    return &with[i][j];
+}
+
 /* Is there a row of the op for it, of that architecture?  MOEK_OP_UP: is it served there at all? */
 static inline int format_has(const moek_format *f, int op, int arch)
 {

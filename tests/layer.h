@@ -10,10 +10,10 @@
 #include "mem.h"
 #include "ref.h"
 
-enum { LAYER_GUARD = 256, LAYER_ARRAYS = 40, LAYER_POISON = 0xa5 };
+enum { LAYER_GUARD = 256, LAYER_ARRAYS = 48, LAYER_POISON = 0xa5 };
 enum { LAYER_IN, LAYER_OUT };
-/* biases; static scales, where the format has such; logits, not ids */
-enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4 };
+/* biases; static scales and zero points, where the format has such; logits, not ids */
+enum { LAYER_BIAS = 1, LAYER_STATIC = 2, LAYER_LOGITS = 4, LAYER_ZERO = 8 };
 
 static int layer_arch;                                 /* of the backend under test: 0, 80 or 90 */
 static void *layer_state;                              /* args.state of the next runs, or NULL */
@@ -22,7 +22,7 @@ static void (*layer_says)(const char *what);           /* or NULL: what comes ne
 typedef struct layer_array { unsigned char *host, *got, *there; size_t bytes; int kind; } layer_array;
 typedef struct layer {
     moek_config config;
-    const moek_format *format;                         /* of config.quant */
+    const moek_format *format;                         /* of config.quant, with config.block */
     moek_plan plan;
     moek_weights w;                                    /* host pointers */
     moek_args args;                                    /* host pointers */
@@ -78,6 +78,8 @@ static inline moek_weights layer_weights(layer *l)
     LAYER_MOVE(w.w_up_bias); LAYER_MOVE(w.w_down_bias); LAYER_MOVE(w.x_scale); LAYER_MOVE(w.h_scale);
     LAYER_MOVE(w.router_bias); LAYER_MOVE(w.router_expert_scale); LAYER_MOVE(w.router_table);
     LAYER_MOVE(w.replicas); LAYER_MOVE(w.replica_count); LAYER_MOVE(w.expert_map); LAYER_MOVE(w.expert_load);
+    LAYER_MOVE(w.w_up_global_scale); LAYER_MOVE(w.w_down_global_scale); LAYER_MOVE(w.w_gate_global_scale);
+    LAYER_MOVE(w.w_up_zero); LAYER_MOVE(w.w_down_zero); LAYER_MOVE(w.w_gate_zero);
     return w;
 }
 static inline moek_args layer_args(layer *l)
@@ -192,6 +194,7 @@ static inline const void *layer_new_t(layer *l, size_t n, double scale)
     layer_fill_t(array, n, scale, l->config.dtype);
     return array;
 }
+enum { LAYER_SECOND = 8 };                             /* second scales are a part of 1, the others as much larger */
 /* Deviation 1 / sqrt(columns) after scaling. */
 static inline const void *layer_new_weights(layer *l, size_t rows, size_t columns)
 {
@@ -209,7 +212,8 @@ static inline const void *layer_new_weights(layer *l, size_t rows, size_t column
 static inline const float *layer_new_scales(layer *l, size_t experts, size_t rows, size_t columns)
 {
     const moek_scale_shape *const of = &l->format->w_scale;
-    const double size = 1 / (ref_spread(ref_element(l->format->w, l->config.dtype)) * sqrt((double)columns));
+    const double spread = ref_spread(ref_element(l->format->w, l->config.dtype));
+    const double size = (l->format->second ? LAYER_SECOND : 1) / (spread * sqrt((double)columns));
     const size_t n = experts * moek_scale_count(of, rows, columns);
     void *s;
     size_t i;
@@ -224,6 +228,25 @@ static inline float *layer_new_f32(layer *l, size_t n, float low, float high)
     size_t i;
     for (i = 0; i < n; i++) f[i] = low + (high - low) * rng_uniform();
     return f;
+}
+static inline const float *layer_new_second(layer *l, size_t n)
+{
+    return l->format->second ? layer_new_f32(l, n, 0.5f / LAYER_SECOND, 1.5f / LAYER_SECOND) : NULL;
+}
+/* Bytes of a row of zero points, one for each scale; of any codes. */
+static inline size_t layer_zero_row(const moek_format *f, size_t columns)
+{
+    return moek_element_bytes(f->w, moek_scale_count(&f->w_scale, 1, columns));
+}
+static inline const void *layer_new_zeros(layer *l, size_t rows, size_t columns)
+{
+    const size_t n = rows * layer_zero_row(l->format, columns);
+    uint8_t *zero;
+    size_t i;
+    if (!l->format->zero || !(l->options & LAYER_ZERO)) return NULL;
+    zero = (uint8_t *)layer_array_new(l, n, LAYER_IN);
+    for (i = 0; i < n; i++) zero[i] = (uint8_t)rng_below(256);
+    return zero;
 }
 static inline int32_t *layer_new_i32(layer *l, size_t n)
 {
@@ -308,7 +331,7 @@ static inline void layer_widen_ids(layer *l)
 static inline void layer_new(layer *l, const moek_config *config, int options, int tokens)
 {
     const int gated = ref_gated(config->act), apart = gated && config->up_layout == MOEK_UP_APART;
-    const moek_format *const f = moek_format_of(config->quant);
+    const moek_format *const f = format_with(moek_format_of(config->quant), config->block);
     const int share = format_rows_share(f);
     size_t e, rows, blocks, h = (size_t)config->hidden, i = (size_t)config->inter;
     memset(l, 0, sizeof *l);
@@ -325,6 +348,8 @@ static inline void layer_new(layer *l, const moek_config *config, int options, i
     if (apart) {
         l->w.w_gate = layer_new_weights(l, e * rows, h);
         l->w.w_gate_scale = layer_new_scales(l, e, blocks, h);
+        l->w.w_gate_global_scale = layer_new_second(l, e);
+        l->w.w_gate_zero = layer_new_zeros(l, e * rows, h);
         if (options & LAYER_BIAS) l->w.w_gate_bias = layer_new_t(l, e * rows, 0.5);
     }
     l->w.w_up = layer_new_weights(l, e * rows, h);
@@ -332,6 +357,10 @@ static inline void layer_new(layer *l, const moek_config *config, int options, i
     l->w.w_up_scale = layer_new_scales(l, e, apart || !gated ? blocks : share && config->up_scales ? 2 * blocks : rows,
                                        h);
     l->w.w_down_scale = layer_new_scales(l, e, h, i + (size_t)config->inter_offset);
+    l->w.w_up_global_scale = layer_new_second(l, e * (gated && !apart ? 2 : 1));
+    l->w.w_down_global_scale = layer_new_second(l, e);
+    l->w.w_up_zero = layer_new_zeros(l, e * rows, h);
+    l->w.w_down_zero = layer_new_zeros(l, e * h, i + (size_t)config->inter_offset);
     if (options & LAYER_BIAS) {
         l->w.w_up_bias = layer_new_t(l, e * rows, 0.5);
         l->w.w_down_bias = layer_new_t(l, e * h, 0.5);

@@ -29,7 +29,7 @@ static inline void *ref_alloc(size_t bytes)
 
 /* Of elements and of scales, a line each: kind; REF_FLOAT: bits of the significand, the smallest step is 2^low; bits of
  * a code; the largest code without its sign, and whether that is Inf. */
-enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_IS_T };
+enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_OFFSET, REF_IS_T };
 #define REF_EACH_NUMBER(X) \
     X(BF16, REF_FLOAT,    8,  -133, 16, 0x7f80,     1) \
     X(FP16, REF_FLOAT,    11, -24,  16, 0x7c00,     1) \
@@ -40,6 +40,7 @@ enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_IS_T };
     X(S8,   REF_SIGNED,   0,  0,    8,  127,        0) \
     X(S4,   REF_SIGNED,   0,  0,    4,  7,          0) \
     X(U4,   REF_UNSIGNED, 0,  0,    4,  15,         0) \
+    X(U4B8, REF_OFFSET,   0,  0,    4,  15,         0)             /* code - 8 */ \
     X(T,    REF_IS_T,     0,  0,    16, 0,          0)             /* BF16 or FP16, as dtype says */
 typedef struct ref_number { const char *name; int kind, bits, low, width; unsigned top; int inf; } ref_number;
 #define REF_INDEX_(name, kind, bits, low, width, top, inf) REF_##name,
@@ -90,6 +91,7 @@ static inline double ref_decode(const ref_number *n, unsigned code)
     case REF_FLOAT:  return ref_decode_float_(n, code);
     case REF_POWER:  return code > n->top ? NAN : ldexp(1, n->low + (int)code);
     case REF_SIGNED: return (double)code - (code & ref_sign_bit(n) ? 2.0 * ref_sign_bit(n) : 0);
+    case REF_OFFSET: return (double)code - (double)(1u << (n->width - 1));
     default:         return code;
     }
 }
@@ -120,13 +122,20 @@ static inline unsigned ref_encode(const ref_number *n, double x)
         e = (frexp(x, &e) == 0.5 ? e - 1 : e) - n->low;
         return e < 0 ? 0 : e > (int)n->top ? n->top : (unsigned)e;
     }
+    if (n->kind == REF_OFFSET) {
+        steps = nearbyint(x) + (double)(1u << (n->width - 1));
+        return steps < 0 ? 0 : steps > n->top ? n->top : (unsigned)steps;
+    }
     steps = fabs(nearbyint(x)) < n->top ? nearbyint(x) : x < 0 ? -(double)n->top : n->top;
     if (n->kind == REF_UNSIGNED) return steps < 0 ? 0 : (unsigned)steps;
     return (unsigned)(int)steps & (2 * ref_sign_bit(n) - 1);
 }
 
 /* Deviation of random elements that use most codes, and few of which saturate. */
-static inline double ref_spread(const ref_number *n) { return n->inf ? 1 : ref_largest(n) / 8; }
+static inline double ref_spread(const ref_number *n)
+{
+    return n->inf ? 1 : ref_largest(n) / (n->width < 8 ? 3 : 8);
+}
 
 static inline size_t ref_bytes(const ref_number *n, size_t count) { return (count * (size_t)n->width + 7) / 8; }
 /* Codes in memory; of 4 bits: two a byte, the first in its low half. */
@@ -651,6 +660,35 @@ static inline size_t ref_scale_row(const moek_gemm_args *a, int share, int of, i
     if (!a->scales_apart) return e * (size_t)((a->w_rows + share - 1) / share) + (size_t)(wrow / share);
     return e * 2 * blocks + ((of == REF_GATE) == swapped ? blocks : 0) + (size_t)((a->n_offset + wrow % a->n) / share);
 }
+/* What is behind the arguments of formats that have more; NULL: nothing. */
+static inline const moek_gemm_more_args *ref_more(const moek_gemm_args *a, const moek_format *f)
+{
+    return f->second || f->zero ? (const moek_gemm_more_args *)a : NULL;
+}
+/* The second scale of gate or up, or of all; 1: there is none. */
+static inline double ref_second(const moek_gemm_args *a, const moek_format *f, int of, int expert)
+{
+    const moek_gemm_more_args *const more = ref_more(a, f);
+    const int swapped = a->gate_first > a->up_first;
+    if (!f->second) return 1;
+    if (a->w_gate && of == REF_GATE) return more->gate_global_scale[expert];
+    if (a->w_gate || of == REF_ALL) return more->w_global_scale[expert];
+    return more->w_global_scale[2 * expert + ((of == REF_GATE) == swapped)];
+}
+/* w_k, row wrow of an expert's, less the zero points of its groups, if there are any. */
+static inline void ref_less_zeros(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow,
+                                  double *w_k)
+{
+    const moek_gemm_more_args *const more = ref_more(a, f);
+    const ref_number *const number = ref_element(f->w, a->dtype);
+    const int columns = f->w_scale.columns;
+    const size_t row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
+    const void *const all = !more ? NULL : a->w_gate && of == REF_GATE ? more->gate_zero : more->w_zero;
+    const char *const zeros = (const char *)all + (all ? row * ref_bytes(number, ref_groups_of(a, columns)) : 0);
+    int k;
+    for (k = 0; all && k < a->k; k++)
+        w_k[k] -= ref_get(number, zeros, (size_t)(columns ? (a->k_offset + k) / columns : 0));
+}
 /* Of row wrow of an expert's and column k, counted from where the groups of k begin; 1: there are none. */
 static inline double ref_w_scale(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
 {
@@ -659,8 +697,9 @@ static inline double ref_w_scale(const moek_gemm_args *a, const moek_format *f, 
     const size_t row = !s->rows ? (size_t)expert : s->rows == 1 ? w_row : ref_scale_row(a, s->rows, of, expert, wrow);
     const void *const scales = a->w_gate && of == REF_GATE ? a->gate_scale : a->w_scale;
     if (!s->type) return 1;
-    return ref_get(ref_scale_type(s->type, a->dtype), scales,
-                   row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
+    return ref_second(a, f, of, expert) *
+        ref_get(ref_scale_type(s->type, a->dtype), scales,
+                row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
 }
 static inline double ref_x_scale(const moek_gemm_args *a, const moek_format *f, int row, int k)
 {
@@ -754,7 +793,9 @@ static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, in
     double *const gate_k = (double *)ref_alloc((size_t)a->k * 2 * sizeof *gate_k), *const up_k = gate_k + a->k;
     int p;
     ref_decode_row(w, apart ? a->w_gate : a->w, 0, first + gate_row, a->k, gate_k);
+    ref_less_zeros(a, f, of, expert, gate_row, gate_k);
     if (gated) ref_decode_row(w, a->w, 0, first + up_row, a->k, up_k);
+    if (gated) ref_less_zeros(a, f, REF_UP, expert, up_row, up_k);
     for (p = begin; p < end; p++, a_k += a->k) {
         const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
         const ref_sum zero = { 0, 0 }, g = ref_dot(a, f, of, row, expert, gate_row, a_k, gate_k);
@@ -765,7 +806,8 @@ static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, in
     }
     free(gate_k);
 }
-/* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone. */
+/* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone.  Of formats with a
+ * second scale or zero points, a is the first part of a moek_gemm_more_args. */
 static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int up, double *y, double *slack)
 {
     enum { ROWS = 32 };                                /* at a time: of a, decoded, and with each row of w */
@@ -901,12 +943,13 @@ static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int 
     ref_quant(&q, l->format);
     return q.q;
 }
-static inline moek_gemm_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets, const int32_t *order,
-                                            int up)
+static inline moek_gemm_more_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets,
+                                                 const int32_t *order, int up)
 {
     const int gated = ref_gated(l->act), inter = l->inter;
+    moek_gemm_more_args more;
     moek_gemm_args g;
-    memset(&g, 0, sizeof g);
+    memset(&more, 0, sizeof more), memset(&g, 0, sizeof g);
     g.n = up ? inter : l->hidden, g.k = up ? l->hidden : inter, g.w_rows = up ? inter * (1 + gated) : l->hidden;
     g.experts = l->experts, g.dtype = l->dtype, g.offsets = offsets;
     g.w = up ? l->w->w_up : l->w->w_down, g.w_scale = up ? l->w->w_up_scale : l->w->w_down_scale;
@@ -920,7 +963,11 @@ static inline moek_gemm_args ref_layer_gemm(const ref_layer_args *l, const int32
     g.w_step = l->up_layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     g.gate_first = l->up_layout == MOEK_UP_SWAPPED ? inter : 0;
     g.up_first = l->up_layout == MOEK_UP_SWAPPED ? 0 : l->up_layout == MOEK_UP_INTERLEAVED ? 1 : inter;
-    return g;
+    more.gemm = g;
+    more.w_global_scale = up ? l->w->w_up_global_scale : l->w->w_down_global_scale;
+    more.w_zero = up ? l->w->w_up_zero : l->w->w_down_zero;
+    if (g.w_gate) more.gate_global_scale = l->w->w_gate_global_scale, more.gate_zero = l->w->w_gate_zero;
+    return more;
 }
 /* Sorted rows of each expert, as ref_sort gives them, less what overflows rows_per_expert.  Returns their number. */
 static inline int ref_layer_sort(const ref_layer_args *l, int32_t *offsets, int32_t *order)
@@ -958,18 +1005,18 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     void *x_scale, *h_scale;
     void *x = ref_layer_quant(l, l->x, l->x_stride, l->tokens, l->hidden, 0,
                               l->router_weight_on_input ? l->weights : NULL, l->w->x_scale, &x_scale);
-    moek_gemm_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
+    moek_gemm_more_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
     moek_combine_args c;
     uint16_t *h, *o;
     void *hq;
     int i;
-    up.a = x, up.a_scale = (const float *)x_scale;
-    h = ref_layer_step(l, &up, 1, rows);
+    up.gemm.a = x, up.gemm.a_scale = x_scale;
+    h = ref_layer_step(l, &up.gemm, 1, rows);
     hq = ref_layer_quant(l, h, 0, rows, l->inter, l->inter_offset, NULL, l->w->h_scale, &h_scale);
-    down.a = hq, down.a_scale = (const float *)h_scale;
+    down.gemm.a = hq, down.gemm.a_scale = h_scale;
     for (i = 0; i < slots; i++) kept[i] = -1;
     for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];
-    o = ref_layer_step(l, &down, 0, slots);
+    o = ref_layer_step(l, &down.gemm, 0, slots);
     memset(&c, 0, sizeof c);
     c.tokens = l->tokens, c.topk = l->slots, c.hidden = l->hidden, c.experts = l->experts, c.dtype = l->dtype;
     c.rows = o, c.ids = kept, c.weights = l->router_weight_on_input ? NULL : l->weights, c.addend = l->addend;

@@ -608,6 +608,7 @@ static void test_demanded(void)
         if (k->arch) continue;
         if (k->quant) c.quant = k->quant;
         if (k->hidden) c.hidden = k->hidden;
+        c.block = k->block;
         c.kernel = k->name;
         CHECK(moek_plan_init(&p, &c) == MOEK_OK && in_plan(&p, k), "%s: %s", k->name, p.why);
         c.backend = 0;
@@ -615,7 +616,9 @@ static void test_demanded(void)
               p.why);
         wrong_quant = k->quant == FORMAT_ROW ? FORMAT_TENSOR : FORMAT_ROW;
         wrong_hidden = k->hidden ? k->hidden + 1 : k->granule > 1 ? k->granule + 1 : 0;
-        if (wrong_hidden)
+        if (wrong_hidden && moek_format_of(k->quant)->granule > 1)
+            REFUSED(c.quant = k->quant; c.hidden = wrong_hidden, E_ARGUMENT, "they must be multiples of");
+        else if (wrong_hidden)
             REFUSED(c.quant = k->quant; c.kernel = k->name; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);
         if (k->quant) REFUSED(c.quant = wrong_quant; c.kernel = k->name, E_NO_KERNEL, WRONG_QUANT(k->name));
     }
@@ -1017,13 +1020,14 @@ static moek_weights good_weights(int quant)
     memset(&w, 0, sizeof w);
     w.w_up = w.w_down = memory;
     if (scaled(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
+    if (moek_format_of(quant)->second) w.w_up_global_scale = w.w_down_global_scale = (const float *)memory;
     return w;
 }
 static moek_weights apart_weights(int quant)
 {
     moek_weights w = good_weights(quant);
     w.w_gate = memory + 16;
-    w.w_gate_scale = w.w_up_scale;
+    w.w_gate_scale = w.w_up_scale, w.w_gate_global_scale = w.w_up_global_scale;
     return w;
 }
 static void bind_refused(moek_plan *p, const moek_weights *w, const char *sentence, const char *change, int line)
@@ -1129,6 +1133,48 @@ static void test_bind_apart(void)
 #undef APART_REFUSED
 }
 
+/* Second scales and zero points, of a format that has them. */
+static void test_bind_more(const moek_format *f)
+{
+    const int quant = f->number;
+#define APART c.quant = quant; c.up_layout = MOEK_UP_APART
+    if (f->second) {
+        BIND_REFUSED(c.quant = quant, w.w_up_global_scale = NULL, "weights.w_up_global_scale is NULL");
+        BIND_REFUSED(c.quant = quant, w.w_down_global_scale = NULL, "weights.w_down_global_scale is NULL");
+        BIND_REFUSED(c.quant = quant, BESIDE(w_up_global_scale), "weights.w_up_global_scale is not aligned to 4");
+        BIND_REFUSED(c.quant = quant, w.w_gate_global_scale = w.w_up_global_scale, "has that of gate, too");
+        BIND_REFUSED(APART, w = apart_weights(quant); w.w_gate_global_scale = NULL,
+                     "weights.w_gate_global_scale is NULL");
+    }
+    if (f->zero) {
+        BIND_REFUSED(c.quant = quant, w.w_up_zero = memory, "w_up_zero and w_down_zero go together");
+        BIND_REFUSED(c.quant = quant, w.w_down_zero = memory, "w_up_zero and w_down_zero go together");
+        BIND_REFUSED(c.quant = quant, w.w_up_zero = w.w_down_zero = w.w_gate_zero = memory, "and only there");
+        BIND_REFUSED(APART, w = apart_weights(quant); w.w_up_zero = w.w_down_zero = memory, "w_gate_zero with them");
+    }
+#undef APART
+}
+/* config.block: one of the format's, where there is a choice. */
+static void test_blocks(void)
+{
+    int i, j;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        moek_config c = good();
+        moek_plan p;
+        c.quant = f->number;
+        if (moek_plan_init(&p, &c) != MOEK_OK) continue;
+        if (!f->blocks)
+            REFUSED(c.quant = f->number; c.block = 64, E_ARGUMENT, "says itself how many columns have a scale");
+        else REFUSED(c.quant = f->number; c.block = 65, E_ARGUMENT, "config.block is 65; of");
+        for (j = 0; j < f->blocks; j++) {
+            c.block = f->block[j];
+            CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.up[0]->block == c.block && p.down[0]->block == c.block,
+                  "%s, block %d: %s", f->name, c.block, p.why);
+        }
+    }
+}
+
 /* What a format needs, and what it must not be given; for the formats that are compiled in. */
 static void test_bind_formats(void)
 {
@@ -1152,6 +1198,7 @@ static void test_bind_formats(void)
             BIND_REFUSED(c.quant = number, BESIDE(w_up_scale), "weights.w_up_scale is not aligned to");
             BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to");
         }
+        test_bind_more(f);
         if (!f->second) {
             BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no second scale");
             BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no second scale");
@@ -1511,6 +1558,7 @@ int main(void)
     test_repack();
     test_bind_apart();
     test_bind_formats();
+    test_blocks();
     fixture();
     test_run_refused();
     test_run_accepted();

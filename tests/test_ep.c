@@ -131,6 +131,8 @@ static void free_weights(moek_weights *w)
     mem_free(0, (void *)(size_t)w->w_up); mem_free(0, (void *)(size_t)w->w_down);
     mem_free(0, (void *)(size_t)w->w_up_scale); mem_free(0, (void *)(size_t)w->w_down_scale);
     mem_free(0, (void *)(size_t)w->w_up_bias); mem_free(0, (void *)(size_t)w->w_down_bias);
+    mem_free(0, (void *)(size_t)w->w_up_global_scale); mem_free(0, (void *)(size_t)w->w_down_global_scale);
+    mem_free(0, (void *)(size_t)w->w_up_zero); mem_free(0, (void *)(size_t)w->w_down_zero);
 }
 static void weights_of(const scene *s, rank *r)
 {
@@ -143,6 +145,10 @@ static void weights_of(const scene *s, rank *r)
     w->w_down = pieces(s, r, l->w.w_down, h * moek_element_bytes(f->w, i));
     w->w_up_scale = (const float *)pieces(s, r, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
     w->w_down_scale = (const float *)pieces(s, r, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
+    w->w_up_global_scale = (const float *)pieces(s, r, l->w.w_up_global_scale, 4 * up / i);
+    w->w_down_global_scale = (const float *)pieces(s, r, l->w.w_down_global_scale, 4);
+    w->w_up_zero = pieces(s, r, l->w.w_up_zero, up * layer_zero_row(f, h));
+    w->w_down_zero = pieces(s, r, l->w.w_down_zero, h * layer_zero_row(f, i));
     w->w_up_bias = pieces(s, r, l->w.w_up_bias, 2 * up);
     w->w_down_bias = pieces(s, r, l->w.w_down_bias, 2 * h);
     w->x_scale = l->w.x_scale; w->h_scale = l->w.h_scale;
@@ -551,7 +557,8 @@ static int flavours(flavour *to)                       /* or NULL; returns how m
     int i, n = 0;
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
-        const flavour some[] = { { f, 0, 0 }, { f, 1, 0 }, { f, 0, LAYER_STATIC } };
+        const int zero = f->zero ? LAYER_ZERO : 0;
+        const flavour some[] = { { f, 0, zero }, { f, 1, zero }, { f, 0, LAYER_STATIC } };
         if (to) to[n] = some[0];
         n++;
         if (f->ue8m0 && to) to[n] = some[1];
@@ -576,6 +583,7 @@ static scene *turn_of(int kind, int combine, int format, int turn)
     if (!all[0].f) flavours(all);
     s = scene_new(kind, combine, sizes[(format + combine + 3 * turn) % 8], is->f->number);
     s->config.ue8m0 = is->ue8m0;
+    s->config.block = format_block(is->f, turn + combine);
     s->options = is->options;
     if (!format_dtype(is->f)) s->config.dtype = format_dtype_in(is->f, rng_below(2));
     if (rng_below(4) == 0 && !by_rank(s)) give_replicas(s);

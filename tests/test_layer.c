@@ -36,10 +36,13 @@ enum {
 
 static int backend;                                    /* under test */
 
+/* Where the format leaves columns of scales open, each of its choices by turns. */
 static moek_config config_of(int quant)
 {
+    static int turn;
     moek_config c;
     memset(&c, 0, sizeof c);
+    c.block = format_block(moek_format_of(quant), turn++);
     c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK;
     c.quant = quant; c.act = MOEK_SILU; c.max_tokens = TOKENS;
     c.backend = backend;
@@ -85,6 +88,7 @@ static void test_formats(void)
             snprintf(what, sizeof what, "%s, layout %d, turn %d", moek_act_name(c.act), c.up_layout, turn);
             options = (i % 2 ? LAYER_BIAS : 0) | (i % 3 == 2 ? LAYER_STATIC : 0);
             if ((i + format) % 2) options |= LAYER_LOGITS;
+            if (i % 3) options |= LAYER_ZERO;
             layer_new(&l, &c, options, TOKENS);
             layer_check(&l, what);
             layer_free(&l);
@@ -106,7 +110,7 @@ static void test_sizes(void)
             SKIP_IF_SMALL((i + q_) % 3);
             c.hidden = (size[0] + g - 1) / g * g; c.inter = (size[1] + g - 1) / g * g;
             c.format = i % 2;
-            layer_new(&l, &c, LAYER_BIAS, i == 2 ? 1 : 5);
+            layer_new(&l, &c, LAYER_BIAS | (i % 2 ? LAYER_ZERO : 0), i == 2 ? 1 : 5);
             if (layer_check(&l, "odd sizes")) {
                 uint16_t *y = layer_y(&l, moek_run);
                 l.config.chunk_tokens = 2;             /* rows that start anywhere */
@@ -244,6 +248,7 @@ static void test_tuned(void)
         if (k[i].op != MOEK_OP_UP || k[i].arch > layer_arch || (layer_arch && !k[i].arch)) continue;
         SKIP_IF_SMALL(k[i].quant != FORMAT_BLOCKED);
         if (k[i].hidden) c.hidden = k[i].hidden;
+        c.block = k[i].block;
         if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", k[i].name, plan.why)) continue;
         snprintf(device, sizeof device, layer_arch ? "sm%d" : "cpu", plan.arch);
         snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t1\t1", device, moek_quant_name(c.quant), c.hidden,
@@ -952,7 +957,7 @@ static void test_strides(void)
             SKIP_IF_SMALL((format + q_) % 3 == 2);
             c.format = format == 1;
             c.batch_invariant = 1;
-            if (!layer_arch && !format_blocked(f)) c.hidden = 101;                    /* no multiple of 8 */
+            if (!layer_arch && !format_blocked(f)) c.hidden = 100 + f->granule;            /* no multiple of 8 */
             if (format == 2) c.topk = 1, c.router_weight_on_input = 1;
             layer_new(&l, &c, LAYER_STATIC, TOKENS);
             if (format != 1) l.args.shared_y = layer_new_t(&l, (size_t)TOKENS * c.hidden, 1);
@@ -1214,8 +1219,8 @@ static void apart_case(int quant, int turn)
 {
     static const int tokens[] = { 1, 4, 9, 70, 300, 900 };
     moek_config c = config_of(quant);
-    const moek_format *const f = moek_format_of(quant);
-    size_t scales, half;
+    const moek_format *const f = format_with(moek_format_of(quant), c.block);
+    size_t scales, half, zeros;
     moek_weights w;
     uint16_t *y;
     layer l;
@@ -1225,7 +1230,7 @@ static void apart_case(int quant, int turn)
     c.max_tokens = tokens[turn % (layer_arch ? 6 : 4)];
     c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_HALVES;
     if (turn % 4 == 3) c.format = MOEK_BATCHED;
-    layer_new(&l, &c, LAYER_STATIC | (turn % 3 ? LAYER_BIAS : 0), c.max_tokens);
+    layer_new(&l, &c, LAYER_STATIC | (turn % 3 ? LAYER_BIAS : 0) | (turn % 2 ? LAYER_ZERO : 0), c.max_tokens);
     snprintf(l.what, sizeof l.what, "gate and up apart, %s, turn %d", moek_quant_name(quant), turn);
     if (turn % 3 < 2 && format_has(f, MOEK_OP_LAYER, layer_arch)) layer_state = layer_zeros(moek_state_size());
     y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
@@ -1238,6 +1243,11 @@ static void apart_case(int quant, int turn)
         l.w.w_up = take_half(&l, w.w_up, half, second);
         l.w.w_gate_bias = take_half(&l, w.w_up_bias, 2 * (size_t)c.inter, !second);
         l.w.w_up_bias = take_half(&l, w.w_up_bias, 2 * (size_t)c.inter, second);
+        zeros = c.inter * layer_zero_row(f, (size_t)c.hidden);
+        l.w.w_gate_zero = take_half(&l, w.w_up_zero, zeros, !second);
+        l.w.w_up_zero = take_half(&l, w.w_up_zero, zeros, second);
+        l.w.w_gate_global_scale = (const float *)take_half(&l, w.w_up_global_scale, 4, !second);
+        l.w.w_up_global_scale = (const float *)take_half(&l, w.w_up_global_scale, 4, second);
         l.w.w_gate_scale = w.w_up_scale;               /* one an expert: may be the same */
         if (f->w_scale.rows) {
             l.w.w_gate_scale = (const float *)take_half(&l, w.w_up_scale, scales, !second);
@@ -1286,6 +1296,53 @@ static void shard_scales(const shard_of *s, char *to, const char *from, size_t t
     int e;
     for (e = 0; e < EXPERTS; e++)
         memcpy(to + e * to_each * row, from + (e * per_expert + first) * row, blocks * row);
+}
+/* What the format has on top, of a layer whose gate comes first: second scales are those of the whole. */
+static const float *shard_second(const shard_of *s, const float *from, int first, int step, int halves)
+{
+    float *const to = from ? (float *)layer_array_new(s->l, 4 * (size_t)EXPERTS * halves, LAYER_IN) : NULL;
+    int i;
+    for (i = 0; to && i < EXPERTS * halves; i++) to[i] = from[i / halves * step + (first + i % halves) % step];
+    return to;
+}
+/* Rows of zero points of gate, of up or of what is not gated: from `first` of so many rows of an expert of the whole to
+ * `at` of so many of its own. */
+static void shard_zeros(const shard_of *s, void *to, int at, int rows, int first, int whole_rows)
+{
+    const size_t row = layer_zero_row(s->l->format, (size_t)s->l->config.hidden);
+    int e;
+    for (e = 0; to && e < EXPERTS; e++)
+        memcpy((char *)to + ((size_t)e * rows + at) * row, (const char *)s->whole->w.w_up_zero +
+               ((size_t)e * whole_rows + first + s->first) * row, (size_t)s->l->config.inter * row);
+}
+static void shard_more(const shard_of *s)
+{
+    moek_weights *const w = &s->l->w;
+    const float *const up = s->whole->w.w_up_global_scale;
+    const moek_config *const c = &s->l->config;
+    const moek_format *const f = s->l->format;
+    const int gated = ref_gated(c->act), swapped = c->up_layout == MOEK_UP_SWAPPED, n = c->inter;
+    const int columns = f->w_scale.columns, skipped = columns ? s->first / columns : 0;
+    const size_t row = layer_zero_row(f, (size_t)(c->inter + c->inter_offset)), all = layer_zero_row(f, (size_t)s->all);
+    const ref_number *const number = ref_element(f->w, c->dtype);
+    uint8_t *const down = (uint8_t *)(size_t)w->w_down_zero;
+    size_t r, g;
+    w->w_down_global_scale = shard_second(s, s->whole->w.w_down_global_scale, 0, 1, 1);
+    if (c->up_layout == MOEK_UP_APART) {
+        w->w_gate_global_scale = shard_second(s, up, 0, 2, 1);
+        w->w_up_global_scale = shard_second(s, up, 1, 2, 1);
+        shard_zeros(s, (void *)(size_t)w->w_gate_zero, 0, n, 0, 2 * s->all);
+        shard_zeros(s, (void *)(size_t)w->w_up_zero, 0, n, s->all, 2 * s->all);
+    } else {
+        w->w_up_global_scale = shard_second(s, up, swapped, 1 + gated, 1 + gated);
+        shard_zeros(s, (void *)(size_t)w->w_up_zero, swapped ? n : 0, n * (1 + gated), 0, s->all * (1 + gated));
+        if (gated)
+            shard_zeros(s, (void *)(size_t)w->w_up_zero, swapped ? 0 : n, 2 * n, s->all, 2 * s->all);
+    }
+    for (r = 0; down && r < (size_t)EXPERTS * c->hidden; r++)
+        for (g = 0; g < moek_scale_count(&f->w_scale, 1, (size_t)(c->inter + c->inter_offset)); g++)
+            ref_put_code(number, down + r * row, g,
+                         ref_code(number, (const char *)s->whole->w.w_down_zero + r * all, g + skipped));
 }
 static void shard_down(const shard_of *s)
 {
@@ -1340,19 +1397,20 @@ static void shard_weights(shard_of *s)
         }
     }
     shard_down(s);
+    shard_more(s);
 }
 static void shards_case(const moek_format *f, int shards, int inter, int act, int layout, int format, int tokens)
 {
-    const moek_scale_shape *const of = &f->w_scale;
-    const int block = of->rows > of->columns ? of->rows : of->columns;
     moek_config c = config_of(f->number), part;
+    const moek_scale_shape of = moek_weight_scale(f, c.block);
+    const int most = of.rows > of.columns ? of.rows : of.columns, block = most > 1 ? most : inter;
     double *want, *sum, square = 0, error = 0;
     layer whole, l;
     size_t n, i;
     int shard, fine = 1;
     c.inter = shards * inter; c.act = act; c.format = format; c.max_tokens = tokens;
     c.up_scales = format_rows_share(f) ? MOEK_UP_SCALES_APART : 0;
-    layer_new(&whole, &c, 0, tokens);
+    layer_new(&whole, &c, LAYER_ZERO, tokens);
     snprintf(whole.what, sizeof whole.what, "%s, the whole of %d shards of %d, act %d, layout %d, format %d", f->name,
              shards, inter, act, layout, format);
     if (layer_plan(&whole) && layer_run(&whole, moek_run)) {
@@ -1363,7 +1421,7 @@ static void shards_case(const moek_format *f, int shards, int inter, int act, in
             shard_of s;
             part = c;
             part.inter = inter; part.inter_offset = shard * inter % block; part.up_layout = layout;
-            layer_new(&l, &part, 0, tokens);
+            layer_new(&l, &part, LAYER_ZERO, tokens);
             s.whole = &whole, s.l = &l, s.first = shard * inter, s.all = c.inter;
             shard_weights(&s);
             memcpy((void *)(uintptr_t)l.args.x, whole.args.x, 2 * n);
@@ -1396,7 +1454,7 @@ static void shards_of(const moek_format *f)
     for (i = 0; i < 3; i++) {
         shards_case(f, 2, 192, MOEK_SILU, layouts[i], i % 2, TOKENS);
         if (layer_arch < 90) shards_case(f, 3, 80, MOEK_SILU, layouts[i], i % 2, TOKENS);
-        if (!layer_arch) shards_case(f, 4, 35, MOEK_GELU, layouts[i], i % 2, TOKENS);
+        if (!layer_arch) shards_case(f, 4, 35 + (f->granule > 1), MOEK_GELU, layouts[i], i % 2, TOKENS);
     }
     shards_case(f, 2, 64, MOEK_RELU2_NO_MUL, 0, 0, TOKENS);
     if (!SMALL) shards_case(f, 2, 192, MOEK_SILU, MOEK_UP_HALVES, 0, layer_arch ? 1500 : 100);
@@ -1406,7 +1464,7 @@ static void shards_of(const moek_format *f)
 }
 static void test_shards(void)
 {
-    FOR_EACH_FORMAT(f) if (f->w_scale.columns) shards_of(f);
+    FOR_EACH_FORMAT(f) if (f->w_scale.columns || f->blocks) shards_of(f);
 }
 
 /* How far apart they may be, and what else goes with them. */

@@ -1,13 +1,14 @@
 """test_numbers.py -- conversions (include/moek/kernel/numbers.h) and moek_quantize against numpy and ml_dtypes,
 bit for bit.
 
-All codes of bf16, fp16, e4m3 and e8m0 to float; and to them: every 16-bit float prefix, every tie and its neighbours,
-random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped where ml_dtypes is not
-installed.
+All codes of bf16, fp16, e4m3, e8m0, e2m1, s8 and u4b8 to float; and to the first four: every 16-bit float prefix, every
+tie and its neighbours, random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped
+where ml_dtypes is not installed.
 Last line: N passed, N failed, N skipped."""
 import os, subprocess, sys
 
 TESTS = ["bf16 to float", "fp16 to float", "e4m3 to float", "e8m0 to float",
+         "e2m1 to float", "s8 to float", "u4b8 to float",
          "float to bf16", "float to fp16", "float to e4m3", "float to ue8m0", "float to e8m0",
          "fp8t static", "fp8t dynamic", "fp8c", "fp8b128", "fp8b128 ue8m0", "mxfp8"]
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -36,6 +37,9 @@ int main(void)
     for (i = 0; i < 65536; i++) { float f = moek_from_fp16_((uint16_t)i); put(&f, 4); }
     for (i = 0; i < 256; i++) { float f = moek_from_e4m3_((uint8_t)i); put(&f, 4); }
     for (i = 0; i < 256; i++) { float f = moek_from_e8m0_((uint8_t)i); put(&f, 4); }
+    for (i = 0; i < 16; i++) { float f = moek_from_e2m1_((uint8_t)i); put(&f, 4); }
+    for (i = 0; i < 256; i++) { float f = moek_from_s8_((uint8_t)i); put(&f, 4); }
+    for (i = 0; i < 16; i++) { float f = moek_from_u4b8_((uint8_t)i); put(&f, 4); }
     while (fread(&u, 4, 1, stdin) == 1) {
         const float f = moek_float_(u);
         const uint16_t b = moek_to_bf16_(f), h = moek_to_fp16_(f);
@@ -160,14 +164,17 @@ def main():
             print(f"{name}: {bad.size} of {good.size} differ")
 
     at = 0
-    for name, code, dtype in (("bf16 to float", np.uint16, ml_dtypes.bfloat16),
-                              ("fp16 to float", np.uint16, np.float16),
-                              ("e4m3 to float", np.uint8, ml_dtypes.float8_e4m3fn),
-                              ("e8m0 to float", np.uint8, ml_dtypes.float8_e8m0fnu)):
-        codes = np.arange(2 ** (8 * code().itemsize), dtype=code)
+    for name, width, dtype, less in (("bf16 to float", 16, ml_dtypes.bfloat16, 0),
+                                     ("fp16 to float", 16, np.float16, 0),
+                                     ("e4m3 to float", 8, ml_dtypes.float8_e4m3fn, 0),
+                                     ("e8m0 to float", 8, ml_dtypes.float8_e8m0fnu, 0),
+                                     ("e2m1 to float", 4, ml_dtypes.float4_e2m1fn, 0),
+                                     ("s8 to float", 8, np.int8, 0),
+                                     ("u4b8 to float", 4, np.uint8, 8)):
+        codes = np.arange(2 ** width, dtype=np.uint16 if width == 16 else np.uint8)
         have = np.frombuffer(raw, np.float32, codes.size, at)
         at += 4 * codes.size
-        want = codes.view(dtype).astype(np.float32)
+        want = codes.view(dtype).astype(np.float32) - np.float32(less)
         check(name, same(have, want, have.view(np.uint32), want.view(np.uint32)), codes,
               have.view(np.uint32), want.view(np.uint32))
     record = np.dtype([("b", "<u2"), ("h", "<u2"), ("e", "u1"), ("s", "u1"), ("p", "u1")])

@@ -859,16 +859,40 @@ static void gemm_a(const gemm_case_t *c, moek_gemm_args *h)
     ref_put_code(number, a + bad * row_bytes, (size_t)rng_below(h->k),
                  number->inf && c->bad != 1 ? number->top : ref_nan(number));
 }
-/* So many rows of w, of an expert, and so many rows of scales that rows share, to h->w, w_scale and bias. */
-static void gemm_w_array(const gemm_case_t *c, moek_gemm_args *h, int of_expert, int scale_rows)
+static moek_gemm_more_args gemm_more;                 /* of the case: second scales and zero points, if it has any */
+/* Of so many rows of w, of an expert, and matrices in them; a second scale leaves the others an eighth. */
+enum { SECOND = 8 };
+static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_expert, int matrices)
 {
+    const moek_format *const f = now.format;
+    const moek_gemm_args *const h = &m->gemm;
+    const ref_number *const number = ref_element(f->w, h->dtype);
+    const size_t groups = moek_scale_count(&f->w_scale, 1, (size_t)(h->k_offset + h->k));
+    const size_t row = moek_element_bytes(f->w, groups), rows = (size_t)h->experts * of_expert;
+    float *second;
+    uint8_t *zero;
+    size_t r, g;
+    if (f->second) {
+        m->w_global_scale = second = in_f32(h->experts * matrices);
+        fill_f32(second, (size_t)h->experts * matrices, 0.5f / SECOND, 2.0f / SECOND);
+    }
+    if (!f->zero || c->turn % 3 == 0) return;
+    m->w_zero = zero = (uint8_t *)in(rows * row);
+    for (r = 0; r < rows; r++)
+        for (g = 0; g < groups; g++)
+            ref_put_code(number, zero + r * row, g, (unsigned)rng_below(1 << number->width));
+}
+/* So many rows of w, of an expert, and so many rows of scales that rows share, to h->w, w_scale and bias. */
+static void gemm_w_array(const gemm_case_t *c, moek_gemm_more_args *m, int of_expert, int scale_rows, int matrices)
+{
+    moek_gemm_args *const h = &m->gemm;
     const moek_format *const f = now.format;
     const ref_number *const number = ref_element(f->w, h->dtype), *type = ref_scale_type(f->w_scale.type, h->dtype);
     const size_t rows = (size_t)h->experts * of_expert;
     const size_t groups = moek_scale_count(&f->w_scale, 1, (size_t)(h->k_offset + h->k));
     const size_t scales = groups * (f->w_scale.rows == 0 ? (size_t)h->experts : f->w_scale.rows == 1 ? rows :
                                     (size_t)h->experts * scale_rows);
-    const double size = 1.5 / sqrt((double)h->k), scale = size / ref_spread(number);
+    const double size = 1.5 / sqrt((double)h->k), scale = size / ref_spread(number) * (f->second ? SECOND : 1);
     void *w, *bias, *scaled;
     if (c->bias) h->bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
     h->w = w = in(rows * moek_element_bytes(f->w, (size_t)h->k));
@@ -877,6 +901,7 @@ static void gemm_w_array(const gemm_case_t *c, moek_gemm_args *h, int of_expert,
     scaled = in(ref_bytes(type, scales));
     fill_scales(scaled, scales, type, scale * 0.5, scale * 1.5);
     h->w_scale = (const float *)scaled;
+    gemm_w_more(c, m, of_expert, matrices);
 }
 /* Rows of scales that so many rows have, where rows share them. */
 static int gemm_blocks_of(int rows)
@@ -888,16 +913,21 @@ static void gemm_w(const gemm_case_t *c, moek_gemm_args *h)
 {
     const int gated = h->w_rows > h->n, apart = gated && c->layout == MOEK_UP_APART;
     const int blocks = gemm_blocks_of(h->n_offset + h->n);
-    moek_gemm_args gate = *h, up = *h;
+    moek_gemm_more_args gate, up;
+    memset(&up, 0, sizeof up);
+    up.gemm = *h, gate = up;
     if (!apart) {
-        gemm_w_array(c, h, h->w_rows,
-                     gated && !h->scales_apart ? gemm_blocks_of(h->w_rows) : blocks * (1 + gated));
+        gemm_w_array(c, &up, h->w_rows,
+                     gated && !h->scales_apart ? gemm_blocks_of(h->w_rows) : blocks * (1 + gated), 1 + gated);
+        *h = up.gemm, gemm_more = up;
         return;
     }
-    gemm_w_array(c, c->turn / 2 % 2 ? &gate : &up, h->n, blocks);       /* either may lie first in memory */
-    gemm_w_array(c, c->turn / 2 % 2 ? &up : &gate, h->n, blocks);
-    h->w = up.w, h->w_scale = up.w_scale, h->bias = up.bias;
-    h->w_gate = gate.w, h->gate_scale = gate.w_scale, h->gate_bias = gate.bias;
+    gemm_w_array(c, c->turn / 2 % 2 ? &gate : &up, h->n, blocks, 1);    /* either may lie first in memory */
+    gemm_w_array(c, c->turn / 2 % 2 ? &up : &gate, h->n, blocks, 1);
+    gemm_more = up;
+    gemm_more.gate_global_scale = gate.w_global_scale, gemm_more.gate_zero = gate.w_zero;
+    h->w = up.gemm.w, h->w_scale = up.gemm.w_scale, h->bias = up.gemm.bias;
+    h->w_gate = gate.gemm.w, h->gate_scale = gate.gemm.w_scale, h->gate_bias = gate.gemm.bias;
 }
 /* Scales by a power of two. */
 static void gemm_power(const void *scale, const ref_number *type, int power)
@@ -936,19 +966,29 @@ static void gemm_move(moek_gemm_args *d)
     MOVE(d->w_gate), MOVE(d->gate_scale), MOVE(d->gate_bias), MOVE(d->num_blocks), MOVE(d->split);
     MOVE(d->split_flags), MOVE(d->ids), MOVE(d->q), MOVE(d->q_scale);
 }
+/* All that a row takes, on its side. */
+static moek_gemm_more_args gemm_moved(const moek_gemm_args *h)
+{
+    moek_gemm_more_args d = gemm_more;
+    d.gemm = *h;
+    gemm_move(&d.gemm);
+    MOVE(d.w_global_scale), MOVE(d.gate_global_scale), MOVE(d.w_zero), MOVE(d.gate_zero);
+    return d;
+}
 static struct { double *y, *slack; } gemm_want;       /* of the case: made for its first launch */
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
-static void gemm_launch_as(moek_gemm_args d, const moek_gemm_args *h, int up, size_t size, int exact)
+static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, int up, size_t size, int exact)
 {
+    const moek_gemm_more_args d = gemm_moved(as);
     size_t i;
-    gemm_move(&d);
     if (!launch_twice(&d)) return;
+    gemm_more.gemm = *h;
     if (!gemm_want.y) {
         gemm_want.y = (double *)ref_alloc(size * sizeof(double));
         gemm_want.slack = (double *)ref_alloc(size * sizeof(double));
         for (i = 0; i < size; i++) gemm_want.y[i] = REF_UNWRITTEN;
         rows_say("the reference");
-        (up ? ref_up : ref_down)(h, now.format, gemm_want.y, gemm_want.slack);
+        (up ? ref_up : ref_down)(&gemm_more.gemm, now.format, gemm_want.y, gemm_want.slack);
         if (exact) memset(gemm_want.slack, 0, size * sizeof(double));
     }
     t_check(got(h->out), gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
@@ -957,23 +997,23 @@ static void gemm_clear(void)
 {
     free(gemm_want.y), free(gemm_want.slack);
     gemm_want.y = gemm_want.slack = NULL;
+    memset(&gemm_more, 0, sizeof gemm_more);
     rows_clear();
 }
 static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 {
-    gemm_launch_as(*h, h, up, size, exact);
+    gemm_launch_as(h, h, up, size, exact);
 }
 #if MEM_CUDA
 /* Launched early, behind a kernel that has not written a and its scales yet (nor a_order, if the row counts slots): the
  * same bits. */
 static void gemm_late(const moek_gemm_args *h)
 {
-    moek_gemm_args d = *h;
-    d.early = 1;
-    gemm_move(&d);
-    late_begin(d.a, h->a);
-    if (h->a_scale) late_begin(d.a_scale, h->a_scale);
-    if (h->slots) late_begin(d.a_order, h->a_order);
+    moek_gemm_more_args d = gemm_moved(h);
+    d.gemm.early = 1;
+    late_begin(d.gemm.a, h->a);
+    if (h->a_scale) late_begin(d.gemm.a_scale, h->a_scale);
+    if (h->slots) late_begin(d.gemm.a_order, h->a_order);
     rows_again("out behind a late kernel", &d, h->out);
     late_end();
 }
@@ -994,10 +1034,11 @@ static const void *gemm_tiles(const moek_gemm_args *h)
 /* The same bits from tiled weights, on sm90. */
 static void gemm_tiled(const moek_gemm_args *h)
 {
-    moek_gemm_args d = *h;
-    if (now.row->arch != 90 || !(d.w = gemm_tiles(h))) return;
-    d.tiled = 1;
-    gemm_move(&d);
+    moek_gemm_args tiled = *h;
+    moek_gemm_more_args d;
+    if (now.row->arch != 90 || !(tiled.w = gemm_tiles(h))) return;
+    tiled.tiled = 1;
+    d = gemm_moved(&tiled);
     rows_again("out of tiled weights", &d, h->out);
 }
 /* The row quantizes by itself: the codes of what it made before, and nothing else. */
@@ -1071,7 +1112,7 @@ static void gemm_case(const gemm_case_t *c)
         self.slots = c->slots;
         self.counts = self.offsets = NULL;
         if (now.row->m < 128) self.a_order = self.out_order = NULL;
-        gemm_launch_as(self, &h, c->up, rows * c->n, 0);
+        gemm_launch_as(&self, &h, c->up, rows * c->n, 0);
 #if MEM_CUDA
         if (now.row->m == 128 && c->slots < 1000) gemm_late(&self);
 #endif
@@ -1248,6 +1289,7 @@ static void gemm_codes(int mode)
     gemm_case_t c;
     moek_gemm_args h;
     void *a, *w, *a_scale, *w_scale;
+    float *second;
     size_t size, scales, i;
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
     SAY(mode == INTEGERS ? "integers" : mode == CODES_IN_W ? "every code of w" : "every code of a");
@@ -1257,8 +1299,8 @@ static void gemm_codes(int mode)
     gemm_rows(&c, &h);
     h.rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
     h.w = w = in(h.n * moek_element_bytes(f->w, (size_t)k));
-    memset(a, 0, c.slots * moek_element_bytes(f->x, (size_t)k));
-    memset(w, 0, h.n * moek_element_bytes(f->w, (size_t)k));
+    for (i = 0; i < (size_t)c.slots * k; i++) ref_put_code(of_a, a, i, ref_encode(of_a, 0));
+    for (i = 0; i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
     for (i = 0; mode != INTEGERS && i < (size_t)K * codes; i++)
         ref_put_code(of, mode == CODES_IN_W ? w : a, i / K * k + i % K,
                      ((unsigned)i * skip + (unsigned)rng_below(skip)) % (1u << of->width));
@@ -1273,6 +1315,7 @@ static void gemm_codes(int mode)
     fill_scales(w_scale, scales, ref_scale_type(f->w_scale.type, dtype), 1, 1);
     if (f->x_scale.type) h.a_scale = (const float *)a_scale;
     if (f->w_scale.type) h.w_scale = (const float *)w_scale;
+    if (f->second) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
     gemm_launch(&h, 0, size, 1);
@@ -1881,7 +1924,7 @@ static void test_row(const moek_kernel *row)
     const int failed = check_failed;
     memset(&now, 0, sizeof now);
     now.row = row;
-    now.format = moek_format_of(row->quant);
+    now.format = format_with(moek_format_of(row->quant), row->block);
     now.start = seconds();
     turns = row->m / 8 + 3 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */

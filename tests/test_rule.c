@@ -240,6 +240,23 @@ static uint64_t digest(long count, long *plans)
     return hash;
 }
 
+/* A format without kernels for a GPU: which ones have some. */
+static void refused(void)
+{
+    moek_config c = model_qwen3_30b_a3b;
+    moek_plan plan;
+    int i, n;
+    const moek_kernel *const k = moek_kernels(&n);
+    device_arch = 90, device_sms = 132;
+    c.exclude = 1u << MOEK_BACKEND_CPU, c.max_tokens = 1;
+    for (i = 0; i < n; i++) {
+        if (k[i].op != MOEK_OP_UP || served(k[i].quant)) continue;
+        c.quant = k[i].quant, c.block = k[i].block;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "has kernels on cpu; on sm90 there are "
+              "bf16") && strstr(plan.why, "on sm80 there are bf16"), "%s: %s", k[i].name, plan.why);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "-d")) {
@@ -259,6 +276,7 @@ int main(int argc, char **argv)
     golden_all();
     if (!writes && fgetc(golden) != EOF) differ++;
     fclose(golden);
+    refused();
     CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);
     return check_end();
 }

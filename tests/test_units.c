@@ -214,7 +214,8 @@ static void layer_batched(const ref_layer_args *l, double *y)
     int32_t counts[EXPERTS], slot_row[TOKENS * SLOTS];
     moek_sort_args s;
     moek_quant_args q;
-    moek_gemm_args g;
+    moek_gemm_more_args more;
+    moek_gemm_args *const g = &more.gemm;
     moek_combine_args c;
     memset(&s, 0, sizeof s), memset(&q, 0, sizeof q), memset(&c, 0, sizeof c);
     s.slots = TOKENS * SLOTS, s.experts = EXPERTS, s.rows_per_expert = l->rows_per_expert ? l->rows_per_expert : R;
@@ -222,17 +223,17 @@ static void layer_batched(const ref_layer_args *l, double *y)
     ref_sort(&s);
     q.rows = TOKENS * SLOTS, q.source_div = SLOTS, q.target = slot_row, q.static_scale = l->w->x_scale;
     layer_quant(l, q, (const uint16_t *)l->x, HIDDEN, xq, x_scale);
-    g = ref_layer_gemm(l, NULL, NULL, 1);
-    g.rows_per_expert = s.rows_per_expert, g.counts = counts, g.a = xq, g.a_scale = x_scale;
-    ref_up(&g, l->format, wide, NULL);
+    more = ref_layer_gemm(l, NULL, NULL, 1);
+    g->rows_per_expert = s.rows_per_expert, g->counts = counts, g->a = xq, g->a_scale = x_scale;
+    ref_up(g, l->format, wide, NULL);
     layer_round(h, wide, COUNT(h), l->dtype);
     q.rows = EXPERTS * s.rows_per_expert, q.source_div = 1, q.target = NULL;
     q.counts = counts, q.rows_per_expert = s.rows_per_expert;
     q.static_scale = l->w->h_scale;
     layer_quant(l, q, h, INTER, hq, h_scale);
-    g = ref_layer_gemm(l, NULL, NULL, 0);
-    g.rows_per_expert = s.rows_per_expert, g.counts = counts, g.a = hq, g.a_scale = h_scale;
-    ref_down(&g, l->format, wide, NULL);
+    more = ref_layer_gemm(l, NULL, NULL, 0);
+    g->rows_per_expert = s.rows_per_expert, g->counts = counts, g->a = hq, g->a_scale = h_scale;
+    ref_down(g, l->format, wide, NULL);
     layer_round(o, wide, COUNT(o), l->dtype);
     c.tokens = TOKENS, c.topk = SLOTS, c.hidden = HIDDEN, c.experts = EXPERTS, c.dtype = l->dtype;
     c.rows = o, c.ids = l->ids, c.slot_row = slot_row, c.weights = l->weights, c.addend = l->addend;
@@ -253,7 +254,8 @@ static void test_layer(const moek_format *f, int act, int layout, int rows_per_e
 {
     enum { UP = EXPERTS * 2 * INTER * HIDDEN, DOWN = EXPERTS * HIDDEN * INTER };
     static uint16_t x[TOKENS * HIDDEN], w_up[UP], w_down[DOWN];
-    static float up_scale[UP], down_scale[DOWN], weights[TOKENS * SLOTS];
+    static float up_scale[UP], down_scale[DOWN], weights[TOKENS * SLOTS], second[2 * EXPERTS];
+    static uint8_t zero[UP];
     static double one[TOKENS * HIDDEN], two[TOKENS * HIDDEN];
     const int dtype = format_dtype_in(f, 0);
     const ref_number *const element = ref_element(f->w, dtype), *const type = ref_scale_type(f->w_scale.type, dtype);
@@ -269,6 +271,10 @@ static void test_layer(const moek_format *f, int act, int layout, int rows_per_e
     fill_scales(type, down_scale, EXPERTS * moek_scale_count(&f->w_scale, HIDDEN, INTER), scale);
     for (i = 0; i < COUNT(weights); i++) weights[i] = rng_uniform(), ids[i] = rng_below(EXPERTS + 2) - 1;
     w.w_up = w_up, w.w_down = w_down, w.w_up_scale = up_scale, w.w_down_scale = down_scale;
+    for (i = 0; i < COUNT(second); i++) second[i] = 0.5f + rng_uniform();
+    for (i = 0; i < COUNT(zero); i++) zero[i] = (uint8_t)rng_below(256);
+    if (f->second) w.w_up_global_scale = second, w.w_down_global_scale = second + 1;
+    if (f->zero) w.w_up_zero = zero, w.w_down_zero = zero + 1;
     l.tokens = TOKENS, l.hidden = HIDDEN, l.inter = INTER, l.slots = SLOTS, l.experts = EXPERTS;
     l.format = f, l.dtype = dtype, l.act = act, l.alpha = 1.702f, l.beta = 1, l.limit = 7, l.up_layout = layout;
     l.ue8m0 = f->ue8m0, l.rows_per_expert = rows_per_expert;
@@ -281,10 +287,11 @@ static void test_layers(void)
 {
     int i;
     for (i = 0; i < FORMATS; i++) {
-        test_layer(format_at(i), MOEK_SILU, MOEK_UP_HALVES, 0);
-        test_layer(format_at(i), MOEK_SWIGLUOAI, MOEK_UP_INTERLEAVED, 0);
-        test_layer(format_at(i), MOEK_GELU, MOEK_UP_SWAPPED, 4);
-        test_layer(format_at(i), MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 4);
+        const moek_format *const f = format_at(i);
+        test_layer(format_with(f, format_block(f, 0)), MOEK_SILU, MOEK_UP_HALVES, 0);
+        test_layer(format_with(f, format_block(f, 1)), MOEK_SWIGLUOAI, MOEK_UP_INTERLEAVED, 0);
+        test_layer(format_with(f, format_block(f, 2)), MOEK_GELU, MOEK_UP_SWAPPED, 4);
+        test_layer(format_with(f, format_block(f, 3)), MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 4);
     }
 }
 

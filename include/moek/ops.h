@@ -185,9 +185,9 @@ typedef struct moek_gemm_args {
     int experts, max_blocks;        /* experts on this rank; the most row blocks there can be: standard, of all experts;
                                        batched, of one: ceil(most live rows of an expert / m)                         */
     int rows;                       /* of a, in memory                                                               */
-    const void *a;                  /* [rows][k] T or e4m3                                                           */
+    const void *a;                  /* [rows][k] format's x                                                          */
     const void *a_scale;            /* of the types that the format says (moek/format.h), as is w_scale              */
-    const void *w;                  /* [experts][w_rows][k] T or e4m3                                                */
+    const void *w;                  /* [experts][w_rows][k] format's w                                               */
     const void *w_scale;
     const void *bias;               /* [experts][w_rows] T, or NULL                                                  */
     void *out;                      /* written: rows of n, T                                                         */

@@ -81,6 +81,27 @@ static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek
     moek_say_(t, "\nthen:  python3 codegen/moegen.py");
 }
 
+/* A format that another architecture has, and this one not at all: which are here.  Returns 0 if it is not so. */
+static int moek_say_formats_(moek_text_ *t, int op, int quant, int arch)
+{
+    int i, j, here = 0, there = -1;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        if (moek_table_[i].op != op || moek_table_[i].quant != quant) continue;
+        if (moek_table_[i].arch == arch) here = 1;
+        there = moek_table_[i].arch;
+    }
+    if (here || there < 0) return 0;
+    moek_say_(t, "  %s has kernels on %s; on %s there are", moek_quant_name(quant), moek_arch_name_(there),
+              moek_arch_name_(arch));
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *const k = &moek_table_[i];
+        for (j = 0; j < i; j++)
+            if (moek_table_[j].op == op && moek_table_[j].arch == arch && moek_table_[j].quant == k->quant) break;
+        if (k->op == op && k->arch == arch && j == i) moek_say_(t, " %s", moek_quant_name(k->quant));
+    }
+    return 1;
+}
+
 static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
 {
     const moek_config *c = o->config;
@@ -98,6 +119,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     }
     moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
               c->hidden, c->inter, moek_arch_name_(arch));
+    if (near_row && near_row->arch == arch && moek_say_formats_(o->why, op, c->quant, arch)) return MOEK_E_NO_KERNEL;
     if (!near_row)
         MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
                  "python3 codegen/moegen.py list shows what there is.");
