@@ -259,11 +259,11 @@ c_part() {
     must "selection: $wanted" $cc -std=c99 -pedantic $warnings $wanted -c implementation.c -o selected.o
     must "selection: link" $cc main.o selected.o caller.o -o selected -lm
     ./selected > rows.txt 2>&1
-    awk -v q="$(sed -n 's/^#define MOEK_FP8B128 *//p' "$root"/generated/moek_enums.h)" '
+    awk -v q="$(sed -n 's/^#define MOEK_FP8B128  *//p' "$root"/generated/moek_enums.h)" '
         { if (($2 != 0 && $2 != q) || ($3 != 0 && $3 != 2048) || $4 != 0) print "not asked for: " $0; n[$2 != 0]++ }
         END { if (!n[0] || !n[1]) print "rows are missing" }' rows.txt > log
     none "selection: only such rows are listed"
-    nm selected.o | grep -E 'moek_[a-z]*_(bf16|fp16|fp8t|fp8c)_.*on_' > log
+    nm selected.o | grep -E 'moek_[a-z]*_(bf16|fp16|fp8t|fp8c|fp8b128_a|mx|nv|int)[a-z0-9_]*_on_' > log
     none "selection: only such rows are compiled"
     for wrong in -DMOEK_QUANT=99 -DMOEK_ARCH=80 '-DMOEK_WANT_HIDDEN(h)=((h)==77)' '-DMOEK_WANT_BLOCK(b)=((b)==77)'; do
         must_fail "selection: $wrong leaves nothing and says so" "leave no kernel" \
@@ -348,7 +348,7 @@ cuda_part() {
     must "selection: $wanted" $nv $wanted -c implementation.cu -o selected.o
     must "selection: link" $nvcc main.o selected.o caller.o -o selected
     ./selected > rows.txt 2>&1
-    awk -v q="$(sed -n 's/^#define MOEK_BF16 *//p' "$root"/generated/moek_enums.h)" '
+    awk -v q="$(sed -n 's/^#define MOEK_BF16  *//p' "$root"/generated/moek_enums.h)" '
         { if (($2 != 0 && $2 != q) || $4 != 80) print "not asked for: " $0; n++ }
         END { if (!n) print "no rows" }' rows.txt > log
     none "selection: only such rows are listed"
