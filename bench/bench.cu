@@ -547,8 +547,7 @@ int main(int argc, char **argv)
     for (int s = 0; s < (ask.given.name ? 1 : COUNT(shapes)); s++)
         for (int q = 0; q < FORMATS; q++) {
             const shape *of = ask.given.name ? &ask.given : &shapes[s];
-            const moek_format *const f = format_at(q);
-            if (!format_has(f, MOEK_OP_UP, 80) && !format_has(f, MOEK_OP_UP, 90)) continue;
+            if (!format_on_gpu(format_at(q))) continue;
             if (!ask.tune || !of->batched) run_shape(of, format_numbers[q], device.name, &by, cold, state);
         }
     if (ask.out) fclose(ask.out);

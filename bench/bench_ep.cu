@@ -346,7 +346,7 @@ static void *run_rank(void *p)
     w = weights[me];
     if (!s->layers) {                                  /* experts are not run: any address will do */
         w.w_up = w.w_down = a.x;
-        if (format_scaled(moek_format_of(s->quant))) w.w_up_scale = w.w_down_scale = (const float *)a.x;
+        if (format_scaled(moek_format_of(s->quant))) w.w_up_scale = w.w_down_scale = a.x;
     }
     must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
     for (i = 0; i < steps; i++) {

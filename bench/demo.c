@@ -35,13 +35,6 @@ typedef struct layer {
     uint16_t *x;
 } layer;
 
-static void *filled(size_t bytes, fill_codes from, uint32_t seed)
-{
-    void *p = mem_alloc(0, bytes);
-    fill_array(p, bytes, &from, seed);
-    return p;
-}
-
 static layer make_layer(const moek_config *c)
 {
     const moek_format *const f = moek_format_of(c->quant);
@@ -49,13 +42,13 @@ static layer make_layer(const moek_config *c)
     layer l;
     int i;
     l.n = fill_sizes_of(c, c->experts);
-    l.up = filled(l.n.up, fill_weights(f, c->dtype, up), 1);
-    l.down = filled(l.n.down, fill_weights(f, c->dtype, down), 2);
-    l.up_scale = filled(l.n.up_scale, fill_scales(f, c->dtype, up), 3);
-    l.down_scale = filled(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
-    l.up_second = filled(l.n.up_second, fill_seconds(), 7);
-    l.down_second = filled(l.n.down_second, fill_seconds(), 8);
-    l.x = (uint16_t *)filled(2 * (size_t)(TOKENS * c->hidden), fill_t(c->dtype, 1), 5);
+    l.up = fill_host(l.n.up, fill_weights(f, c->dtype, up), 1);
+    l.down = fill_host(l.n.down, fill_weights(f, c->dtype, down), 2);
+    l.up_scale = fill_host(l.n.up_scale, fill_scales(f, c->dtype, up), 3);
+    l.down_scale = fill_host(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
+    l.up_second = fill_host(l.n.up_second, fill_seconds(), 7);
+    l.down_second = fill_host(l.n.down_second, fill_seconds(), 8);
+    l.x = (uint16_t *)fill_host(2 * (size_t)(TOKENS * c->hidden), fill_t(c->dtype, 1), 5);
     l.logits = (float *)mem_alloc(0, 4 * (size_t)(TOKENS * c->experts));
     for (i = 0; i < TOKENS * c->experts; i++) l.logits[i] = 2 * fill_normal((uint64_t)i, 6);
     return l;

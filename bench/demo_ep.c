@@ -102,13 +102,6 @@ typedef struct whole {                                 /* the layer, and what on
 } whole;
 typedef struct rank { whole *all; int number; double seconds; } rank;
 
-static void *filled(size_t bytes, fill_codes from, uint32_t seed)
-{
-    void *p = mem_alloc(0, bytes);
-    fill_array(p, bytes, &from, seed);
-    return p;
-}
-
 static moek_args args_of(const whole *l, const moek_plan *plan, int first, int tokens)
 {
     const int k = l->config.topk, h = l->config.hidden, gpu = l->gpus;
@@ -140,9 +133,8 @@ static moek_weights part_of(const whole *l, int first, int experts)
     moek_weights w = l->w;
     w.w_up = put(l->gpus, (const uint8_t *)w.w_up + f * one.up, n * one.up);
     w.w_down = put(l->gpus, (const uint8_t *)w.w_down + f * one.down, n * one.down);
-    w.w_up_scale = (const float *)put(l->gpus, (const uint8_t *)w.w_up_scale + f * one.up_scale, n * one.up_scale);
-    w.w_down_scale = (const float *)put(l->gpus, (const uint8_t *)w.w_down_scale + f * one.down_scale,
-                                          n * one.down_scale);
+    w.w_up_scale = put(l->gpus, (const uint8_t *)w.w_up_scale + f * one.up_scale, n * one.up_scale);
+    w.w_down_scale = put(l->gpus, (const uint8_t *)w.w_down_scale + f * one.down_scale, n * one.down_scale);
     return w;
 }
 static void end_part(const whole *l, const moek_weights *w)
@@ -163,11 +155,11 @@ static void make_layer(whole *l)
     l->config.exclude = l->gpus ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
     l->config.batch_invariant = l->gpus > 0;           /* one tile for all sizes: bits can be compared */
     n = fill_sizes_of(&l->config, qwen.experts);
-    l->w.w_up = filled(n.up, fill_weights(f, MOEK_DTYPE_BF16, up), 1);
-    l->w.w_down = filled(n.down, fill_weights(f, MOEK_DTYPE_BF16, down), 2);
-    l->w.w_up_scale = (const float *)filled(n.up_scale, fill_scales(f, MOEK_DTYPE_BF16, up), 3);
-    l->w.w_down_scale = (const float *)filled(n.down_scale, fill_scales(f, MOEK_DTYPE_BF16, down), 4);
-    l->x = (uint16_t *)filled(2 * (size_t)(TOKENS * qwen.hidden), fill_t(MOEK_DTYPE_BF16, 1), 5);
+    l->w.w_up = fill_host(n.up, fill_weights(f, MOEK_DTYPE_BF16, up), 1);
+    l->w.w_down = fill_host(n.down, fill_weights(f, MOEK_DTYPE_BF16, down), 2);
+    l->w.w_up_scale = fill_host(n.up_scale, fill_scales(f, MOEK_DTYPE_BF16, up), 3);
+    l->w.w_down_scale = fill_host(n.down_scale, fill_scales(f, MOEK_DTYPE_BF16, down), 4);
+    l->x = (uint16_t *)fill_host(2 * (size_t)(TOKENS * qwen.hidden), fill_t(MOEK_DTYPE_BF16, 1), 5);
     l->y = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * qwen.hidden));
     l->one = (uint16_t *)mem_alloc(0, 2 * (size_t)(TOKENS * qwen.hidden));
     l->want = (double *)malloc(sizeof(double) * (size_t)(TOKENS * qwen.hidden));

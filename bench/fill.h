@@ -3,6 +3,7 @@
 #ifndef FILL_H
 #define FILL_H
 #include "../include/moek/kernel/numbers.h"
+#include "../tests/mem.h"
 #include "../tests/ref.h"
 
 MOEK_FN uint32_t fill_hash(uint64_t i, uint32_t seed)
@@ -80,6 +81,12 @@ MOEK_UNUSED static void fill_array(void *array, size_t bytes, const fill_codes *
                      from->code[fill_draw((size_t)i, seed + 1000)]);
 }
 
+MOEK_UNUSED static void *fill_host(size_t bytes, fill_codes from, uint32_t seed)
+{
+    void *p = mem_alloc(0, bytes);
+    fill_array(p, bytes, &from, seed);
+    return p;
+}
 /* Sizes of the weight arrays of a gated layer, in bytes; 0: the format has none.  (No zero points.) */
 typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_second, down_second; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)

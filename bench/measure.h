@@ -41,8 +41,8 @@ static inline moek_weights weights_of(const moek_config *c, const moek_weights *
     moek_weights r = *w;
     r.w_up = element_of(w->w_up, e, one.up);
     r.w_down = element_of(w->w_down, e, one.down);
-    r.w_up_scale = (const float *)element_of(w->w_up_scale, e, one.up_scale);
-    r.w_down_scale = (const float *)element_of(w->w_down_scale, e, one.down_scale);
+    r.w_up_scale = element_of(w->w_up_scale, e, one.up_scale);
+    r.w_down_scale = element_of(w->w_down_scale, e, one.down_scale);
     return r;
 }
 
@@ -72,7 +72,7 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
     }
     mem_get(80, host_x, x, 2 * h);
     mem_get(80, host_y, y, 2 * h);
-    w.w_up = up; w.w_down = down; w.w_up_scale = (const float *)up_scale; w.w_down_scale = (const float *)down_scale;
+    w.w_up = up; w.w_down = down; w.w_up_scale = up_scale; w.w_down_scale = down_scale;
     if (slot[0].x_scale) {
         mem_get(80, &fixed, slot[0].x_scale, 4);
         w.x_scale = w.h_scale = &fixed;
@@ -113,8 +113,8 @@ static moek_weights filled_weights(const moek_config *c, int experts, uint32_t s
     memset(&w, 0, sizeof w);
     w.w_up = filled(n.up, fill_weights(f, dtype, up), seed + 1);
     w.w_down = filled(n.down, fill_weights(f, dtype, down), seed + 2);
-    w.w_up_scale = (const float *)filled(n.up_scale, fill_scales(f, dtype, up), seed + 3);
-    w.w_down_scale = (const float *)filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
+    w.w_up_scale = filled(n.up_scale, fill_scales(f, dtype, up), seed + 3);
+    w.w_down_scale = filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
     if (f->static_x) {                                 /* of numbers of deviation 1 */
         const double size = ref_spread(ref_element(f->w, dtype)) / ref_spread(ref_element(f->x, dtype));
         w.x_scale = w.h_scale = (const float *)filled(4, fill_scales(f, dtype, size), seed + 7);

@@ -59,6 +59,11 @@ static inline int format_has(const moek_format *f, int op, int arch)
     for (i = 0; i < n; i++) if (k[i].op == op && k[i].quant == f->number && k[i].arch == arch) return 1;
     return 0;
 }
+/* Has a GPU, of any kind, kernels for it? */
+static inline int format_on_gpu(const moek_format *f)
+{
+    return format_has(f, MOEK_OP_UP, 80) || format_has(f, MOEK_OP_UP, 90);
+}
 /* Sizes that all of its GEMMs there take are multiples of it. */
 static inline int format_granule(const moek_format *f, int arch)
 {

@@ -17,6 +17,7 @@ static int device_arch, device_sms;
 #include "moek.h"
 #include <stdlib.h>
 #include "check.h"
+#include "formats.h"
 
 /* ---- stubs ------------------------------------------------------------------------------------------------------- */
 
@@ -147,14 +148,6 @@ static const struct { const char *name; int hidden, inter, experts, local, topk;
 MOEK_EACH_MODEL(MODEL)
 #undef MODEL
 
-/* Has a GPU kernels for a format? */
-static int served(int quant)
-{
-    int i, n;
-    const moek_kernel *const k = moek_kernels(&n);
-    for (i = 0; i < n; i++) if (k[i].op == MOEK_OP_UP && k[i].arch >= 80 && k[i].quant == quant) return 1;
-    return 0;
-}
 static void golden_formats(const char *shape, moek_config c)
 {
     static const int devices[][2] = { { 80, 108 }, { 90, 78 }, { 90, 108 }, { 90, 132 } };
@@ -163,7 +156,7 @@ static void golden_formats(const char *shape, moek_config c)
     c.exclude = 1u << MOEK_BACKEND_CPU;
     for (i = 0; i < 4; i++) {
         device_arch = devices[i][0]; device_sms = devices[i][1];
-#define FORMAT(NAME, name, number) c.quant = number; if (served(number)) golden_plan(shape, &c);
+#define FORMAT(NAME, name, number) c.quant = number; if (format_on_gpu(moek_format_of(number))) golden_plan(shape, &c);
         MOEK_EACH_QUANT(FORMAT)
 #undef FORMAT
     }
@@ -197,7 +190,7 @@ static moek_config random_config(void)
     static const int sms[] = { 78, 108, 132, 148, 40 };
     int quants[64], n = 0;
     moek_config c;
-#define FORMAT(NAME, name, number) if (served(number)) quants[n++] = number;
+#define FORMAT(NAME, name, number) if (format_on_gpu(moek_format_of(number))) quants[n++] = number;
     MOEK_EACH_QUANT(FORMAT)
 #undef FORMAT
     memset(&c, 0, sizeof c);
@@ -250,7 +243,7 @@ static void refused(void)
     device_arch = 90, device_sms = 132;
     c.exclude = 1u << MOEK_BACKEND_CPU, c.max_tokens = 1;
     for (i = 0; i < n; i++) {
-        if (k[i].op != MOEK_OP_UP || served(k[i].quant)) continue;
+        if (k[i].op != MOEK_OP_UP || format_on_gpu(moek_format_of(k[i].quant))) continue;
         c.quant = k[i].quant, c.block = k[i].block;
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "has kernels on cpu; on sm90 there are "
               "bf16") && strstr(plan.why, "on sm80 there are bf16"), "%s: %s", k[i].name, plan.why);

@@ -13,6 +13,7 @@ passed=0 failed=0 skipped=0
 
 good() { passed=$((passed + 1)); echo "ok       $1"; }
 bad() { failed=$((failed + 1)); echo "FAILED   $1"; sed -n 1,20p log; }
+number_of() { sed -n "s/^#define $1  *//p" "$root"/generated/moek_enums.h; }      # of a format, by its whole name
 skip() { skipped=$((skipped + 1)); echo "skipped  $1"; }
 must() { name=$1; shift; if "$@" > log 2>&1 && ! [ -s log ]; then good "$name"; else bad "$name"; fi; }       # silently
 must_fail() {                                          # NAME WORDS COMMAND ...: fails, and says WORDS
@@ -259,7 +260,7 @@ c_part() {
     must "selection: $wanted" $cc -std=c99 -pedantic $warnings $wanted -c implementation.c -o selected.o
     must "selection: link" $cc main.o selected.o caller.o -o selected -lm
     ./selected > rows.txt 2>&1
-    awk -v q="$(sed -n 's/^#define MOEK_FP8B128  *//p' "$root"/generated/moek_enums.h)" '
+    awk -v q="$(number_of MOEK_FP8B128)" '
         { if (($2 != 0 && $2 != q) || ($3 != 0 && $3 != 2048) || $4 != 0) print "not asked for: " $0; n[$2 != 0]++ }
         END { if (!n[0] || !n[1]) print "rows are missing" }' rows.txt > log
     none "selection: only such rows are listed"
@@ -348,7 +349,7 @@ cuda_part() {
     must "selection: $wanted" $nv $wanted -c implementation.cu -o selected.o
     must "selection: link" $nvcc main.o selected.o caller.o -o selected
     ./selected > rows.txt 2>&1
-    awk -v q="$(sed -n 's/^#define MOEK_BF16  *//p' "$root"/generated/moek_enums.h)" '
+    awk -v q="$(number_of MOEK_BF16)" '
         { if (($2 != 0 && $2 != q) || $4 != 80) print "not asked for: " $0; n++ }
         END { if (!n) print "no rows" }' rows.txt > log
     none "selection: only such rows are listed"

@@ -137,9 +137,9 @@ static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_p
 /* 1 if rows are quantized after arrival: fp8t without a static scale, and what the wire does not carry. */
 static int moek_ep_late_(const moek_plan *plan)
 {
-    const int quant = plan->config.quant, known = moek_by_tensor_(quant) && plan->weights.x_scale;
+    const int quant = plan->config.quant;
     return moek_quantizes_(quant) && !plan->experts->expects_unquantized &&
-           (!moek_ep_carries_(quant) || (moek_by_tensor_(quant) && !known));
+           (!moek_ep_carries_(quant) || (moek_by_tensor_(quant) && !plan->weights.x_scale));
 }
 static int moek_ep_sends_t_(const moek_plan *plan)
 {

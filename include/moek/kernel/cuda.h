@@ -3,8 +3,8 @@
  * The same kernels also run on a CPU, a fibre a thread: tests/emu.h stands in for the compiler's own words
  * (__global__, threadIdx, __syncthreads, shuffles) and for the PTX below, where MOEK_EMU is defined. */
 #include "numbers.h"                                    /* ahead of the guard, as there */
-#ifndef MOEK_DEVICE_H
-#define MOEK_DEVICE_H
+#ifndef MOEK_CUDA_H
+#define MOEK_CUDA_H
 #include "../strict.h"
 
 typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 bytes, as one load or store moves them */

@@ -1,8 +1,8 @@
 /* moek/kernel/numbers.h -- what host and device code share: linkage words; bf16, fp16 and e4m3 by integer
  * arithmetic. */
 #include "../../moek.h"                                   /* ahead of the guard: an implementation needs this */
-#ifndef MOEK_COMMON_H
-#define MOEK_COMMON_H
+#ifndef MOEK_NUMBERS_H
+#define MOEK_NUMBERS_H
 #include <math.h>
 #include <string.h>
 
@@ -69,6 +69,12 @@ MOEK_FN uint8_t moek_to_e8m0_(float s)
 }
 
 #include "../../../generated/moek_act.h"
+
+/* Groups of so many columns of k that a row of w has, 0: all of k is one; of a shard, the first may begin before k. */
+static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)
+{
+    return columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)columns - 1) / (size_t)columns : 1;
+}
 /* Finds a->halves.  bits: of an element of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
  * rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what lies first in memory,
  * as maps of weights want it; else of gate. */
@@ -78,9 +84,7 @@ static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int sc
     const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;
     const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
     const size_t row = (size_t)a->k * (size_t)bits / 8;
-    const size_t groups = scale_columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)scale_columns - 1) /
-                                          (size_t)scale_columns : 1;
-    const size_t scales = groups * (size_t)scale_bits / 8;
+    const size_t scales = moek_groups_(a, scale_columns) * (size_t)scale_bits / 8;
     moek_halves *const h = &a->halves;
     int i;
     h->swapped = gated && in_memory &&
@@ -105,9 +109,7 @@ static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int sc
 {
     const moek_gemm_args *const g = &a->gemm;
     const int gated = g->w_rows > g->n, apart = gated && g->w_gate;
-    const size_t groups = scale_columns ? ((size_t)g->k_offset + (size_t)g->k + (size_t)scale_columns - 1) /
-                                          (size_t)scale_columns : 1;
-    const size_t zeros = (groups * (size_t)bits + 7) / 8;
+    const size_t zeros = (moek_groups_(g, scale_columns) * (size_t)bits + 7) / 8;
     int i;
     a->globals = gated && !apart ? 2 : 1;
     for (i = 0; i < 2; i++) {
