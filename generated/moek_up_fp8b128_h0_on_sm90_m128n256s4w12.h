@@ -416,6 +416,301 @@ MOEK_DEVICE void MOEK_K_(stage)(float *sum, int halves, uint64_t xs, uint64_t ws
     }
     (void)x_scale; (void)w_scale;
 }
+/* What all roles of a block know: its shared memory, then facts of the GEMM.  Barriers of tiles are one a place of
+ * `list`: told (the tile is written), known (written but for its rows), done (all have read it), asked (its weights
+ * are so far on their way that the next tile may be asked for). */
+typedef struct MOEK_K_(block) {
+    unsigned char *ring;                           /* stages */
+    uint64_t *full, *empty;                        /* barriers [STAGES] */
+    uint64_t *told, *done, *asked, *known;         /* barriers [TILES]; known, of up: of the first tile alone */
+    uint64_t *given;                               /* barriers [GIVEN]: of `number`, from the other block */
+    int32_t *number;
+    MOEK_K_(tile) *list;                           /* [TILES] */
+    float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
+    moek_schedule_ s;
+    int lane, n, steps, row_bytes, tiles, pairs;   /* steps: stages of a tile; tiles: of a row block */
+    int ask;                                       /* producers: with this step of a tile the next is asked for */
+    int gated, columns, cut;                       /* columns: of a tile; cut: may tiles be? */
+} MOEK_K_(block);
+#define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
+#define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
+
+/* Producer of weights, of rows of a that lie side by side, and of scales.  Scales are fetched by a warp of its own if
+ * one is free, for they hold up copies. */
+MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
+           A = M * 128, SCALES = 132, ELEMENT = 1,
+           TILES = 4, GIVEN = 8, PAGE = 16 * 144 };
+    const moek_gemm_args *const a = &p->a;
+    const int t = threadIdx.x, steps = b->steps, pairs = b->pairs, ask = b->ask;
+    const int gated = b->gated;
+    const int lane = b->lane, n = b->n, copies = t < 32, fetches = a->a_order || t >= 32;
+    int slot = 0, phase = 1, step, q = 0, turn = 0, i;
+    /* Experts of one row block: their weights are the first to leave L2, so that rows of a stay. */
+    const int once = 8 * b->s.block[moek_here_(a->experts)] <= 9 * moek_here_(a->experts);
+    /* The first stages' weights need not wait until it is known where rows are. */
+    int begun = 0;
+    if (a->ids) {
+        moek_mbar_wait_(b->known, 0);
+        begun = b->list->e >= 0 ? min(steps, 2) : 0;
+        if (copies && begun && moek_elect_()) {
+            const MOEK_K_(bring) of = MOEK_K_(make_bring)(a, b->list, steps, gated, once);
+            #pragma unroll 1
+            for (i = 0; i < begun; i++) {
+                MOEK_K_(weights)(p, b->ring + i * STAGE, b->full + i, &of, i, gated, pairs);
+                if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(b->asked);
+            }
+        }
+    }
+    for (;;) {
+        MOEK_K_(bring) of;
+        int mine, asks;                    /* asks: with which step for the next tile */
+        int row[M / 32];
+        unsigned w_scale = 0;              /* where the first scale of w is, in its half */
+        moek_mbar_wait_(b->told + q, turn);
+        if (b->list[q].e < 0) break;
+        of = MOEK_K_(make_bring)(a, b->list + q, steps, gated, once);
+        asks = of.both && !of.narrow ? ask : -1;
+        #pragma unroll
+        for (i = 0; i < M / 32; i++) row[i] = fetches ? b->list[q].from[lane + 32 * i] : -1;
+        if (lane < 4) {                       /* of each 64 rows of w of the tile */
+            const int e = b->list[q].e, j0 = b->list[q].j0;
+            const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
+            const int shift = MOEK_HALF_(a->halves.shift, lane % 2);
+            const int row = shift + j * a->halves.step;
+            w_scale = ((unsigned)e * a->halves.scale_rows + (unsigned)row / 128) * steps;
+        }
+        moek_mbar_arrive_warp_(b->done + q);
+        mine = q;
+        MOEK_NEXT_TILE_
+        step = 0;
+        for (; step < steps; step++) {
+            /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now. */
+            const int free = copies && step >= begun;
+            unsigned char *const stage = b->ring + slot * STAGE;
+            if (fetches || free) moek_mbar_wait_(b->empty + slot, phase);
+            if (free && moek_elect_()) {
+                MOEK_K_(weights)(p, stage, b->full + slot, &of, step, gated, pairs);
+                if (step == asks) moek_mbar_arrive_(b->asked + mine);
+                MOEK_K_(rows)(p, stage, b->full + slot, &of, step);
+            }
+            if (fetches) {
+                #pragma unroll
+                for (i = 0; i < M / 32; i++)
+                    if (row[i] >= 0)
+                        moek_cp_async4_(b->scales + slot * SCALES + lane + 32 * i,
+                                        MOEK_F32_(a->a_scale) +
+                                            (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
+                if (lane < 4)
+                    moek_cp_async4_(b->scales + slot * SCALES + M + lane, w_scale + step +
+                                    MOEK_HALF_(a->halves.scale, lane % 2));
+                moek_mbar_arrive_copied_(b->full + slot);
+            }
+            MOEK_NEXT_STAGE_
+        }
+        begun = 0;
+        if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + mine);
+    }
+}
+
+/* Producer of rows of a that are gathered: each thread every 8th row, 16 bytes of 8 lanes each. */
+MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
+           A = M * 128, SCALES = 132, ELEMENT = 1,
+           TILES = 4, GIVEN = 8, PAGE = 16 * 144 };
+    const moek_gemm_args *const a = &p->a;
+    const int t = threadIdx.x, steps = b->steps, ask = b->ask, row_bytes = b->row_bytes;
+    int slot = 0, phase = 1, step, q = 0, turn = 0, i;
+    const int u = t - 32, r = u / 8, to = r * 128 + (u % 8 ^ r % 8) * 16;
+    const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
+    const uint32_t NONE = 0xffffffff;
+    uint32_t row[16];              /* where it begins, in 16 bytes */
+    for (;;) {
+        moek_mbar_wait_(b->told + q, turn);
+        if (b->list[q].e < 0) break;
+        #pragma unroll
+        for (i = 0; i < 16; i++) {
+            const int of = b->list[q].from[r + 8 * i];
+            row[i] = of < 0 ? NONE : (uint32_t)of * ((uint32_t)a->a_row_bytes / 16);
+        }
+        uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
+        moek_mbar_arrive_warp_(b->done + q);
+        MOEK_NEXT_TILE_
+        for (step = 0; step < steps; step++) {
+            unsigned char *const stage = b->ring + slot * STAGE;
+            const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
+            const unsigned char *const from = x + (bytes ? step * 128 : 0);
+            moek_mbar_wait_(b->empty + slot, phase);
+            if (step == ask && asks) moek_mbar_arrive_(asks);
+            #pragma unroll
+            for (i = 0; i < 16; i++)
+                if (row[i] != NONE)
+                    moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
+            moek_mbar_arrive_copied_(b->full + slot);
+            MOEK_NEXT_STAGE_
+        }
+    }
+}
+
+/* Scheduler: which tile comes next. */
+MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
+           A = M * 128, SCALES = 132, ELEMENT = 1,
+           TILES = 4, GIVEN = 8, PAGE = 16 * 144 };
+    const moek_gemm_args *const a = &p->a;
+    const moek_schedule_ s = b->s;
+    const int lane = b->lane, steps = b->steps, pairs = b->pairs, tiles = b->tiles;
+    const int columns = b->columns, cut = b->cut;
+    int q = 0, turn = 0;
+    const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
+    const int blocks = s.block[moek_here_(a->experts)];        /* read again: not kept by those who multiply */
+    const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
+    /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
+     * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are
+     * short. */
+    const int shift = blocks <= 16 && !pairs;
+    const int even = a->split_flags ? pairs & ~tiles : 0, odd = pairs - even;
+    int all = ((blocks + odd) >> odd) * (tiles >> even), wave, tile;
+    /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
+     * many. */
+    const int in_waves = moek_quotient_(all, workers) * workers;
+    const int whole = cut && all < 1 << 23 && 2 * (all - in_waves) <= workers ? in_waves : all;
+    all += all - whole;
+    for (wave = 0;; wave++) {
+        moek_mbar_wait_(b->done + q, turn ^ 1);
+        if (!a->split_flags) {
+            tile = wave * workers + (me + wave * shift) % workers;
+        } else if (!wave) {
+            tile = me;
+        } else if (pairs && blockIdx.x % 2) {
+            /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
+            const int at = wave % GIVEN;
+            if (lane == 0) moek_mbar_arrive_expect_(b->given + at, 4);
+            moek_mbar_wait_(b->given + at, (wave / GIVEN + !at) % 2);      /* the first has none */
+            tile = b->number[at];
+        } else {
+            /* By demand, as late as weights of the tiles before leave time for. */
+            const int before = wave - ahead;
+            if (before >= 0) moek_mbar_wait_(b->asked + before % TILES, before / TILES % 2);
+            if (lane == 0) {
+                tile = workers + atomicAdd(a->split_flags, 1);
+                if (pairs) moek_give_(b->number + wave % GIVEN, tile, b->given + wave % GIVEN);
+            }
+            tile = __shfl_sync(0xffffffff, tile, 0);
+        }
+        if (tile < all) {
+            MOEK_K_(find_tile)(p, s, tile, whole, columns, pairs, b->list + q, b->known + q, !wave && a->ids);
+        } else {
+            if (lane == 0) b->list[q].e = -1;
+            moek_mbar_arrive_warp_(b->known + q);
+            if (!wave && a->ids) {
+                moek_grid_wait_();
+                moek_grid_go_();
+            }
+        }
+        moek_mbar_arrive_warp_(b->told + q);
+        if (tile >= all) break;
+        MOEK_NEXT_TILE_
+    }
+}
+
+/* Consumer: a warpgroup multiplies 64 rows of a tile; of a tile that has no more than 64, one half of the columns.
+ * page: of the warp, where its rows of out change places. */
+MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, unsigned char *page)
+{
+    enum { M = 128, N = 256, STAGES = 4, STAGE = 49152,
+           A = M * 128, SCALES = 132, ELEMENT = 1,
+           TILES = 4, GIVEN = 8, PAGE = 16 * 144 };
+    const moek_gemm_args *const a = &p->a;
+    const int t = threadIdx.x, lane = b->lane, n = b->n, steps = b->steps, pairs = b->pairs;
+    const int gated = b->gated, columns = b->columns, cut = b->cut;
+    int q = 0, turn = 0, i;
+    const int mine = t / 128 - 1, warp = t % 128 / 32;
+    const int dtype = a->dtype;
+    const uint32_t empty_at = moek_pair_address_(b->empty, pairs);
+    int slot = 0, phase = 0;
+    moek_registers_more_(224);
+    moek_grid_wait_();
+    for (;;) {
+        float sum[N / 2];
+        int step, rows, u;
+        moek_mbar_wait_(b->told + q, turn);
+        if (b->list[q].e < 0) break;
+        rows = b->list[q].end - b->list[q].row0;
+        #pragma unroll
+        for (i = 0; i < N / 2; i++) sum[i] = 0;
+        const int narrow = b->list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
+        if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {           /* nothing for this warpgroup */
+            for (step = 0; step < steps; step++) {
+                moek_mbar_wait_(b->full + slot, phase);
+                moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
+                MOEK_NEXT_STAGE_
+            }
+            moek_mbar_arrive_warp_(b->done + q);
+            MOEK_NEXT_TILE_
+            continue;
+        }
+        const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
+        const int at = first + 16 * warp;
+        const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(b->ring + first * 128));
+        const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(b->ring + A + half * 16384));
+        /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
+        const uint32_t w_scale = moek_shared_address_(b->scales + M + half * 2);
+        const uint32_t x_scale = moek_shared_address_(b->scales + at + lane / 4);
+#define MOEK_STAGE_(halves, u) \
+    MOEK_K_(stage)(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
+        x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, b->full + (u), phase, empty_at + 8 * (u), pairs)
+        step = 0;
+        if (single)
+            #pragma unroll 1
+            for (; step < steps; step++) {
+                u = moek_here_(slot);
+                MOEK_STAGE_(1, u);
+                MOEK_NEXT_STAGE_
+            }
+        #pragma unroll 1
+        for (; step < steps; step++) {
+            /* No branch between one wgmma and the next: what is done there the tensor cores wait for. */
+            if (!slot)
+                #pragma unroll 1
+                for (; steps - step >= STAGES; step += STAGES) {
+                    #pragma unroll
+                    for (u = 0; u < STAGES; u++) MOEK_STAGE_(2, u);
+                    phase ^= 1;
+                }
+            if (step == steps) break;
+            u = moek_here_(slot);
+            MOEK_STAGE_(2, u);
+            MOEK_NEXT_STAGE_
+        }
+#undef MOEK_STAGE_
+        {
+            const int e = b->list[q].e, wide = columns / 2, j0 = b->list[q].j0 + half * wide;
+            int to[4];
+            MOEK_K_(finish)(a, sum, e, j0, single, n, dtype);
+            #pragma unroll
+            for (i = 0; i < 4; i++) to[i] = b->list[q].to[at + lane / 8 + 4 * i];
+            if (!cut) {
+                if (dtype == MOEK_DTYPE_FP16)
+                    MOEK_K_(codes)(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_FP16);
+                else MOEK_K_(codes)(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_BF16);
+            }
+            moek_mbar_arrive_warp_(b->done + q);
+            MOEK_NEXT_TILE_
+            #pragma unroll
+            for (i = 0; i < 4; i++)
+                if (cut && (i < 2 || !single))
+                    if (i % 2 == 0 || !gated)
+                        MOEK_K_(store)((uint16_t *)a->out, page, sum + N / 8 * i, to,
+                            j0 + i / 2 * wide + i % 2 * 64, n, dtype);
+        }
+    }
+}
+#undef MOEK_NEXT_TILE_
+#undef MOEK_NEXT_STAGE_
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
@@ -426,23 +721,27 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
            A = M * 128, SCALES = 132, ELEMENT = 1,
            TILES = 4, GIVEN = 8, PAGE = 16 * 144 };
     MOEK_SHARED_1024_(ring);
-    unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps] */
-    uint64_t *const full = (uint64_t *)(pages + 8 * PAGE), *const empty = full + STAGES;     /* stages */
-    uint64_t *const told = empty + STAGES, *const done = told + TILES, *const asked = done + TILES;      /* tiles */
-    uint64_t *const known = asked + TILES;                             /* tiles, but for their rows; up: the first */
-    uint64_t *const given = known + TILES;                             /* [GIVEN]: of `number`, from the other block */
-    int32_t *const number = (int32_t *)(given + GIVEN);
-    MOEK_K_(tile) *const list = (MOEK_K_(tile) *)(number + GIVEN);
-    float *const scales = (float *)(list + TILES);                     /* [STAGES]: of rows of a; of 64s of rows of w */
     const moek_gemm_args *const a = &p.a;
-    const int t = threadIdx.x, lane = t % 32;
-    const int n = a->n, k = a->k, gated = a->w_rows > n, columns = gated ? N / 2 : N;
-    const int cut = !a->q;             /* may tiles be? */
-    const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) >> (a->w_rows > a->n ? 7 : 8);
-    const int steps = (row_bytes + 127) / 128;
-    moek_schedule_ s;
-    int i, pairs;
-    int q = 0, turn = 0;                           /* of the ring of tiles */
+    const int t = threadIdx.x;
+    MOEK_K_(block) b;
+    b.lane = t % 32;
+    b.ring = ring;
+    unsigned char *const pages = ring + STAGES * STAGE;                /* [8 warps]: where rows of out change places */
+    b.full = (uint64_t *)(pages + 8 * PAGE); b.empty = b.full + STAGES;
+    b.told = b.empty + STAGES; b.done = b.told + TILES; b.asked = b.done + TILES;
+    b.known = b.asked + TILES;
+    b.given = b.known + TILES;
+    b.number = (int32_t *)(b.given + GIVEN);
+    b.list = (MOEK_K_(tile) *)(b.number + GIVEN);
+    b.scales = (float *)(b.list + TILES);
+    const int k = a->k;
+    b.n = a->n;
+    b.gated = a->w_rows > b.n;
+    const int columns = b.columns = b.gated ? N / 2 : N;
+    b.cut = !a->q;
+    b.row_bytes = k * ELEMENT;
+    b.tiles = (b.n + columns - 1) >> (a->w_rows > a->n ? 7 : 8);
+    b.steps = (b.row_bytes + 127) / 128;
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
@@ -450,13 +749,13 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
     }
     if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
         /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
-        moek_mbar_init_(full + t, (a->a_order ? 64 : 0) + 32 + 1);
-        moek_mbar_init_(told + t, 1);
-        moek_mbar_init_(asked + t, 1);
-        moek_mbar_init_(done + t, (a->a_order ? 2 : 1) + 1 + 8);
-        moek_mbar_init_(known + t, 1);
-        moek_mbar_init_(given + t, 1);
-        moek_mbar_init_(given + t + STAGES, 1);
+        moek_mbar_init_(b.full + t, (a->a_order ? 64 : 0) + 32 + 1);
+        moek_mbar_init_(b.told + t, 1);
+        moek_mbar_init_(b.asked + t, 1);
+        moek_mbar_init_(b.done + t, (a->a_order ? 2 : 1) + 1 + 8);
+        moek_mbar_init_(b.known + t, 1);
+        moek_mbar_init_(b.given + t, 1);
+        moek_mbar_init_(b.given + t + STAGES, 1);
     }
     int32_t *const tally = (int32_t *)pages;
     if (a->ids) {                                  /* older: the schedule is made while the kernel before runs */
@@ -465,266 +764,32 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
         moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
         moek_grid_go_();
     }
-    s = moek_schedule_of_(scales + STAGES * SCALES, a->ids ? tally : a->counts, a->experts, M);   /* and a barrier */
-    pairs = s.block[a->experts] >= 2 * a->experts;
+    /* Ends with a barrier. */
+    b.s = moek_schedule_of_(b.scales + STAGES * SCALES, a->ids ? tally : a->counts, a->experts, M);
+    b.pairs = b.s.block[a->experts] >= 2 * a->experts;
     /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
-    if (a->split_flags && !(tiles & 1) && s.block[a->experts] < (int)gridDim.x)
-        pairs |= 4 * s.block[a->experts] >= 5 * a->experts;
+    if (a->split_flags && !(b.tiles & 1) && b.s.block[a->experts] < (int)gridDim.x)
+        b.pairs |= 4 * b.s.block[a->experts] >= 5 * a->experts;
     if (t < STAGES) {
-        moek_mbar_init_(empty + t, 8 << pairs);                        /* warps, of both blocks */
+        moek_mbar_init_(b.empty + t, 8 << b.pairs);                  /* warps, of both blocks */
         moek_mbar_init_fence_();
     }
-    if (pairs) moek_cluster_meet_();
+    if (b.pairs) moek_cluster_meet_();
     else __syncthreads();
-#define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
-#define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
     if (t < 128) {
-        /* With this step of a tile that two blocks share the next is asked for: it is a while until both know. */
-        const int ask = max(0, steps - 9);
-        int slot = 0, phase = 1, step;
+        /* A tile that two blocks share: it is a while until both know the next. */
+        b.ask = max(0, b.steps - 9);
         moek_registers_less_(56);
-        if (t < 32 || (t < 64 && !a->a_order)) {
-            /* ---- Weights, rows of a; scales: by a warp of its own if one is free, for they hold up copies. ---- */
-            const int copies = t < 32, fetches = a->a_order || t >= 32;
-            /* Experts of one row block: their weights are the first to leave L2, so that rows of a stay. */
-            const int once = 8 * s.block[moek_here_(a->experts)] <= 9 * moek_here_(a->experts);
-            /* The first stages' weights need not wait until it is known where rows are. */
-            int begun = 0;
-            if (a->ids) {
-                moek_mbar_wait_(known, 0);
-                begun = list->e >= 0 ? min(steps, 2) : 0;
-                if (copies && begun && moek_elect_()) {
-                    const MOEK_K_(bring) of = MOEK_K_(make_bring)(a, list, steps, gated, once);
-                    #pragma unroll 1
-                    for (i = 0; i < begun; i++) {
-                        MOEK_K_(weights)(&p, ring + i * STAGE, full + i, &of, i, gated, pairs);
-                        if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(asked);
-                    }
-                }
-            }
-            for (;;) {
-                MOEK_K_(bring) of;
-                int mine, asks;                    /* asks: with which step for the next tile */
-                int row[M / 32];
-                unsigned w_scale = 0;              /* where the first scale of w is, in its half */
-                moek_mbar_wait_(told + q, turn);
-                if (list[q].e < 0) break;
-                of = MOEK_K_(make_bring)(a, list + q, steps, gated, once);
-                asks = of.both && !of.narrow ? ask : -1;
-                #pragma unroll
-                for (i = 0; i < M / 32; i++) row[i] = fetches ? list[q].from[lane + 32 * i] : -1;
-                if (lane < 4) {                       /* of each 64 rows of w of the tile */
-                    const int e = list[q].e, j0 = list[q].j0;
-                    const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
-                    const int shift = MOEK_HALF_(a->halves.shift, lane % 2);
-                    const int row = shift + j * a->halves.step;
-                    w_scale = ((unsigned)e * a->halves.scale_rows + (unsigned)row / 128) * steps;
-                }
-                moek_mbar_arrive_warp_(done + q);
-                mine = q;
-                MOEK_NEXT_TILE_
-                step = 0;
-                for (; step < steps; step++) {
-                    /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now. */
-                    const int free = copies && step >= begun;
-                    unsigned char *const stage = ring + slot * STAGE;
-                    if (fetches || free) moek_mbar_wait_(empty + slot, phase);
-                    if (free && moek_elect_()) {
-                        MOEK_K_(weights)(&p, stage, full + slot, &of, step, gated, pairs);
-                        if (step == asks) moek_mbar_arrive_(asked + mine);
-                        MOEK_K_(rows)(&p, stage, full + slot, &of, step);
-                    }
-                    if (fetches) {
-                        #pragma unroll
-                        for (i = 0; i < M / 32; i++)
-                            if (row[i] >= 0)
-                                moek_cp_async4_(scales + slot * SCALES + lane + 32 * i,
-                                                MOEK_F32_(a->a_scale) +
-                                                    (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
-                        if (lane < 4)
-                            moek_cp_async4_(scales + slot * SCALES + M + lane, w_scale + step +
-                                            MOEK_HALF_(a->halves.scale, lane % 2));
-                        moek_mbar_arrive_copied_(full + slot);
-                    }
-                    MOEK_NEXT_STAGE_
-                }
-                begun = 0;
-                if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(asked + mine);
-            }
-        } else if (t < 96 && a->a_order) {
-            /* ---- Rows of a: every 8th, 16 bytes of 8 lanes each. ---- */
-            const int u = t - 32, r = u / 8, to = r * 128 + (u % 8 ^ r % 8) * 16;
-            const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
-            const uint32_t NONE = 0xffffffff;
-            uint32_t row[16];              /* where it begins, in 16 bytes */
-            for (;;) {
-                moek_mbar_wait_(told + q, turn);
-                if (list[q].e < 0) break;
-                #pragma unroll
-                for (i = 0; i < 16; i++) {
-                    const int of = list[q].from[r + 8 * i];
-                    row[i] = of < 0 ? NONE : (uint32_t)of * ((uint32_t)a->a_row_bytes / 16);
-                }
-                uint64_t *const asks = t == 32 && (list[q].narrow || !list[q].both) ? asked + q : NULL;
-                moek_mbar_arrive_warp_(done + q);
-                MOEK_NEXT_TILE_
-                for (step = 0; step < steps; step++) {
-                    unsigned char *const stage = ring + slot * STAGE;
-                    const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                    const unsigned char *const from = x + (bytes ? step * 128 : 0);
-                    moek_mbar_wait_(empty + slot, phase);
-                    if (step == ask && asks) moek_mbar_arrive_(asks);
-                    #pragma unroll
-                    for (i = 0; i < 16; i++)
-                        if (row[i] != NONE)
-                            moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
-                    moek_mbar_arrive_copied_(full + slot);
-                    MOEK_NEXT_STAGE_
-                }
-            }
-        } else if (t >= 96) {
-            /* ---- Which tile comes next. ---- */
-            const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
-            const int blocks = s.block[moek_here_(a->experts)];        /* read again: not kept by those who multiply */
-            const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
-            /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
-             * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are
-             * short. */
-            const int shift = blocks <= 16 && !pairs;
-            const int even = a->split_flags ? pairs & ~tiles : 0, odd = pairs - even;
-            int all = ((blocks + odd) >> odd) * (tiles >> even), wave, tile;
-            /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
-             * many. */
-            const int in_waves = moek_quotient_(all, workers) * workers;
-            const int whole = cut && all < 1 << 23 && 2 * (all - in_waves) <= workers ? in_waves : all;
-            all += all - whole;
-            for (wave = 0;; wave++) {
-                moek_mbar_wait_(done + q, turn ^ 1);
-                if (!a->split_flags) {
-                    tile = wave * workers + (me + wave * shift) % workers;
-                } else if (!wave) {
-                    tile = me;
-                } else if (pairs && blockIdx.x % 2) {
-                    /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
-                    const int at = wave % GIVEN;
-                    if (lane == 0) moek_mbar_arrive_expect_(given + at, 4);
-                    moek_mbar_wait_(given + at, (wave / GIVEN + !at) % 2);      /* the first has none */
-                    tile = number[at];
-                } else {
-                    /* By demand, as late as weights of the tiles before leave time for. */
-                    const int before = wave - ahead;
-                    if (before >= 0) moek_mbar_wait_(asked + before % TILES, before / TILES % 2);
-                    if (lane == 0) {
-                        tile = workers + atomicAdd(a->split_flags, 1);
-                        if (pairs) moek_give_(number + wave % GIVEN, tile, given + wave % GIVEN);
-                    }
-                    tile = __shfl_sync(0xffffffff, tile, 0);
-                }
-                if (tile < all) {
-                    MOEK_K_(find_tile)(&p, s, tile, whole, columns, pairs, list + q, known + q, !wave && a->ids);
-                } else {
-                    if (lane == 0) list[q].e = -1;
-                    moek_mbar_arrive_warp_(known + q);
-                    if (!wave && a->ids) {
-                        moek_grid_wait_();
-                        moek_grid_go_();
-                    }
-                }
-                moek_mbar_arrive_warp_(told + q);
-                if (tile >= all) break;
-                MOEK_NEXT_TILE_
-            }
-        }
+        if (t < 32 || (t < 64 && !a->a_order)) MOEK_K_(produce)(&p, &b);
+        else if (t < 96 && a->a_order) MOEK_K_(gather)(&p, &b);
+        else if (t >= 96) MOEK_K_(schedule)(&p, &b);
         moek_cp_async_commit_();
         moek_cp_async_wait_(0);
     } else {
-        /* ---- Multiply: each warpgroup 64 rows; of a tile that has no more than 64, each one half of the columns. */
-        const int mine = t / 128 - 1, warp = t % 128 / 32;
-        const int dtype = a->dtype;
-        unsigned char *const page = pages + (t / 32 - 4) * PAGE;
-        const uint32_t empty_at = moek_pair_address_(empty, pairs);
-        int slot = 0, phase = 0;
-        moek_registers_more_(224);
-        moek_grid_wait_();
-        for (;;) {
-            float sum[N / 2];
-            int step, rows, u;
-            moek_mbar_wait_(told + q, turn);
-            if (list[q].e < 0) break;
-            rows = list[q].end - list[q].row0;
-            #pragma unroll
-            for (i = 0; i < N / 2; i++) sum[i] = 0;
-            const int narrow = list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
-            if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {           /* nothing for this warpgroup */
-                for (step = 0; step < steps; step++) {
-                    moek_mbar_wait_(full + slot, phase);
-                    moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
-                    MOEK_NEXT_STAGE_
-                }
-                moek_mbar_arrive_warp_(done + q);
-                MOEK_NEXT_TILE_
-                continue;
-            }
-            const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
-            const int at = first + 16 * warp;
-            const uint64_t x0s = moek_uniform_(moek_wgmma_operand_(ring + first * 128));
-            const uint64_t w0s = moek_uniform_(moek_wgmma_operand_(ring + A + half * 16384));
-            /* Where scales are, of the first stage: of this lane's rows of a, and of the rows of w. */
-            const uint32_t w_scale = moek_shared_address_(scales + M + half * 2);
-            const uint32_t x_scale = moek_shared_address_(scales + at + lane / 4);
-#define MOEK_STAGE_(halves, u) \
-    MOEK_K_(stage)(sum, halves, x0s + (u) * (STAGE / 16), w0s + (u) * (STAGE / 16), \
-        x_scale + (u) * SCALES * 4, w_scale + (u) * SCALES * 4, full + (u), phase, empty_at + 8 * (u), pairs)
-            step = 0;
-            if (single)
-                #pragma unroll 1
-                for (; step < steps; step++) {
-                    u = moek_here_(slot);
-                    MOEK_STAGE_(1, u);
-                    MOEK_NEXT_STAGE_
-                }
-            #pragma unroll 1
-            for (; step < steps; step++) {
-                /* No branch between one wgmma and the next: what is done there the tensor cores wait for. */
-                if (!slot)
-                    #pragma unroll 1
-                    for (; steps - step >= STAGES; step += STAGES) {
-                        #pragma unroll
-                        for (u = 0; u < STAGES; u++) MOEK_STAGE_(2, u);
-                        phase ^= 1;
-                    }
-                if (step == steps) break;
-                u = moek_here_(slot);
-                MOEK_STAGE_(2, u);
-                MOEK_NEXT_STAGE_
-            }
-#undef MOEK_STAGE_
-            {
-                const int e = list[q].e, wide = columns / 2, j0 = list[q].j0 + half * wide;
-                int to[4];
-                MOEK_K_(finish)(a, sum, e, j0, single, n, dtype);
-                #pragma unroll
-                for (i = 0; i < 4; i++) to[i] = list[q].to[at + lane / 8 + 4 * i];
-                if (!cut) {
-                    if (dtype == MOEK_DTYPE_FP16)
-                        MOEK_K_(codes)(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_FP16);
-                    else MOEK_K_(codes)(a, page, sum, list[q].to + at, j0, n, MOEK_DTYPE_BF16);
-                }
-                moek_mbar_arrive_warp_(done + q);
-                MOEK_NEXT_TILE_
-                #pragma unroll
-                for (i = 0; i < 4; i++)
-                    if (cut && (i < 2 || !single))
-                        if (i % 2 == 0 || !gated)
-                            MOEK_K_(store)((uint16_t *)a->out, page, sum + N / 8 * i, to,
-                                j0 + i / 2 * wide + i % 2 * 64, n, dtype);
-            }
-        }
+        MOEK_K_(consume)(&p, &b, pages + (t / 32 - 4) * PAGE);
     }
-#undef MOEK_NEXT_TILE_
-#undef MOEK_NEXT_STAGE_
-    if (pairs) moek_cluster_meet_();               /* the other block may still write here */
+    if (b.pairs) moek_cluster_meet_();             /* the other block may still write here */
 #endif
 }
 

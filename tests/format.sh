@@ -21,7 +21,7 @@ data='/moek_(enums|kernels|models|table|rules)[.]h$'                            
 say "generated: longer than 120 characters" \
     "$(awk -v data="$data" 'length > 120 && FILENAME !~ data { print FILENAME ":" FNR }' generated/*.h)"
 # These kernels are not cut into functions by role (scheduler, producer, consumer warps) yet: no longer than so many.
-long='gemm_mma=191 gemm_wgmma=199 gemm_wide=319 layer_mma=294 layer_wgmma=604 mlp_wgmma=452'
+long='gemm_mma=191 gemm_wgmma=199 layer_mma=294 layer_wgmma=604 mlp_wgmma=452'
 say "generated: a function longer than 150 lines, or than its template is let off for" \
     "$(awk -v long="$long" '
             BEGIN { n = split(long, each, "[ =]"); for (i = 1; i < n; i += 2) most[each[i]] = each[i + 1] }
