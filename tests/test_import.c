@@ -32,6 +32,7 @@ typedef struct matrix {
     unsigned char *w, *scale, *zero;                   /* the checkpoint's, host */
     float global;
     int32_t *row_order, *column_order;                 /* host, or NULL */
+    const int32_t *g_idx;                              /* groups of the columns, if not in order */
     char what[160];
 } matrix;
 
@@ -479,11 +480,388 @@ static void test_source(int i, int turns)
     }
 }
 
+/* ---- a layer ----------------------------------------------------------------------------------------------------- */
+
+enum { HIDDEN = 128, INTER = 96, EXPERTS = 4, TOPK = 2, TOKENS = 9, GROUP = 32 };
+
+static moek_config layer_config(int quant, int layout)
+{
+    moek_config c;
+    memset(&c, 0, sizeof c);
+    c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK; c.max_tokens = TOKENS;
+    c.act = MOEK_SILU; c.quant = quant; c.dtype = MOEK_DTYPE_BF16; c.up_layout = layout;
+    c.block = moek_format_of(quant)->blocks ? GROUP : 0;
+    c.backend = MOEK_BACKEND_CPU;
+    return c;
+}
+static size_t aligned(size_t n) { return (n + 255) / 256 * 256; }
+/* All arrays that a layer of the format has, in `arrays` (freed by the caller). */
+static moek_weights layer_arrays(const moek_config *c, int zeros, void *arrays[12])
+{
+    const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
+    const int apart = c->up_layout == MOEK_UP_APART;
+    size_t up_rows = (size_t)EXPERTS * INTER * (apart ? 1 : 2), rows[3], columns[3], i;
+    moek_weights w;
+    memset(&w, 0, sizeof w);
+    rows[0] = rows[1] = up_rows; rows[2] = (size_t)EXPERTS * HIDDEN;
+    columns[0] = columns[1] = HIDDEN; columns[2] = INTER;
+    for (i = 0; i < 3; i++) {
+        const size_t groups = moek_scale_count(&f->w_scale, 1, columns[i]);
+        arrays[4 * i] = mem_alloc(0, aligned(rows[i] * moek_element_bytes(f->w, columns[i])));
+        arrays[4 * i + 1] = mem_alloc(0, aligned(moek_scale_bytes(&f->w_scale, rows[i], columns[i])));
+        arrays[4 * i + 2] = mem_alloc(0, aligned(rows[i] * moek_element_bytes(f->w, groups)));
+        arrays[4 * i + 3] = mem_alloc(0, 256);
+    }
+    w.w_up = arrays[4]; w.w_up_scale = arrays[5]; w.w_down = arrays[8]; w.w_down_scale = arrays[9];
+    if (zeros) { w.w_up_zero = arrays[6]; w.w_down_zero = arrays[10]; }
+    if (f->second) { w.w_up_global_scale = (float *)arrays[7]; w.w_down_global_scale = (float *)arrays[11]; }
+    if (!apart) return w;
+    w.w_gate = arrays[0]; w.w_gate_scale = arrays[1];
+    if (zeros) w.w_gate_zero = arrays[2];
+    if (f->second) w.w_gate_global_scale = (float *)arrays[3];
+    return w;
+}
+static uint16_t *layer_run(const moek_config *config, const moek_weights *w, const char *what)
+{
+    moek_plan plan;
+    moek_args a;
+    uint16_t *const x = (uint16_t *)mem_alloc(0, 2 * TOKENS * HIDDEN);
+    uint16_t *const y = (uint16_t *)mem_alloc(0, 2 * TOKENS * HIDDEN);
+    int32_t ids[TOKENS * TOPK];
+    float weights[TOKENS * TOPK];
+    void *workspace;
+    int i;
+    memset(&a, 0, sizeof a);
+    rng_seed(77);
+    for (i = 0; i < TOKENS * HIDDEN; i++) x[i] = ref_to_t(rng_normal(), MOEK_DTYPE_BF16);
+    for (i = 0; i < TOKENS * TOPK; i++) {
+        ids[i] = (i / TOPK + i % TOPK * 3) % EXPERTS;
+        weights[i] = 0.25f + rng_uniform();
+    }
+    CHECK(moek_plan_init(&plan, config) == MOEK_OK, "%s: %s", what, plan.why);
+    CHECK(moek_plan_bind(&plan, w) == MOEK_OK, "%s: %s", what, plan.why);
+    workspace = mem_alloc(0, moek_workspace_size(&plan));
+    a.tokens = TOKENS; a.x = x; a.y = y; a.topk_ids = ids; a.topk_weights = weights;
+    a.workspace = workspace; a.workspace_size = moek_workspace_size(&plan);
+    CHECK(moek_run(&plan, &a, 0) == MOEK_OK, "%s: run", what);
+    mem_free(0, workspace);
+    mem_free(0, x);
+    return y;
+}
+/* Imports a matrix to where it belongs, and writes what its bytes mean to `plain`: row r to first + r * step. */
+static void layer_matrix(matrix *m, const moek_config *c, const moek_weights *w, int which, int expert, uint16_t *plain,
+                         moek_import_report *report)
+{
+    moek_import_args a;
+    char why[256] = "";
+    int n, k;
+    memset(&a, 0, sizeof a);
+    a.source = m->source;
+    if (is_int(m)) a.scale_dtype = m->scale_dtype;
+    a.report = report; a.why = why; a.why_size = sizeof why;
+    CHECK(moek_import_place(c, w, which, expert, &a) == MOEK_OK, "%s: %s", m->what, why);
+    CHECK(a.rows == m->rows && a.columns == m->columns, "%s: %d x %d", m->what, a.rows, a.columns);
+    a.their_w = m->w; a.their_scale = m->scale_bytes ? m->scale : NULL; a.their_zero = m->has_zero ? m->zero : NULL;
+    if (is_nvfp4(m->source)) a.their_global = &m->global;
+    a.row_order = m->row_order; a.column_order = m->column_order;
+    CHECK(moek_import(0, &a, 0) == MOEK_OK, "%s: %s", m->what, why);
+    for (n = 0; n < m->rows; n++)
+        for (k = 0; k < m->columns; k++) {
+            const int g = m->g_idx ? m->g_idx[k] : k / columns_of_scale(m);
+            plain[(size_t)n * (size_t)m->columns + (size_t)k] =
+                ref_to_t(source_element(m, source_code(m, n, k), source_zero(m, n, g)) * source_scale(m, n, g) *
+                         source_second(m), MOEK_DTYPE_BF16);
+        }
+}
+static matrix layer_source(int i, int rows, int columns, int block)
+{
+    matrix m;
+    memset(&m, 0, sizeof m);
+    m.source = facts[i].source; m.rows = rows; m.columns = columns; m.block = block; m.step = 1;
+    m.format = format_with(moek_format_of(facts[i].quant), block);
+    m.dtype = MOEK_DTYPE_BF16; m.scale_dtype = facts[i].type;
+    m.has_zero = takes_zero(m.source) && m.format->zero;
+    m.keep_zero = m.has_zero;
+    matrix_sizes(&m);
+    matrix_fill(&m, SANE, 0);
+    return m;
+}
+/* act-order of down: groups of columns as g_idx says, and gate and up in down's order. */
+static void layer_act_order(matrix m[3], int32_t *g_idx, int block)
+{
+    int32_t *const shuffled = random_order(INTER), *const order = (int32_t *)ref_alloc(4 * INTER);
+    char why[256] = "";
+    int k, i, moved = 0;
+    for (k = 0; k < INTER; k++) g_idx[shuffled[k]] = k / block;
+    CHECK(moek_import_order(g_idx, INTER, block, order, &moved, why, sizeof why) == MOEK_OK && moved, "%s", why);
+    m[2].column_order = order;
+    m[2].g_idx = g_idx;
+    for (i = 0; i < 2; i++) {
+        m[i].row_order = (int32_t *)ref_alloc(4 * INTER);
+        memcpy(m[i].row_order, order, 4 * INTER);
+    }
+    free(shuffled);
+}
+/* The imported layer against a bf16 layer with weights read from the checkpoint's bytes by this file. */
+static void test_layer_of(int i, int layout, int act_order, int fused)
+{
+    const moek_config c = layer_config(facts[i].quant, layout);
+    int plain_quant = 0;
+    moek_config p;
+    moek_weights w, plain;
+    moek_import_report report;
+    void *arrays[12], *plain_arrays[12];
+    uint16_t *y, *z;
+    double *want = (double *)ref_alloc(8 * TOKENS * HIDDEN);
+    ref_distance far;
+    char what[160], text[512];
+    int e, j, n;
+    while (format_dtype(format_at(plain_quant)) != MOEK_DTYPE_BF16) plain_quant++;
+    p = layer_config(format_at(plain_quant)->number, fused ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES);
+    snprintf(what, sizeof what, "layer of %s, up_layout %d%s%s", moek_source_name(facts[i].source), layout,
+             act_order ? ", act-order" : "", fused ? ", gate and up in one" : "");
+    memset(&report, 0, sizeof report);
+    w = layer_arrays(&c, takes_zero(facts[i].source) && moek_format_of(c.quant)->zero, arrays);
+    plain = layer_arrays(&p, 0, plain_arrays);
+    plain.w_up_scale = plain.w_down_scale = NULL;
+    for (e = 0; e < EXPERTS; e++) {
+        uint16_t *const at = (uint16_t *)plain_arrays[4] + (size_t)e * 2 * INTER * HIDDEN;
+        matrix m[3];
+        int32_t g_idx[INTER];
+        for (j = 0; j < 3; j++)
+            m[j] = layer_source(i, j < 2 ? INTER * (fused ? 2 : 1) : HIDDEN, j < 2 ? HIDDEN : INTER, c.block);
+        if (act_order) layer_act_order(m, g_idx, c.block);
+        for (j = 0; j < 3; j++) snprintf(m[j].what, sizeof m[j].what, "%.100s, matrix %d", what, j);
+        layer_matrix(&m[0], &c, &w, fused ? MOEK_MATRIX_GATE_UP : MOEK_MATRIX_GATE, e, at, &report);
+        if (!fused) layer_matrix(&m[1], &c, &w, MOEK_MATRIX_UP, e, at + INTER * HIDDEN, &report);
+        layer_matrix(&m[2], &c, &w, MOEK_MATRIX_DOWN, e, (uint16_t *)plain_arrays[8] + (size_t)e * HIDDEN * INTER,
+                     &report);
+        for (j = 0; j < 3; j++) matrix_free(&m[j]);
+    }
+    CHECK(moek_import_verdict(&report, text, sizeof text) == MOEK_OK, "%s: %s", what, text);
+    CHECK(moek_import_describe(&report, text, sizeof text) == strlen(text) && strstr(text, " scales, "), "%s", text);
+    y = layer_run(&c, &w, what);
+    z = layer_run(&p, &plain, what);
+    for (n = 0; n < TOKENS * HIDDEN; n++) want[n] = ref_get_t(z, (size_t)n, MOEK_DTYPE_BF16);
+    far = ref_compare_t(y, want, TOKENS * HIDDEN, MOEK_DTYPE_BF16);
+    CHECK(far.rel_l2 < 0.01 && far.same_nonfinite, "%s: %g from the bf16 layer", what, far.rel_l2);
+    free(want);
+    mem_free(0, y); mem_free(0, z);
+    for (j = 0; j < 12; j++) { mem_free(0, arrays[j]); mem_free(0, plain_arrays[j]); }
+}
+static void test_layers(void)
+{
+    int i, layout = 0;
+    for (i = 0; i < SOURCES; i++) {
+        static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+        int n;
+        for (n = 0; n < (quick_set ? 1 : 4); n++) test_layer_of(i, layouts[layout++ % 4], 0, 0);
+        if (quick_set && is_nvfp4(facts[i].source)) test_layer_of(i, layouts[layout++ % 4], 0, 0);
+        layout += quick_set;
+        if (facts[i].source == MOEK_FROM_MXFP4) test_layer_of(i, MOEK_UP_INTERLEAVED, 0, 1);
+        if (facts[i].source == MOEK_FROM_GPTQ_INT4) test_layer_of(i, MOEK_UP_INTERLEAVED, 1, 0);
+    }
+}
+
+/* ---- bytes that public packers made ------------------------------------------------------------------------------ */
+
+static size_t from_hex(const char *hex, unsigned char **bytes)         /* "-": none */
+{
+    const size_t n = hex[0] == '-' ? 0 : strlen(hex) / 2;
+    size_t i;
+    *bytes = (unsigned char *)ref_alloc(n);
+    for (i = 0; i < n; i++) {
+        unsigned b = 0;
+        sscanf(hex + 2 * i, "%2x", &b);
+        (*bytes)[i] = (unsigned char)b;
+    }
+    return n;
+}
+static void test_golden_line(char *line)
+{
+    char *field[11];
+    matrix m;
+    unsigned char *second, *values;
+    size_t sizes[3];
+    imported got;
+    int i, n = 0, k, wrong = 0;
+    for (i = 0; i < 11; i++) {
+        field[i] = line;
+        line += strcspn(line, "\t\n");
+        if (!CHECK(*line, "import_golden.tsv: %d columns", i)) return;
+        *line++ = 0;
+    }
+    memset(&m, 0, sizeof m);
+    for (i = 0; i < SOURCES; i++)
+        if (!strcmp(field[0], moek_source_name(facts[i].source))) m.source = facts[n = i].source;
+    if (!CHECK(m.source, "import_golden.tsv: source %s", field[0])) return;
+    m.rows = atoi(field[1]); m.columns = atoi(field[2]); m.block = atoi(field[3]);
+    m.dtype = atoi(field[4]); m.scale_dtype = atoi(field[5]);
+    m.format = format_with(moek_format_of(facts[n].quant), m.block);
+    m.step = 1; m.has_zero = field[8][0] != '-'; m.keep_zero = m.has_zero && m.format->zero;
+    snprintf(m.what, sizeof m.what, "golden %s %d x %d", field[0], m.rows, m.columns);
+    matrix_sizes(&m);
+    sizes[0] = from_hex(field[6], &m.w); sizes[1] = from_hex(field[7], &m.scale);
+    sizes[2] = from_hex(field[8], &m.zero);
+    CHECK(sizes[0] == m.w_bytes && sizes[1] == m.scale_bytes && sizes[2] == m.zero_bytes, "%s: sizes", m.what);
+    if (from_hex(field[9], &second) == 4) memcpy(&m.global, second, 4);
+    from_hex(field[10], &values);
+    got = run(0, &m, 0, NULL);
+    for (n = 0; n < m.rows; n++)
+        for (k = 0; k < m.columns; k++)
+            wrong += our_value(&m, &got, n, k) != ref_get_t(values, (size_t)n * (size_t)m.columns + (size_t)k,
+                                                            MOEK_DTYPE_BF16);
+    CHECK(!wrong, "%s: %d values are not those that were packed", m.what, wrong);
+    imported_free(&got);
+    check_matrix(&m, SANE);
+    free(second); free(values);
+    matrix_free(&m);
+}
+static void test_golden(const char *path)
+{
+    static char line[1 << 16];
+    FILE *const f = fopen(path, "r");
+    int lines = 0;
+    if (!CHECK(f != NULL, "can not read %s", path)) return;
+    for (; fgets(line, sizeof line, f); lines++) test_golden_line(line);
+    CHECK(lines >= 10, "%s: %d lines", path, lines);
+    fclose(f);
+}
+
+/* ---- in place, refusals ------------------------------------------------------------------------------------------ */
+
+static void test_in_place(int i, int arch)
+{
+    matrix m = layer_source(i, 24, 64, moek_format_of(facts[i].quant)->blocks ? 32 : 0);
+    const int can = m.w_bytes == m.our_w && !is_gptq(m.source) && m.source != MOEK_FROM_AWQ;
+    moek_import_args a = matrix_args(&m);
+    there w = put_there(arch, m.w, m.w_bytes), scale = put_there(arch, m.scale, m.scale_bytes);
+    there out = put_there(arch, NULL, m.our_scale), global = put_there(arch, &m.global, 4);
+    char why[256] = "";
+    imported host;
+    unsigned char *got;
+    m.has_zero = m.keep_zero = 0;
+    matrix_sizes(&m);
+    host = run(0, &m, 0, NULL);
+    a.w = a.their_w = w.at; a.scale = out.at; a.their_scale = m.scale_bytes ? scale.at : NULL;
+    if (is_nvfp4(m.source)) a.global = a.their_global = (float *)global.at;
+    if (scale_same_type(&m) && m.scale_bytes && !is_gptq(m.source) && m.source != MOEK_FROM_AWQ) a.scale = scale.at;
+    a.why = why; a.why_size = sizeof why;
+    CHECK(moek_import(arch, &a, 0) == (can ? MOEK_OK : MOEK_E_ARGUMENT) && (*why == 0) == can, "%s in place: %s",
+          moek_source_name(m.source), why);
+    got = take_back(w, "in place");
+    CHECK(!memcmp(got, can ? host.w : m.w, m.w_bytes), "%s: elements in place", moek_source_name(m.source));
+    free(got);
+    got = take_back(scale, "in place");
+    if (a.scale == scale.at && can)
+        CHECK(!memcmp(got, host.scale, m.our_scale), "%s: scales in place", moek_source_name(m.source));
+    free(got);
+    free(take_back(out, "in place")); free(take_back(global, "in place"));
+    imported_free(&host);
+    matrix_free(&m);
+}
+
+/* Refused, with a sentence that has these words; nothing is written. */
+static void refused(moek_import_args a, const char *words, int line)
+{
+    char why[256] = "";
+    a.why = why; a.why_size = sizeof why;
+    CHECK(moek_import(0, &a, 0) == MOEK_E_ARGUMENT, "line %d: not refused", line);
+    CHECK(strstr(why, words) != NULL, "line %d: \"%s\" does not say \"%s\"", line, why, words);
+}
+static void test_refusals(void)
+{
+    static uint32_t some[4096];
+    static float second[2];
+    static const int32_t order[64] = { 0 };
+    moek_import_args good, a;
+    memset(&good, 0, sizeof good);
+    good.source = MOEK_FROM_AWQ; good.rows = 16; good.columns = 64; good.block = 32;
+    good.their_w = some; good.their_scale = some + 512; good.their_zero = some + 1024;
+    good.w = some + 2048; good.scale = some + 2560; good.zero = some + 3072;
+    CHECK(moek_import(0, &good, 0) == MOEK_OK && moek_import(0, NULL, 0) == MOEK_E_ARGUMENT, "arguments");
+#define REFUSED(change, words) do { a = good; change; refused(a, words, __LINE__); } while (0)
+    REFUSED(a.source = 0, "source is 0");
+    REFUSED(a.source = MOEK_SOURCE_COUNT_, "MOEK_FROM_");
+    REFUSED(a.rows = 0, "rows are 0");
+    REFUSED(a.rows = 12, "AWQ packs 8");
+    REFUSED(a.columns = -4, "columns");
+    REFUSED(a.columns = 33, "multiples of");
+    REFUSED(a.block = 48, "block is 48");
+    REFUSED(a.source = MOEK_FROM_GPTQ_INT8; a.block = 32, "block is 32");
+    REFUSED(a.source = MOEK_FROM_MXFP4_GGUF; a.block = 0; a.columns = 48, "blocks of GGUF");
+    REFUSED(a.dtype = MOEK_DTYPE_F32, "dtype");
+    REFUSED(a.scale_dtype = 9, "scale_dtype is 9");
+    REFUSED(a.source = MOEK_FROM_MXFP4; a.block = 0; a.scale_dtype = MOEK_DTYPE_F32, "leave it 0");
+    REFUSED(a.row_step = -1, "row_step");
+    REFUSED(a.w = NULL, "w or their_w is NULL");
+    REFUSED(a.their_w = (char *)a.their_w + 2, "aligned");
+    REFUSED(a.scale = (char *)a.scale + 1, "aligned");
+    REFUSED(a.their_scale = NULL, "their_scale is NULL");
+    REFUSED(a.their_zero = (char *)a.their_zero + 2, "their_zero");
+    REFUSED(a.source = MOEK_FROM_INT4_SIGNED, "no zero points");
+    REFUSED(a.source = MOEK_FROM_GPTQ_INT8; a.block = 0, "has none");
+    REFUSED(a.global = second, "leave both NULL");
+    REFUSED(a.source = MOEK_FROM_NVFP4_PACKED; a.block = 0; a.zero = a.their_zero = NULL; a.global = second,
+            "an f32 each");
+    REFUSED(a.zero = a.their_zero, "zero is their_zero");
+    REFUSED(a.scale = a.their_scale, "scale is their_scale");
+    REFUSED(a.source = MOEK_FROM_PACKED_INT4; a.w = a.their_w; a.row_order = order, "there is an order");
+    REFUSED(a.source = MOEK_FROM_PACKED_INT4; a.w = a.their_w; a.row_step = 2, "side by side");
+#undef REFUSED
+}
+/* Each count that makes weights unfit is refused by the verdict; orders outside are counted. */
+static void test_verdicts(void)
+{
+    static uint32_t words[64], to[64];
+    static uint16_t scales[16], out[16];
+    int32_t order[8] = { 0, 1, 2, 3, 4, 5, 6, 8 }, g_idx[64], moved = -1;
+    moek_import_report r;
+    moek_import_args a;
+    char why[256];
+    uint64_t *const counts = (uint64_t *)&r;
+    unsigned i;
+    memset(&r, 0, sizeof r);
+    CHECK(moek_import_verdict(&r, why, sizeof why) == MOEK_OK && moek_import_verdict(NULL, NULL, 0), "verdict");
+    for (i = 0; i < sizeof r / 8 - 2; i++) {
+        int bad;
+        memset(&r, 0, sizeof r);
+        counts[i] = 3;
+        bad = r.scales_nan || r.scales_negative || r.scales_lost || r.zeros_lost || r.globals_bad || r.orders_bad;
+        why[0] = 0;
+        CHECK((moek_import_verdict(&r, why, sizeof why) != MOEK_OK) == bad && (strchr(why, '3') != NULL) == bad,
+              "count %u: \"%s\"", i, why);
+        CHECK(moek_import_describe(&r, why, sizeof why) > 4 && why[0] == '3', "count %u: \"%s\"", i, why);
+    }
+    memset(&a, 0, sizeof a);
+    memset(&r, 0, sizeof r);
+    a.source = MOEK_FROM_GPTQ_INT4; a.rows = 8; a.columns = 32; a.block = 32; a.report = &r;
+    a.their_w = words; a.their_scale = scales; a.w = to; a.scale = out; a.row_order = order;
+    CHECK(moek_import(0, &a, 0) == MOEK_OK && r.orders_bad, "an order that leads outside");
+    for (i = 0; i < 64; i++) g_idx[i] = (int)i / 32;
+    CHECK(moek_import_order(g_idx, 64, 32, NULL, &moved, NULL, 0) == MOEK_OK && !moved, "in order");
+    g_idx[3] = 1;
+    CHECK(moek_import_order(g_idx, 64, 32, NULL, &moved, why, sizeof why) && moved && strstr(why, "g_idx[3] is 1"),
+          "%s", why);
+    CHECK(moek_import_order(g_idx, 64, 32, (int32_t *)words, NULL, why, sizeof why) && strstr(why, "has 31 columns"),
+          "%s", why);
+    CHECK(moek_import_inverse(order, 8, (int32_t *)words) == MOEK_E_ARGUMENT, "no permutation");
+    CHECK(!moek_source_name(0) && !moek_source_name(MOEK_SOURCE_COUNT_), "names");
+}
+
 int main(int argc, char **argv)
 {
     int i;
     quick_word(&argc, &argv);
     ref_tables_(moek_format_of(1), MOEK_DTYPE_BF16);
-    for (i = 0; i < SOURCES; i++) test_source(i, quick_set ? 12 : 48);
+    for (i = 0; i < SOURCES; i++) {
+        test_source(i, quick_set ? 12 : 48);
+        test_in_place(i, 0);
+        if (mem_can_run(80)) test_in_place(i, 80);
+    }
+    test_layers();
+    test_refusals();
+    test_verdicts();
+    test_golden(argc > 1 ? argv[1] : "tests/data/import_golden.tsv");
     return check_end();
 }
