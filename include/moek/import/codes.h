@@ -106,9 +106,10 @@ MOEK_FN moek_place_ moek_codes_place_(const moek_codes_ *c, size_t row, size_t c
     at.shift = (int)(bit % 8);
     return at;
 }
-/* Bytes from a column to the next that has the same shift in its byte; 0: it has another. */
+/* Bytes from a column to the next that has the same shift in its byte, within 8 of a row; 0: it has another. */
 MOEK_FN size_t moek_codes_stride_(const moek_codes_ *c)
 {
+    if (c->layout == MOEK_CODES_GGUF) return 1;
     return c->layout == MOEK_CODES_TURNED || c->layout == MOEK_CODES_AWQ ? 4 * moek_codes_words_(c, c->rows) : 0;
 }
 /* A word has successive columns of a row: the same elements in the same bits, whatever the layout. */

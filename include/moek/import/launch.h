@@ -20,16 +20,56 @@ MOEK_FN void moek_recode_tally_(const moek_recode_ *a, const moek_recoded_ *seen
     n[MOEK_COUNT_orders_bad_] += seen->outside;
 }
 
+/* n words of row p from word q on, all of them full, where moek_recode_word_ would take them whole or strided: the
+ * same, with all but the words themselves found once. */
+static void moek_recode_strip_(const moek_recode_ *a, size_t p, size_t q, size_t n, moek_recoded_ *seen)
+{
+    const size_t row = a->row_order ? (size_t)(uint32_t)a->row_order[p] : p, stride = moek_codes_stride_(&a->from);
+    const int bits = a->to.bits, slots = 32 / bits, count = a->counter >= 0 || a->all >= 0;
+    const uint32_t mask = (1u << bits) - 1, flip = a->flip * (bits == 4 ? 0x11111111u : 0x01010101u);
+    unsigned char *to = a->to.at + p * a->to.pitch + 4 * q;
+    const size_t column = q << moek_codes_slots_(&a->to);
+    const moek_place_ at = moek_codes_place_(&a->from, row, column);
+    const size_t next = stride ? stride * (size_t)slots : a->from.layout == MOEK_CODES_GPTQ ? 4 * a->from.rows : 4;
+    const unsigned char *from = a->from.at + at.byte;
+    size_t k;
+    int i;
+    for (k = 0; k < n; k++, from += next, to += 4) {
+        uint32_t w = 0;
+        if (!stride) memcpy(&w, from, 4);
+        for (i = 0; stride && i < slots; i++)
+            w |= ((uint32_t)from[(size_t)i * stride] >> at.shift & mask) << bits * i;
+        w ^= flip;
+        if (count) moek_recode_count_(a, w, 0xffffffffu, seen);
+        memcpy(to, &w, 4);
+    }
+}
+/* Words of a row that a strip may have; 0: none. */
+static size_t moek_recode_full_(const moek_recode_ *a)
+{
+    const int layout = a->from.layout;
+    if (!a->to.at || !a->from.at || a->column_order || a->add || a->to.layout != MOEK_CODES_ROWS ||
+        (!moek_codes_along_(&a->from) && layout != MOEK_CODES_TURNED && layout != MOEK_CODES_AWQ)) return 0;
+    return a->to.columns >> moek_codes_slots_(&a->to);
+}
 static void moek_recode_host_(const moek_recode_ *a)
 {
+    const size_t full = moek_recode_full_(a);
     const moek_plane_ n = moek_codes_plane_(&a->to);
     const size_t squares = moek_square_count_(n);
     size_t s, p, q;
     for (s = 0; s < squares; s++) {
         const moek_square_ at = moek_square_at_(n, s);
         moek_recoded_ seen = { 0, 0, 0 };
-        for (p = at.p; p < at.p + MOEK_SQUARE_ && p < n.p; p++)
-            for (q = at.q; q < at.q + MOEK_SQUARE_ && q < n.q; q++) moek_recode_word_(a, n, p, q, &seen);
+        for (p = at.p; p < at.p + MOEK_SQUARE_ && p < n.p; p++) {
+            q = at.q;
+            if (q < full && (!a->row_order || (uint32_t)a->row_order[p] < a->from.rows)) {
+                const size_t strip = full - q < MOEK_SQUARE_ ? full - q : (size_t)MOEK_SQUARE_;
+                moek_recode_strip_(a, p, q, strip, &seen);
+                q += strip;
+            }
+            for (; q < at.q + MOEK_SQUARE_ && q < n.q; q++) moek_recode_word_(a, n, p, q, &seen);
+        }
         if (a->report) moek_recode_tally_(a, &seen, a->report);
     }
 }
