@@ -8,17 +8,6 @@
 typedef struct MOEK_K_(params) { moek_gemm_args a; CUtensorMap w; } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
-/* d (+)= a * b, 64 x 32 x 32 bytes of k. */
-MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
-{
-    moek_wgmma_(32, MOEK_W_WGMMA_, "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-        "}, %16, %17, p, 1, 1, 0, 0", "%18",
- "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
- "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-        : "l"(a), "l"(b), "r"(add));
-}
-
 /* Where a tile lies: expert, rows [row0, end), columns from j0 on. */
 typedef struct MOEK_K_(tile) { int e, row0, end, j0, b, j; } MOEK_K_(tile);
 
@@ -242,7 +231,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
                 {
                     moek_wgmma_fence_();
                     #pragma unroll
-                    for (j = 0; j < 4; j++) MOEK_K_(mma)(sum, ws + 2 * j, xs + 2 * j, 1);
+                    for (j = 0; j < 4; j++) MOEK_W_(wgmma_n32)(sum, ws + 2 * j, xs + 2 * j, 1);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(0);
                 }

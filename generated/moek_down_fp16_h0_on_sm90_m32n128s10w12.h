@@ -9,11 +9,11 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_down_fp16_h0_on_sm90_m32n128s10w12
 #define MOEK_K_(x) moek_down_fp16_h0_on_sm90_m32n128s10w12_##x##_
+#define MOEK_W_(x) moek_##x##_fp16_
 #define MOEK_W_DTYPE_ MOEK_DTYPE_FP16
-#define MOEK_W_WGMMA_ "k16.f32.f16.f16"
 #include "moek_down_bf16_fp16_h0_on_sm90_m32n128s10w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #undef MOEK_W_DTYPE_
-#undef MOEK_W_WGMMA_
 #endif

@@ -9,7 +9,7 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_layer_fp8b128_h0_on_sm90_m16n256s6w12
 #define MOEK_K_(x) moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_##x##_
-#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
 typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles, over_steps; } MOEK_K_(size);
@@ -22,16 +22,6 @@ typedef struct MOEK_K_(params) {
 } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
-/* d (+)= a * b, 64 x 16 x 32 bytes of k. */
-MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
-{
-    moek_wgmma_(16, MOEK_W_WGMMA_, "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, %8, %9, p, 1, 1", "%10",
- "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-        : "l"(a), "l"(b), "r"(add));
-}
-
 /* How tiles of up and down are taken: how many there are, whether by demand; in how many pieces of k those of up;
  * stages that may be on their way. */
 typedef struct MOEK_K_(plan) { int all[2], demand[2], pieces, inflight; } MOEK_K_(plan);
@@ -878,12 +868,12 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
                         moek_wgmma_fence_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            MOEK_K_(mma)(part[0][j / 1],
+                            MOEK_W_(wgmma_n16)(part[0][j / 1],
                                 ws + 0 + 2 * j, xs + 2 * j, j % 1);
                         moek_wgmma_commit_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            MOEK_K_(mma)(part[1][j / 1],
+                            MOEK_W_(wgmma_n16)(part[1][j / 1],
                                 ws + 512 + 2 * j, xs + 2 * j, j % 1);
                         moek_wgmma_commit_();
                         moek_wgmma_wait_(1);
@@ -1007,12 +997,12 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
                         moek_wgmma_fence_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            MOEK_K_(mma)(part[0][j / 4],
+                            MOEK_W_(wgmma_n16)(part[0][j / 4],
                                 ws + 0 + 2 * j, xs + 2 * j, j % 4);
                         moek_wgmma_commit_();
                         #pragma unroll
                         for (j = 0; j < 4; j++)
-                            MOEK_K_(mma)(part[1][j / 4],
+                            MOEK_W_(wgmma_n16)(part[1][j / 4],
                                 ws + 512 + 2 * j, xs + 2 * j, j % 4);
                         moek_wgmma_commit_();
                         moek_wgmma_wait_(1);
@@ -1104,5 +1094,5 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_W_WGMMA_
+#undef MOEK_W_
 #endif

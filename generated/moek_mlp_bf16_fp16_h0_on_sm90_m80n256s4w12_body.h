@@ -16,22 +16,6 @@ typedef struct MOEK_K_(params) {
 } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
-/* d (+)= a * b, 64 x 80 x 32 bytes of k. */
-MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
-{
-    moek_wgmma_(80, MOEK_W_WGMMA_, "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39"
-        "}, %40, %41, p, 1, 1, 0, 0", "%42",
- "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
- "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
- "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
- "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
- "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "l"(a), "l"(b), "r"(add));
-}
-
 /* Where a tile lies: expert, number b of its row block, rows [row0, end), columns from j0 on. */
 typedef struct MOEK_K_(tile) { int e, b, row0, end, j0; } MOEK_K_(tile);
 /* expert: of each row block; row: the first of each expert. */
@@ -528,10 +512,10 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_K_(mma)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
+                    MOEK_W_(wgmma_n80)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_K_(mma)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
+                    MOEK_W_(wgmma_n80)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
                 moek_wgmma_commit_();
                 moek_wgmma_wait_(0);
                 moek_mbar_arrive_warp_(empty + slot);
@@ -563,10 +547,10 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_K_(mma)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
+                    MOEK_W_(wgmma_n80)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_K_(mma)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
+                    MOEK_W_(wgmma_n80)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
                 moek_wgmma_commit_();
                 moek_wgmma_wait_(0);
                 moek_mbar_arrive_warp_(empty + slot);

@@ -9,7 +9,7 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_up_fp8c_h0_on_sm90_m128n256s4w12
 #define MOEK_K_(x) moek_up_fp8c_h0_on_sm90_m128n256s4w12_##x##_
-#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* out[r] = act(gate(x[r]), up(x[r])) of the rows r of each expert.
  *
@@ -43,26 +43,6 @@ typedef struct MOEK_K_(params) {
 } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
-/* d (+)= a * b, 64 x 128 x 32 bytes of k. */
-MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
-{
-    moek_wgmma_(128, MOEK_W_WGMMA_, "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, p, 1, 1", "%66",
- "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
- "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
- "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
- "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
- "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
- "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
- "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
- "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "l"(a), "l"(b), "r"(add));
-}
-
 /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the cluster
  * has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
 typedef struct MOEK_K_(tile) {
@@ -392,7 +372,7 @@ MOEK_DEVICE void MOEK_K_(stage)(float *sum, int halves, uint64_t xs, uint64_t ws
     for (half = 0; half < halves; half++) {
         moek_wgmma_fence_();
         #pragma unroll
-        for (j = 0; j < 4; j++) MOEK_K_(mma)(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
+        for (j = 0; j < 4; j++) MOEK_W_(wgmma_n128)(part, xs + 2 * j, ws + half * 1024 + 2 * j, j);
         moek_wgmma_commit_();
         moek_wgmma_wait_(0);
         if (half + 1 == halves) moek_mbar_arrive_pair_(empty, pairs);
@@ -718,5 +698,5 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_W_WGMMA_
+#undef MOEK_W_
 #endif

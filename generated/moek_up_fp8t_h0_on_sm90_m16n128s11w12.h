@@ -9,21 +9,11 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_up_fp8t_h0_on_sm90_m16n128s11w12
 #define MOEK_K_(x) moek_up_fp8t_h0_on_sm90_m16n128s11w12_##x##_
-#define MOEK_W_WGMMA_ "k32.f32.e4m3.e4m3"
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 typedef struct MOEK_K_(params) { moek_gemm_args a; CUtensorMap w; } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
-/* d (+)= a * b, 64 x 16 x 32 bytes of k. */
-MOEK_DEVICE void MOEK_K_(mma)(float *d, uint64_t a, uint64_t b, int add)
-{
-    moek_wgmma_(16, MOEK_W_WGMMA_, "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, %8, %9, p, 1, 1", "%10",
- "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-        : "l"(a), "l"(b), "r"(add));
-}
-
 /* Where a tile lies: expert, rows [row0, end), columns from j0 on. */
 typedef struct MOEK_K_(tile) { int e, row0, end, j0, b, j; } MOEK_K_(tile);
 
@@ -335,7 +325,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
                     moek_wgmma_fence_();
                     #pragma unroll
                     for (j = 0; j < 4; j++)
-                        MOEK_K_(mma)(part[j / 1], ws + 2 * j, xs + 2 * j, j % 1);
+                        MOEK_W_(wgmma_n16)(part[j / 1], ws + 2 * j, xs + 2 * j, j % 1);
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(0);
                     #pragma unroll
@@ -397,5 +387,5 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_W_WGMMA_
+#undef MOEK_W_
 #endif

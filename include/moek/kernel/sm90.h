@@ -344,6 +344,7 @@ MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(f[0]), "=f"(f[1]) : "r"(at) : "memory");
 }
 #endif
+#include "../../../generated/moek_wgmma.h"               /* moek_wgmma_n<N>_<element>_ */
 
 /* ---- made of these, in plain C ----------------------------------------------------------------------------------- */
 
