@@ -37,25 +37,19 @@ typedef struct moek_import_ {
     moek_factors_ our_scale, their_scale;
 } moek_import_;
 
-static moek_scale_shape moek_import_shape_(const moek_import_args *a, const moek_format *f)
-{
-    return moek_weight_scale(f, a->block);
-}
 static int moek_bad_pointer_(const void *p, size_t align) { return !p || (uintptr_t)p % align; }
 
 static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m)
 {
     const moek_format *f;
     moek_scale_shape shape;
-    int i, found = 0;
     memset(m, 0, sizeof *m);
     m->source = moek_source_of_(a->source);
     if (!m->source)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %d: take one of MOEK_FROM_*, 1 to %d", a->source,
                      MOEK_SOURCE_COUNT_ - 1);
     m->format = f = moek_format_of(m->source->quant);
-    for (i = 0; i < f->blocks; i++) found |= f->block[i] == a->block;
-    if (f->blocks ? !found : a->block && a->block != f->w_scale.columns)
+    if (f->blocks ? !moek_has_block_(f, a->block) : a->block && a->block != f->w_scale.columns)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "block is %d: scales of %s have not so many columns; block as in the config, "
                      "0 for a whole row%s", a->block, f->name, f->blocks ? "" : " or where the format has one choice");
     if (a->rows < 1 || a->columns < 1 || a->rows > MOEK_MAX_COLUMNS_ || a->columns > MOEK_MAX_COLUMNS_)
@@ -67,7 +61,7 @@ static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: blocks of GGUF have 32", a->columns);
     if (m->source->codes == MOEK_CODES_AWQ && a->rows % 8)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d: AWQ packs 8 of them", a->rows);
-    shape = moek_import_shape_(a, f);
+    shape = moek_weight_scale(f, a->block);
     m->rows = (size_t)a->rows; m->columns = (size_t)a->columns; m->step = (size_t)(a->row_step ? a->row_step : 1);
     m->groups = moek_scale_count(&shape, 1, m->columns);
     m->dtype = a->dtype ? a->dtype : MOEK_DTYPE_BF16;
@@ -236,10 +230,6 @@ moek_status moek_export(int arch, const moek_import_args *args, moek_stream stre
 
 /* ---- where a matrix belongs -------------------------------------------------------------------------------------- */
 
-static int moek_import_layout_(const moek_config *c)    /* of rows of w_up, the default put in */
-{
-    return c->up_layout ? c->up_layout : c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
-}
 moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
                               moek_import_args *args)
 {
@@ -256,7 +246,7 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     f = moek_format_of(config->quant);
     if (!f) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config.quant is %d: no format", config->quant);
     gated = moek_act_gated_(config->act);
-    layout = moek_import_layout_(config);
+    layout = moek_up_layout_(config);
     apart = gated && layout == MOEK_UP_APART; interleaved = gated && layout == MOEK_UP_INTERLEAVED;
     if (matrix < MOEK_MATRIX_GATE || matrix > MOEK_MATRIX_GATE_UP || ((gate || both) && !gated) || expert < 0)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "matrix %d of expert %d: %s", matrix, expert,

@@ -2,7 +2,7 @@
 #ifndef MOEK_IMPORT_LAUNCH_H
 #define MOEK_IMPORT_LAUNCH_H
 
-/* Square number s, and word (i, j) of it; 0: outside. */
+/* The first word of square number s. */
 typedef struct moek_square_ { size_t p, q; } moek_square_;
 MOEK_FN moek_square_ moek_square_at_(moek_plane_ n, size_t s)
 {
