@@ -23,26 +23,6 @@ static __global__ void ceiling_read_k(const uint4 *p, size_t n, uint4 *out)
     if (sum.x == 0x12345678 && sum.y == 0x9abcdef0) *out = sum;
 }
 
-#ifdef MOEK_SM90_CODE_
-#define CEILING_D8_(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-    "+f"(d[i + 6]), "+f"(d[i + 7])
-#define CEILING_D32_(i) CEILING_D8_(i), CEILING_D8_(i + 8), CEILING_D8_(i + 16), CEILING_D8_(i + 24)
-/* d += a * b, 64 x 256 x 32 bytes of k. */
-#define CEILING_MMA_(type, transposes)                                                                               \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                                       \
-                 "wgmma.mma_async.sync.aligned.m64n256" type " {"                                                    \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                  \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                  \
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                  \
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
-                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"    \
-                 "}, %128, %129, p, 1, 1" transposes ";\n}\n"                                                        \
-                 : CEILING_D32_(0), CEILING_D32_(32), CEILING_D32_(64), CEILING_D32_(96) : "l"(a), "l"(b), "r"(1))
-#endif
-
 /* Two warpgroups, 64 x 256 sums each, random operands that lie in shared memory from the start: nothing but wgmma. */
 /* Of a normal distribution of deviation 64: all exponents occur, none saturates. */
 static __device__ unsigned ceiling_e4m3(uint64_t i) { return moek_to_e4m3_(fill_normal(i, 1) * 64.0f); }
@@ -68,8 +48,8 @@ template <int fp8> static __global__ void MOEK_SM90_BOUNDS_(CEILING_THREADS) cei
             const unsigned char *const stage = at + i / 4 * CEILING_STAGE;
             const uint64_t a = moek_wgmma_operand_(stage + warpgroup * (64 * 128)) + i % 4 * 2;
             const uint64_t b = moek_wgmma_operand_(stage + 2 * 64 * 128) + i % 4 * 2;
-            if (fp8) CEILING_MMA_("k32.f32.e4m3.e4m3", "");
-            else CEILING_MMA_("k16.f32.bf16.bf16", ", 0, 0");
+            if (fp8) moek_wgmma_n256_e4m3_(d, a, b, 1);
+            else moek_wgmma_n256_bf16_(d, a, b, 1);
         }
         moek_wgmma_commit_();
         moek_wgmma_wait_(0);

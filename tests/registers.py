@@ -21,7 +21,7 @@ def read(path):
 
 
 def kind(key):
-    """sm80 rows and the kernels of moek_ep.h are compiled for sm_80 or sm_90a, sm90 rows always for sm_90a."""
+    """sm80 rows and the kernels of moek_ep.h and moek_import.h: for sm_80 or sm_90a; sm90 rows always for sm_90a."""
     return "sm90" if "_on_sm90" in key[0] else "sm80", key[1]
 
 

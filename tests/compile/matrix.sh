@@ -64,6 +64,26 @@ cat > ranks.c <<'END'
 #define MOEK_IMPLEMENTATION
 #include "moek_ep.h"
 END
+cat > import.c <<'END'
+#define MOEK_IMPLEMENTATION
+#include "moek_import.h"
+END
+cat > import_caller.c <<'END'
+#include "moek_import.h"
+#ifdef __cplusplus
+extern "C"
+#endif
+int caller_import(const moek_config *config, const moek_weights *weights, void *w, void *scale);
+int caller_import(const moek_config *config, const moek_weights *weights, void *w, void *scale)
+{
+    moek_import_args a = { 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL,
+                           0 };
+    a.source = MOEK_FROM_MXFP4;
+    a.their_w = w;  a.their_scale = scale;
+    return moek_import_place(config, weights, MOEK_MATRIX_DOWN, 0, &a) == MOEK_OK &&
+           moek_import(0, &a, NULL) == MOEK_OK;
+}
+END
 cat > ranks_caller.c <<'END'
 #include "moek_ep.h"
 #ifdef __cplusplus
@@ -130,7 +150,9 @@ moek/kernel/numbers.h moek/kernel/cpu.h D moek.h D moek.h
 moek_ep.h D moek_ep.h
 moek.h D moek_ep.h
 D moek.h moek_ep.h moek.h moek_ep.h
-moek_ep.h D moek.h moek_ep.h'
+moek_ep.h D moek.h moek_ep.h
+moek_import.h D moek_import.h
+moek_import.h D moek_ep.h moek_import.h moek_import.h'
 order() {                                              # FILE HEADER ...
     file=$1; shift
     for h in "$@"; do
@@ -138,7 +160,7 @@ order() {                                              # FILE HEADER ...
         else printf '#include "%s"\n' "$h"; fi
     done > "$file"
 }
-for f in implementation caller main ranks ranks_caller; do cp $f.c $f.cc; cp $f.c $f.cu; done
+for f in implementation caller main ranks ranks_caller import import_caller; do cp $f.c $f.cc; cp $f.c $f.cu; done
 
 warnings="-Wall -Wextra -Werror -I$root/include"
 
@@ -172,6 +194,8 @@ c_part() {
         must "$cc -std=c99: implementation" $cc -std=c99 -pedantic $warnings -O1 -c implementation.c -o implementation.o
         must "$cc -std=c99: implementation of moek_ep.h" $cc -std=c99 -pedantic $warnings -O1 -c ranks.c -o ranks.o
         must "$cc -std=c99: caller of moek_ep.h" $cc -std=c99 -pedantic $warnings -c ranks_caller.c -o ranks_caller.o
+        must "$cc -std=c99: implementation of moek_import.h" \
+            $cc -std=c99 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c import.c -o import.o
         must "$cc -std=c99 -fopenmp -O3: implementation" \
             $cc -std=c99 -pedantic $warnings -O3 -fopenmp -c implementation.c -o openmp.o
     done
@@ -186,8 +210,12 @@ c_part() {
             $cxx -std=c++11 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c ranks.cc -o ranks_cc.o
         must "$cxx -std=c++11: caller of moek_ep.h" \
             $cxx -std=c++11 -pedantic $warnings -c ranks_caller.cc -o ranks_caller_cc.o
+        must "$cxx -std=c++11: implementation of moek_import.h" \
+            $cxx -std=c++11 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c import.cc -o import_cc.o
+        must "$cxx -std=c++11: caller of moek_import.h" \
+            $cxx -std=c++11 -pedantic $warnings -c import_caller.cc -o import_caller_cc.o
     done
-    for f in caller ranks_caller; do
+    for f in caller ranks_caller import_caller; do
         have clang && must "clang -Weverything: $f" \
             clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c $f.c -o $f.o
     done
@@ -220,7 +248,9 @@ c_part() {
     while read -r order <&3; do
         order order.c $order
         must "headers: $order" $cc -std=c99 -pedantic $warnings -DMOEK_QUANT=MOEK_BF16 -c order.c -o order.o
-        case $order in *ep.h*) more=ranks_caller.o ;; *) more= ;; esac
+        more=
+        case $order in *ep.h*) more=ranks_caller.o ;; esac
+        case $order in *import.h*) more="$more import_caller.o" ;; esac
         must "headers: $order: link" $cc main.o caller.o $more order.o -o order -lm
     done 3< orders
 
@@ -245,14 +275,15 @@ c_part() {
         skip "no ${CXX:-g++}: C++ caller, C implementation"
     fi
 
-    for f in moek.h moek_ep.h; do
+    for f in moek.h moek_ep.h moek_import.h; do
         macros "macro leak: $f" $f $cc -std=c99 -dM -E -x c -I"$root/include"
         macros "macro leak: $f, implementation" $f $cc -std=c99 -dM -E -x c -I"$root/include" -DMOEK_IMPLEMENTATION
     done
     symbols "symbol leak: implementation.c" implementation.o
     symbols "symbol leak: moek_ep.h" ranks.o
+    symbols "symbol leak: moek_import.h" import.o
     forbidden='malloc|calloc|realloc|free|printf|fprintf|puts|putchar|fopen|getenv|exit|abort|__assert_fail|time|rand'
-    nm -u openmp.o ranks.o 2> /dev/null | awk '{ print $2 }' |
+    nm -u openmp.o ranks.o import.o 2> /dev/null | awk '{ print $2 }' |
         grep -E "^(_?_?($forbidden|pthread_create))(_chk)?\$" > log
     none "the implementation asks for no memory, output, environment or exit"
 
@@ -310,6 +341,8 @@ cuda_part() {
     symbols "symbol leak: implementation.cu" implementation.o
     must "nvcc: implementation of moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c ranks.cu -o ranks.o
     must "nvcc: caller of moek_ep.h" $nv -c ranks_caller.cu -o ranks_caller.o
+    must "nvcc: implementation of moek_import.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c import.cu -o import.o
+    symbols "symbol leak: moek_import.h, nvcc" import.o
     if [ "$(sed -n 's/^nccl_libs = //p' "$root"/build/config.ninja 2> /dev/null)" ]; then
         flags="$(sed -n 's/^nccl_flags = //p' "$root"/build/config.ninja) -isystem $(dirname "$(
                  command -v "$nvcc")")/../include"

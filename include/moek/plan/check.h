@@ -19,6 +19,19 @@ static int moek_can_tile_(const moek_config *c)
     return c->hidden % line == 0 && c->inter % line == 0;
 }
 
+/* How gate and up lie, of a gated activation, the default put in. */
+static int moek_up_layout_(const moek_config *c)
+{
+    return c->up_layout ? c->up_layout : c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+}
+/* Does the format have scales of so many columns (config.block), where it leaves them open? */
+static int moek_has_block_(const moek_format *f, int block)
+{
+    int i = 0;
+    while (i < f->blocks && f->block[i] != block) i++;
+    return i < f->blocks;
+}
+
 /* Everything that can be said without looking at kernels, and defaults.  config is the plan's own copy.  A config with
  * its defaults filled in passes all checks, and is filled in as it was: plan.config may make another plan. */
 static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
@@ -128,12 +141,11 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
-    int i = 0;
+    int i;
     if (c->block && !f->blocks)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
                  "it 0", c->block, f->name);
-    while (i < f->blocks && f->block[i] != c->block) i++;
-    if (f->blocks && i == f->blocks) {
+    if (f->blocks && !moek_has_block_(f, c->block)) {
         moek_say_(why, "config.block is %d; of %s it is one of", c->block, f->name);
         for (i = 0; i < f->blocks; i++) moek_say_(why, " %d", f->block[i]);
         MOEK_NO_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
@@ -149,7 +161,7 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {
     const int gated = moek_act_gated_(c->act), apart = c->up_layout == MOEK_UP_APART;
     const int shared = moek_shared_by_(c->quant, c->block);
-    const int interleaved = c->up_layout == MOEK_UP_INTERLEAVED || (!c->up_layout && c->act == MOEK_SWIGLUOAI);
+    const int interleaved = moek_up_layout_(c) == MOEK_UP_INTERLEAVED;
     if (apart && c->weight_layout == MOEK_WEIGHTS_TILED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
                  "array, and up_layout is MOEK_UP_APART: leave one of them 0");
@@ -227,8 +239,7 @@ static void moek_fill_defaults_(moek_config *c)
     if (!c->dtype) c->dtype = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : MOEK_DTYPE_BF16;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
-    if (!c->up_layout && moek_act_gated_(c->act))
-        c->up_layout = c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
     if (c->up_layout == MOEK_UP_APART && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;

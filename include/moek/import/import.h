@@ -1,0 +1,370 @@
+/* moek/import/import.h -- moek_import and its relatives: what a source is, checks, orders, the report. */
+#ifndef MOEK_IMPORT_IMPORT_H
+#define MOEK_IMPORT_IMPORT_H
+
+typedef struct moek_source_ {
+    const char *name;
+    int number, quant, codes, flip, scales, type, zeros, less, global;
+} moek_source_;
+#define MOEK_ROW_(name, number, quant, codes, flip, scales, type, zeros, less, global) \
+    { #name, number, MOEK_##quant, MOEK_CODES_##codes, flip, MOEK_SCALES_##scales, MOEK_DTYPE_##type, \
+      MOEK_CODES_##zeros, less, MOEK_GLOBAL_##global },
+static const moek_source_ moek_sources_[] = { MOEK_EACH_SOURCE(MOEK_ROW_) };
+#undef MOEK_ROW_
+
+static const moek_source_ *moek_source_of_(int source)
+{
+    size_t i;
+    for (i = 0; i < sizeof moek_sources_ / sizeof moek_sources_[0]; i++)
+        if (moek_sources_[i].number == source) return &moek_sources_[i];
+    return NULL;
+}
+const char *moek_source_name(int source)
+{
+    const moek_source_ *const s = moek_source_of_(source);
+    return s ? s->name : NULL;
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
+
+/* All that a call works with, from its arguments. */
+typedef struct moek_import_ {
+    const moek_source_ *source;
+    const moek_format *format;
+    int dtype, their_type, their_dtype;                /* T; of their scales: MOEK_SCALE_TYPE_*, and T of that */
+    size_t rows, columns, step, groups;
+    moek_codes_ ours, theirs, our_zero, their_zero;
+    moek_factors_ our_scale, their_scale;
+} moek_import_;
+
+static int moek_bad_pointer_(const void *p, size_t align) { return !p || (uintptr_t)p % align; }
+
+static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m)
+{
+    const moek_format *f;
+    moek_scale_shape shape;
+    memset(m, 0, sizeof *m);
+    m->source = moek_source_of_(a->source);
+    if (!m->source)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %d: take one of MOEK_FROM_*, 1 to %d", a->source,
+                     MOEK_SOURCE_COUNT_ - 1);
+    m->format = f = moek_format_of(m->source->quant);
+    if (f->blocks ? !moek_has_block_(f, a->block) : a->block && a->block != f->w_scale.columns)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "block is %d: scales of %s have not so many columns; block as in the config, "
+                     "0 for a whole row%s", a->block, f->name, f->blocks ? "" : " or where the format has one choice");
+    if (a->rows < 1 || a->columns < 1 || a->rows > MOEK_MAX_COLUMNS_ || a->columns > MOEK_MAX_COLUMNS_)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d and columns %d: 1 to %d", a->rows, a->columns,
+                     MOEK_MAX_COLUMNS_);
+    if (a->columns % f->granule)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: %s takes multiples of %d", a->columns, f->name, f->granule);
+    if (m->source->codes == MOEK_CODES_GGUF && a->columns % 32)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: blocks of GGUF have 32", a->columns);
+    if (m->source->codes == MOEK_CODES_AWQ && a->rows % 8)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d: AWQ packs 8 of them", a->rows);
+    shape = moek_weight_scale(f, a->block);
+    m->rows = (size_t)a->rows; m->columns = (size_t)a->columns; m->step = (size_t)(a->row_step ? a->row_step : 1);
+    m->groups = moek_scale_count(&shape, 1, m->columns);
+    m->dtype = a->dtype ? a->dtype : MOEK_DTYPE_BF16;
+    if (a->row_step < 0 || (m->dtype != MOEK_DTYPE_BF16 && m->dtype != MOEK_DTYPE_FP16))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d, at least 0; dtype %d, MOEK_DTYPE_BF16 or _FP16", a->row_step,
+                     a->dtype);
+    return MOEK_OK;
+}
+
+/* Types of scales, and how they lie. */
+static moek_status moek_import_scales_(const moek_import_args *a, moek_import_ *m)
+{
+    const moek_source_ *const s = m->source;
+    const int type = m->format->w_scale.type;
+    const int open = type == MOEK_SCALE_TYPE_F32 || type == MOEK_SCALE_TYPE_T;
+    const int dtype = a->scale_dtype ? a->scale_dtype : s->type;
+    size_t bytes;
+    if (open ? dtype < MOEK_DTYPE_BF16 || dtype > MOEK_DTYPE_F32 : a->scale_dtype != 0)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale_dtype is %d: %s", a->scale_dtype,
+                     open ? "MOEK_DTYPE_BF16, _FP16 or _F32" : "leave it 0, scales of this source have one type");
+    m->our_scale.at = (unsigned char *)a->scale;
+    m->our_scale.type = m->their_scale.type = type;
+    if (type == MOEK_SCALE_TYPE_T) m->our_scale.dtype = m->dtype;
+    if (open) m->their_scale.type = dtype == MOEK_DTYPE_F32 ? MOEK_SCALE_TYPE_F32 : MOEK_SCALE_TYPE_T;
+    if (m->their_scale.type == MOEK_SCALE_TYPE_T) m->their_scale.dtype = dtype;
+    m->our_scale.group = moek_factors_bytes_(type);
+    m->our_scale.row = m->our_scale.group * m->groups * m->step;
+    bytes = moek_factors_bytes_(m->their_scale.type);
+    m->their_scale.at = (unsigned char *)(s->scales == MOEK_SCALES_BLOCKS ? a->their_w : a->their_scale);
+    m->their_scale.row = s->scales == MOEK_SCALES_ROWS ? bytes * m->groups : bytes;
+    m->their_scale.group = s->scales == MOEK_SCALES_ROWS ? bytes : bytes * m->rows;
+    if (s->scales == MOEK_SCALES_BLOCKS) {
+        m->their_scale.row = MOEK_GGUF_BLOCK_ * m->groups;
+        m->their_scale.group = MOEK_GGUF_BLOCK_;
+    }
+    if (moek_bad_pointer_(m->our_scale.at, m->our_scale.group) || moek_bad_pointer_(m->their_scale.at, bytes))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale or their_scale is NULL, or not aligned as its elements");
+    return MOEK_OK;
+}
+
+/* In place: where it is the same bytes, or the same with others in their place. */
+static moek_status moek_import_in_place_(const moek_import_args *a, const moek_import_ *m)
+{
+    const int orders = a->row_order || a->column_order, side_by_side = m->step == 1;
+    if (a->w == a->their_w && (orders || !side_by_side || m->theirs.layout != MOEK_CODES_ROWS ||
+                               m->theirs.row_bytes != m->ours.row_bytes))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w is their_w: only where rows of both are %s%s",
+                     "the same bytes or codes, side by side, in the same order", orders ? ": there is an order" : "");
+    if (m->our_scale.at == m->their_scale.at &&
+        (orders || !side_by_side || m->source->scales != MOEK_SCALES_ROWS ||
+         m->our_scale.type != m->their_scale.type || m->our_scale.dtype != m->their_scale.dtype))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale is their_scale: only where both have one type and one order");
+    if (a->zero && a->zero == a->their_zero)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "zero is their_zero: they differ in order");
+    return MOEK_OK;
+}
+
+static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m)
+{
+    moek_status status = moek_import_sizes_(a, m);
+    const moek_source_ *const s = m->source;
+    const int packed = s && s->codes != MOEK_CODES_ROWS && s->codes != MOEK_CODES_GGUF;
+    int bits;
+    if (status == MOEK_OK) status = moek_import_scales_(a, m);
+    if (status != MOEK_OK) return status;
+    bits = m->format->w_bits;
+    if (moek_bad_pointer_(a->w, 1) || moek_bad_pointer_(a->their_w, packed ? 4 : 1))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w or their_w is NULL, or words of it are not aligned to 4 bytes");
+    if (!s->zeros && a->their_zero)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "their_zero: %s has no zero points", s->name);
+    if (!m->format->zero && a->zero) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "zero: %s has none", m->format->name);
+    if ((uintptr_t)a->their_zero % 4)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "words of their_zero are not aligned to 4 bytes");
+    if (s->global ? moek_bad_pointer_(a->global, 4) || moek_bad_pointer_(a->their_global, 4)
+                  : a->global || a->their_global)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global and their_global: %s, %s", s->name,
+                     s->global ? "both, an f32 each" : "has no second scale: leave both NULL");
+    m->ours = moek_codes_of_(a->w, MOEK_CODES_ROWS, bits, m->rows, m->columns, m->step);
+    m->theirs = moek_codes_of_(a->their_w, s->codes, bits, m->rows, m->columns, 1);
+    m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, bits, m->rows, m->groups, m->step);
+    m->their_zero = moek_codes_of_(a->their_zero, s->zeros, bits, m->rows, m->groups, 1);
+    return moek_import_in_place_(a, m);
+}
+
+/* ---- import, export ---------------------------------------------------------------------------------------------- */
+
+static moek_status moek_import_codes_(int arch, const moek_import_args *a, const moek_import_ *m, int back,
+                                      moek_stream stream)
+{
+    const int integers = m->format->w_scale.type == MOEK_SCALE_TYPE_T || m->format->w_scale.type == MOEK_SCALE_TYPE_F32;
+    moek_recode_ r;
+    memset(&r, 0, sizeof r);
+    r.to = back ? m->theirs : m->ours;
+    r.from = back ? m->ours : m->theirs;
+    r.row_order = a->row_order; r.column_order = a->column_order;
+    r.flip = (uint32_t)m->source->flip;
+    r.counter = !back && integers && !a->their_zero && !a->zero ? MOEK_COUNT_codes_lowest_ : -1;
+    r.watch = m->format->w_bits == 8 ? 0x80 : 0;       /* s8, u4b8 */
+    r.all = -1;
+    r.report = (uint64_t *)a->report;
+    return moek_recode_run_(arch, &r, stream);
+}
+/* Zero points, also where one side has no array for them. */
+static moek_status moek_import_zeros_(int arch, const moek_import_args *a, const moek_import_ *m, int back,
+                                      moek_stream stream)
+{
+    const int less = m->source->less;
+    moek_recode_ r;
+    memset(&r, 0, sizeof r);
+    r.to = back ? m->their_zero : m->our_zero;
+    r.from = back ? m->our_zero : m->their_zero;
+    r.row_order = a->row_order;
+    r.counter = r.all = -1;
+    r.report = (uint64_t *)a->report;
+    if (!r.to.at && !r.from.at) return MOEK_OK;
+    if (!r.to.at) {                                    /* nothing is written: any plane will do */
+        r.to = m->our_zero;
+        r.to.at = NULL;
+        r.counter = MOEK_COUNT_zeros_lost_; r.others = 1; r.watch = r.from.fill;
+    } else if (!back && less && r.from.at) {
+        r.counter = MOEK_COUNT_zeros_wrapped_;
+    }
+    if (!back && r.from.at) r.all = MOEK_COUNT_zeros_;
+    r.add = !less ? 0 : back ? r.to.at ? ~0u : 0 : r.from.at ? 1 : 0;
+    return moek_recode_run_(arch, &r, stream);
+}
+static moek_status moek_import_factors_(int arch, const moek_import_args *a, const moek_import_ *m, int back,
+                                        moek_stream stream)
+{
+    moek_rescale_ r;
+    memset(&r, 0, sizeof r);
+    r.to = back ? m->their_scale : m->our_scale;
+    r.from = back ? m->our_scale : m->their_scale;
+    r.rows = m->rows; r.groups = m->groups;
+    r.row_order = a->row_order;
+    r.from_global = back ? a->global : a->their_global;
+    r.to_global = back ? a->their_global : a->global;
+    r.over = m->source->global == MOEK_GLOBAL_OVER;
+    r.report = (uint64_t *)a->report;
+    return moek_rescale_run_(arch, &r, stream);
+}
+static moek_status moek_import_run_(int arch, const moek_import_args *a, int back, moek_stream stream)
+{
+    moek_import_ m;
+    moek_status status;
+    if (!a) return MOEK_E_ARGUMENT;
+    status = moek_import_begin_(a, &m);
+    if (status != MOEK_OK) return status;
+    if (arch && !MOEK_HAVE_CUDA_)
+        MOEK_REFUSE_(a, MOEK_E_NO_KERNEL, "arch is %d: this implementation was compiled without CUDA; arch 0 is the "
+                     "host", arch);
+    status = moek_import_codes_(arch, a, &m, back, stream);
+    if (status == MOEK_OK) status = moek_import_zeros_(arch, a, &m, back, stream);
+    if (status == MOEK_OK) status = moek_import_factors_(arch, a, &m, back, stream);
+    if (status != MOEK_OK) MOEK_REFUSE_(a, status, "%s: a launch failed", m.source->name);
+    return MOEK_OK;
+}
+moek_status moek_import(int arch, const moek_import_args *args, moek_stream stream)
+{
+    return moek_import_run_(arch, args, 0, stream);
+}
+moek_status moek_export(int arch, const moek_import_args *args, moek_stream stream)
+{
+    return moek_import_run_(arch, args, 1, stream);
+}
+
+/* ---- where a matrix belongs -------------------------------------------------------------------------------------- */
+
+moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
+                              moek_import_args *args)
+{
+    const moek_format *f;
+    moek_scale_shape shape;
+    size_t row, w, scale, zero, expert_rows;
+    const int down = matrix == MOEK_MATRIX_DOWN, both = matrix == MOEK_MATRIX_GATE_UP;
+    const int gate = matrix == MOEK_MATRIX_GATE;
+    int gated, apart, interleaved, layout;
+    const void *at, *scale_at, *zero_at;
+    const float *global;
+    if (!args) return MOEK_E_ARGUMENT;
+    if (!config || !weights) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config or weights is NULL");
+    f = moek_format_of(config->quant);
+    if (!f) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config.quant is %d: no format", config->quant);
+    gated = moek_act_gated_(config->act);
+    layout = moek_up_layout_(config);
+    apart = gated && layout == MOEK_UP_APART; interleaved = gated && layout == MOEK_UP_INTERLEAVED;
+    if (matrix < MOEK_MATRIX_GATE || matrix > MOEK_MATRIX_GATE_UP || ((gate || both) && !gated) || expert < 0)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "matrix %d of expert %d: %s", matrix, expert,
+                     gate || both ? "the activation has no gate; its matrix is MOEK_MATRIX_UP" : "there is none");
+    if (both && (apart || f->second))
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "gate and up have %s each: import one after the other",
+                     apart ? "an array" : "a second scale");
+    if (config->inter_offset)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config.inter_offset is %d: a shard that begins inside a group of scales "
+                     "is imported by rows and columns that you set yourself", config->inter_offset);
+    args->rows = down ? config->hidden : config->inter * (both ? 2 : 1);
+    args->columns = down ? config->inter : config->hidden;
+    args->block = config->block; args->dtype = config->dtype;
+    args->row_step = interleaved && !down && !both ? 2 : 1;
+    shape = moek_weight_scale(f, config->block);
+    w = moek_element_bytes(f->w, (size_t)args->columns);
+    scale = moek_scale_bytes(&shape, 1, (size_t)args->columns);
+    zero = moek_element_bytes(f->w, moek_scale_count(&shape, 1, (size_t)args->columns));
+    expert_rows = down ? (size_t)args->rows : (size_t)config->inter * (gated && !apart ? 2 : 1);
+    row = (size_t)expert * expert_rows;
+    if (gated && !apart && !down && !both && gate != (layout != MOEK_UP_SWAPPED))
+        row += interleaved ? 1 : (size_t)args->rows;
+    at = down ? weights->w_down : apart && gate ? weights->w_gate : weights->w_up;
+    scale_at = down ? weights->w_down_scale : apart && gate ? weights->w_gate_scale : weights->w_up_scale;
+    zero_at = down ? weights->w_down_zero : apart && gate ? weights->w_gate_zero : weights->w_up_zero;
+    global = down ? weights->w_down_global_scale
+                  : apart && gate ? weights->w_gate_global_scale : weights->w_up_global_scale;
+    if (!at || !scale_at || (f->second && !global))
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
+    args->w = (char *)at + row * w;
+    args->scale = (char *)scale_at + row * scale;
+    args->zero = zero_at ? (char *)zero_at + row * zero : NULL;
+    args->global = f->second ? (float *)global + row / (size_t)args->rows : NULL;
+    if (f->second && interleaved && !down) args->global = (float *)global + 2 * expert + !gate;
+    return MOEK_OK;
+}
+
+/* ---- orders ------------------------------------------------------------------------------------------------------ */
+
+moek_status moek_import_order(const int32_t *g_idx, int columns, int block, int32_t *order, int *moved, char *why,
+                              size_t why_size)
+{
+    moek_text_ text = moek_text_in_(why, why_size);
+    const int of = block ? block : columns, groups = columns > 0 ? (columns + of - 1) / of : 0;
+    int k, g, first = -1, n = 0;
+    if (!g_idx || columns < 1 || block < 0)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "g_idx is NULL, or columns are %d and block %d", columns, block);
+    for (k = 0; k < columns && first < 0; k++) if (g_idx[k] != k / of) first = k;
+    if (moved) *moved = first >= 0;
+    if (first >= 0 && !order)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "g_idx[%d] is %d, where columns in order would have %d: act-order of gate and "
+                 "up needs x in another order for each expert, which there is not; quantize with desc_act = false, or "
+                 "static groups", first, (int)g_idx[first], first / of);
+    if (!order) return MOEK_OK;
+    for (g = 0; g < groups; g++) {
+        const int begin = n;
+        for (k = 0; k < columns; k++) if (g_idx[k] == g) order[n++] = k;
+        if (n - begin != (g < groups - 1 ? of : columns - g * of))
+            MOEK_NO_(&text, MOEK_E_ARGUMENT, "group %d of g_idx has %d columns, not %d: such groups have no order in "
+                     "which they lie side by side", g, n - begin, g < groups - 1 ? of : columns - g * of);
+    }
+    return MOEK_OK;
+}
+moek_status moek_import_inverse(const int32_t *order, int n, int32_t *inverse)
+{
+    int i;
+    if (!order || !inverse || n < 1 || order == inverse) return MOEK_E_ARGUMENT;
+    for (i = 0; i < n; i++) inverse[i] = -1;
+    for (i = 0; i < n; i++) {
+        if (order[i] < 0 || order[i] >= n || inverse[order[i]] >= 0) return MOEK_E_ARGUMENT;
+        inverse[order[i]] = i;
+    }
+    return MOEK_OK;
+}
+
+/* ---- the report -------------------------------------------------------------------------------------------------- */
+
+moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t why_size)
+{
+    moek_text_ text = moek_text_in_(why, why_size);
+    if (!r) return MOEK_E_ARGUMENT;
+#define MOEK_MUST_NOT_(count, sentence) \
+    if (r->count) MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu " sentence, (unsigned long long)r->count, \
+                           (unsigned long long)(r->count > r->scales ? r->count : r->scales))
+    MOEK_MUST_NOT_(scales_nan, "scales are NaN or Inf, and so would be their groups");
+    MOEK_MUST_NOT_(scales_negative, "scales have their sign set: damaged, or of another type than was said");
+    MOEK_MUST_NOT_(scales_lost, "scales became 0 or Inf in T: take the other T (config.dtype)");
+#undef MOEK_MUST_NOT_
+    if (r->zeros_lost)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu zero points are not the middle of the codes, and there is no "
+                 "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, int8_a16 none",
+                 (unsigned long long)r->zeros_lost, (unsigned long long)r->zeros);
+    if (r->globals_bad)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu second scales are 0, negative, NaN or Inf",
+                 (unsigned long long)r->globals_bad);
+    if (r->orders_bad)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "row_order or column_order leads outside the matrix in %llu words or rows",
+                 (unsigned long long)r->orders_bad);
+    return MOEK_OK;
+}
+int moek_import_exponents(const moek_import_report *r, int *lowest, int *highest)
+{
+    if (!r || !r->highest_ || !r->lowest_) return 0;
+    if (lowest) *lowest = MOEK_EXPONENT_ - (int)r->lowest_;
+    if (highest) *highest = (int)r->highest_ - MOEK_EXPONENT_;
+    return 1;
+}
+size_t moek_import_describe(const moek_import_report *r, char *text, size_t size)
+{
+    moek_text_ t = moek_text_in_(text, size);
+    int low, high;
+    const char *comma = "";
+    if (!r) return 0;
+#define MOEK_SAY_COUNT_(name, what) \
+    if (r->name) { moek_say_(&t, "%s%llu %s", comma, (unsigned long long)r->name, what); comma = ", "; }
+    MOEK_EACH_IMPORT_COUNT(MOEK_SAY_COUNT_)
+#undef MOEK_SAY_COUNT_
+    if (moek_import_exponents(r, &low, &high)) moek_say_(&t, "%sscales of 2^%d to 2^%d", comma, low, high);
+    return t.length;
+}
+#endif

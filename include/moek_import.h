@@ -1,0 +1,178 @@
+/* moek_import.h -- weights of published checkpoints -> the arrays of moek_weights, and back.  Opt-in.
+ *
+ * Do this, in the ONE file that holds the implementation, behind moek.h (or moek_ep.h):
+ *
+ *     #define MOEK_IMPLEMENTATION
+ *     #include "moek.h"
+ *     #include "moek_import.h"
+ *
+ * and for each matrix (gate, up, down) of each expert, while the file is read:
+ *
+ *     moek_import_report report = {0};                                  one for as many matrices as you like
+ *     moek_import_args a = {0};
+ *     a.source = MOEK_FROM_GPTQ_INT4;                                   1. what the checkpoint is
+ *     moek_import_place(&config, &weights, MOEK_MATRIX_GATE, e, &a);    2. where the matrix belongs: sizes, pointers
+ *     a.their_w = qweight;  a.their_scale = scales;                     3. what was read
+ *     a.their_zero = qzeros;  a.report = &report;
+ *     moek_import(0, &a, 0);                                            4. one pass, no workspace
+ *     ...
+ *     moek_import_verdict(&report, text, sizeof text);                  5. in the end: may these weights be run?
+ *
+ * On a GPU all pointers, that of the report too, are of its memory; the call is kernel launches on `stream`.  Then only
+ * the matrix that is being imported lies there twice.  Threads may import different matrices at once, with a report
+ * each.
+ *
+ * SOURCES, MOEK_EACH_SOURCE.  Shapes are C arrays; N rows (outputs), K columns (inputs) of the matrix, g the columns of
+ * a scale (block; a whole row: one group), G = ceil(K / g), "words": u32, elements from the lowest bits up.
+ *
+ *     source          their_w                    their_scale      their_zero                 becomes
+ *     MXFP4           u8 [N][K / 2]              e8m0 [N][G]      -                          mxfp4_a16
+ *     MXFP4_GGUF      blocks [N][K / 32][17]     (in the blocks)  -                          mxfp4_a16
+ *     NVFP4_MODELOPT  u8 [N][K / 2]              e4m3 [N][G]      -                          nvfp4_a16
+ *     NVFP4_PACKED    u8 [N][K / 2]              e4m3 [N][G]      -                          nvfp4_a16
+ *     PACKED_INT4     words [N][ceil(K / 8)]     [N][G]           words [ceil(N / 8)][G]     int4_a16
+ *     PACKED_INT8     words [N][ceil(K / 4)]     [N]              words [ceil(N / 4)][1]     int8_a16
+ *     GPTQ_INT4       words [ceil(K / 8)][N]     [G][N]           words [G][ceil(N / 8)]     int4_a16
+ *     GPTQ_INT8       words [ceil(K / 4)][N]     [1][N]           words [1][ceil(N / 4)]     int8_a16
+ *     GPTQ_V2_INT4, GPTQ_V2_INT8                 the same, zero points as they are instead of less 1
+ *     AWQ             words [K][N / 8]           [G][N]           words [G][N / 8]           int4_a16
+ *     INT4_SIGNED     u8 [N][K / 2]              [N][G]           -                          int4_a16
+ *
+ * MXFP4: gpt-oss, DeepSeek-V4, compressed-tensors.  Scales are the file's bytes: no cast to a number type.
+ * MXFP4_GGUF: a block is a scale, then 16 bytes; byte j has element j in its low half and element j + 16 in its high.
+ * NVFP4: their_global is f32 [1], which multiplies (MODELOPT: weight_scale_2) or divides (PACKED, compressed-tensors:
+ * weight_global_scale).  PACKED_*: compressed-tensors pack-quantized; its symmetric int4 is moek's bytes.
+ * GPTQ, AWQ: their_zero may be NULL, for weights that are known to be symmetric.  AWQ: the order "gemm", in which bits
+ * 4 n of a word hold element 0, 2, 4, 6, 1, 3, 5, 7.  INT4_SIGNED: W4AFP8, two's complement.
+ * Formats without zero points, and `zero` NULL: zero points must be the middle of the codes (8 or 128); the report
+ * counts others as lost, and the verdict refuses them.  `zero` given and their_zero NULL: zero points become 8.
+ *
+ * IN PLACE.  w may be their_w, and scale their_scale, where the two have equal sizes and rows lie side by side: MXFP4,
+ * NVFP4_*, PACKED_* with K a multiple of a word's elements, INT4_SIGNED; scales, if no type changes.
+ * EXACT.  moek_export is the inverse, bit for bit, but where the import has rounded, which the report counts: scales
+ * that became T, the quotient of NVFP4_PACKED.  (Words that are not full must be 0 in their unused bits.)
+ * NOT HERE: fp8 with blocks of 128 x 128: no byte moves (docs/import.md).                                            */
+#ifndef MOEK_IMPORT_H
+#define MOEK_IMPORT_H
+#include "moek.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, number, format, codes, xor, scales, type of their scales, zeros, less, global)
+ *     codes, zeros      how elements and zero points lie (moek/import/codes.h)
+ *     xor               their codes differ from moek's by it
+ *     scales            ROWS [N][G], GROUPS [G][N], BLOCKS: with the codes
+ *     type              of their_scale where the format of moek leaves it open and scale_dtype is 0
+ *     less              zero points are stored less 1
+ *     global            NONE, TIMES, OVER                                                                            */
+#define MOEK_EACH_SOURCE(X) \
+    X(MXFP4,          1,  MXFP4_A16, ROWS,     0,    ROWS,   DEFAULT, NONE,   0, NONE) \
+    X(MXFP4_GGUF,     2,  MXFP4_A16, GGUF,     0,    BLOCKS, DEFAULT, NONE,   0, NONE) \
+    X(NVFP4_MODELOPT, 3,  NVFP4_A16, ROWS,     0,    ROWS,   DEFAULT, NONE,   0, TIMES) \
+    X(NVFP4_PACKED,   4,  NVFP4_A16, ROWS,     0,    ROWS,   DEFAULT, NONE,   0, OVER) \
+    X(PACKED_INT4,    5,  INT4_A16,  WORDS,    0,    ROWS,   BF16,    ACROSS, 0, NONE) \
+    X(PACKED_INT8,    6,  INT8_A16,  WORDS,    0x80, ROWS,   BF16,    ACROSS, 0, NONE) \
+    X(GPTQ_INT4,      7,  INT4_A16,  GPTQ,     0,    GROUPS, FP16,    TURNED, 1, NONE) \
+    X(GPTQ_INT8,      8,  INT8_A16,  GPTQ,     0x80, GROUPS, FP16,    TURNED, 1, NONE) \
+    X(GPTQ_V2_INT4,   9,  INT4_A16,  GPTQ,     0,    GROUPS, FP16,    TURNED, 0, NONE) \
+    X(GPTQ_V2_INT8,   10, INT8_A16,  GPTQ,     0x80, GROUPS, FP16,    TURNED, 0, NONE) \
+    X(AWQ,            11, INT4_A16,  AWQ,      0,    GROUPS, FP16,    AWQ,    0, NONE) \
+    X(INT4_SIGNED,    12, INT4_A16,  ROWS,     8,    ROWS,   F32,     NONE,   0, NONE)
+#define MOEK_SOURCE_(name, number, quant, codes, flip, scales, type, zeros, less, global) MOEK_FROM_##name = number,
+enum { MOEK_EACH_SOURCE(MOEK_SOURCE_) MOEK_SOURCE_COUNT_ };
+
+enum {                                                /* of an expert.  Not gated: UP and DOWN */
+    MOEK_MATRIX_GATE, MOEK_MATRIX_UP, MOEK_MATRIX_DOWN,
+    MOEK_MATRIX_GATE_UP                               /* rows of both, in the order of up_layout (gpt-oss) */
+};
+
+/* What an import met: numbers worth a line of the log.  Zero it once; each import adds.
+ *     groups_beyond     mxfp4: folding scales into e4m3, whose range is 12 binades, would round such a group again
+ *     codes_lowest      of symmetric int4 and int8: a format of -7 .. 7 or -127 .. 127 has no room for them
+ *     zeros_wrapped     GPTQ v1: other zero points of such a word may have been damaged when it was packed           */
+#define MOEK_EACH_IMPORT_COUNT(X) \
+    X(scales,          "scales") \
+    X(scales_zero,     "scales that are 0") \
+    X(scales_nan,      "scales that are NaN or Inf") \
+    X(scales_negative, "scales with the sign set") \
+    X(scales_rounded,  "scales rounded to T") \
+    X(scales_lost,     "scales that are 0 or Inf in T") \
+    X(groups_beyond,   "groups more than 11 binades below the largest of their row") \
+    X(codes_lowest,    "codes of the lowest value, -8 or -128") \
+    X(zeros,           "zero points") \
+    X(zeros_wrapped,   "zero points stored as the largest code and read as 0") \
+    X(zeros_lost,      "zero points that there is no array for") \
+    X(globals_bad,     "second scales that are 0, negative, NaN or Inf") \
+    X(globals_rounded, "second scales whose quotient is not exact") \
+    X(orders_bad,      "words or rows that an order takes from outside the matrix")
+#define MOEK_COUNT_(name, text) uint64_t name;
+typedef struct moek_import_report {
+    MOEK_EACH_IMPORT_COUNT(MOEK_COUNT_)
+    uint64_t highest_, lowest_;                        /* ask moek_import_exponents                                   */
+} moek_import_report;
+#undef MOEK_COUNT_
+
+typedef struct moek_import_args {
+    int source;                       /* required: MOEK_FROM_*                                                        */
+    int rows, columns;                /* of the matrix: N and K                                                       */
+    int block;                        /* columns of a scale, as config.block                                          */
+    int dtype;                        /* T: MOEK_DTYPE_BF16 (default) or _FP16: moek's scales of int4                 */
+    int scale_dtype;                  /* of their_scale, for int4 and int8: MOEK_DTYPE_*; default: as the list says   */
+    void *their_w, *their_scale;      /* the checkpoint's: an import only reads them.  Aligned as their elements      */
+    void *their_zero;                 /* or NULL                                                                      */
+    float *their_global;              /* nvfp4: [1]                                                                   */
+    void *w, *scale, *zero;           /* moek's: first row of this matrix.  zero: or NULL                             */
+    float *global;                    /* nvfp4: [1]                                                                   */
+    int row_step;                     /* rows of w, scale and zero from a row of this matrix to the next; 0: 1;
+                                         2: gate or up of rows that are interleaved                                   */
+    const int32_t *row_order;         /* [rows] or NULL: row j of what is written is row row_order[j] of what is read */
+    const int32_t *column_order;      /* [columns] or NULL: likewise.  Scales and zero points do not move             */
+    moek_import_report *report;       /* or NULL; added to                                                            */
+    char *why;                        /* NULL, or where a sentence goes if the call is refused                        */
+    size_t why_size;
+} moek_import_args;
+
+/* Sets rows, columns, block, dtype, row_step, w, scale, zero and global, from what the layer is and where its arrays
+ * are: those of expert `expert` of this rank.  OK; E_ARGUMENT, with a sentence in args->why: a matrix that the layer
+ * does not have, an array that is NULL, a config whose shard begins inside a group.                                  */
+moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
+                              moek_import_args *args);
+/* The checkpoint's arrays -> moek's; and back (w, scale, zero, global are read, their_* written).  arch: 0 for host
+ * memory, else the device's.  OK; E_ARGUMENT, E_NO_KERNEL (no GPU code here), E_CUDA, with a sentence in args->why.
+ * What is in the numbers is in the report only.                                                                      */
+moek_status moek_import(int arch, const moek_import_args *args, moek_stream stream);
+moek_status moek_export(int arch, const moek_import_args *args, moek_stream stream);
+
+/* act-order: g_idx [columns] (host memory) has the group of each column.  order != NULL: sets order[columns] so that,
+ * taken as column_order, columns of a group lie side by side.  Do this for down; rows of gate and of up (and of their
+ * biases) then take the same order as row_order, which costs nothing at run time.  order == NULL, for gate and up,
+ * whose columns are those of x: E_ARGUMENT if the columns are not in order already.  *moved, if not NULL: 1 if any
+ * column moves.  E_ARGUMENT, too, where a group has not `block` columns.                                             */
+moek_status moek_import_order(const int32_t *g_idx, int columns, int block, int32_t *order, int *moved, char *why,
+                              size_t why_size);
+/* For moek_export of what was imported with an order: inverse[order[i]] = i.  E_ARGUMENT: no permutation.            */
+moek_status moek_import_inverse(const int32_t *order, int n, int32_t *inverse);
+
+/* May weights with this report be run?  OK; E_ARGUMENT, with a sentence: scales that are NaN, Inf or negative, or are
+ * 0 or Inf in T; zero points lost; bad second scales; orders outside the matrix.  Host memory.                       */
+moek_status moek_import_verdict(const moek_import_report *report, char *why, size_t why_size);
+/* All counts that are not 0, and the exponents, on one line; returns the length it needs.                            */
+size_t      moek_import_describe(const moek_import_report *report, char *text, size_t size);
+/* floor(log2(scale)) of the smallest and the largest scale that is neither 0 nor NaN; 0: there is none.              */
+int         moek_import_exponents(const moek_import_report *report, int *lowest, int *highest);
+const char *moek_source_name(int source);                                        /* "GPTQ_INT4"; NULL: there is none  */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#ifdef MOEK_IMPLEMENTATION                            /* behind the guard, as in moek.h */
+#include "moek.h"
+#include "moek/import/codes.h"
+#include "moek/import/scales.h"
+#include "moek/import/launch.h"
+#include "moek/import/import.h"
+#endif

@@ -1,0 +1,867 @@
+/* test_import.c -- moek_import.h: every source of MOEK_EACH_SOURCE, on the host and as kernels.
+ *
+ *   test_import [quick] GOLDEN.tsv
+ *
+ * What a checkpoint's bytes mean is written here once more, element by element, from the page on formats: source_code,
+ * source_scale, source_zero.  moek's arrays are read by ref.h. */
+#ifdef MOEK_EMU
+#include "emu.h"
+#endif
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include "moek_import.h"
+#include "check.h"
+#include "mem.h"
+#include "ref.h"
+#include "quick.h"
+
+enum { GUARD = 64, POISON = 0xa5 };
+#define FACTS_(name, number, quant, codes, flip, scales, type, zeros, less, global) \
+    { MOEK_FROM_##name, MOEK_##quant, MOEK_DTYPE_##type },
+static const struct { int source, quant, type; } facts[] = { MOEK_EACH_SOURCE(FACTS_) };
+enum { SOURCES = sizeof facts / sizeof facts[0] };
+
+/* ---- a matrix of a checkpoint ------------------------------------------------------------------------------------ */
+
+typedef struct matrix {
+    int source, rows, columns, block, dtype, scale_dtype, groups, step, has_zero, keep_zero;
+    const moek_format *format;                         /* with its block */
+    size_t w_bytes, scale_bytes, zero_bytes, our_w, our_scale, our_zero;       /* ours: of all rows * step */
+    unsigned char *w, *scale, *zero;                   /* the checkpoint's, host */
+    float global;
+    int32_t *row_order, *column_order;                 /* host, or NULL */
+    const int32_t *g_idx;                              /* groups of the columns, if not in order */
+    char what[160];
+} matrix;
+
+static int is_gptq(int s)
+{
+    return s == MOEK_FROM_GPTQ_INT4 || s == MOEK_FROM_GPTQ_INT8 || s == MOEK_FROM_GPTQ_V2_INT4 ||
+           s == MOEK_FROM_GPTQ_V2_INT8;
+}
+static int is_v1(int s) { return s == MOEK_FROM_GPTQ_INT4 || s == MOEK_FROM_GPTQ_INT8; }
+static int is_packed(int s) { return s == MOEK_FROM_PACKED_INT4 || s == MOEK_FROM_PACKED_INT8; }
+static int is_nvfp4(int s) { return s == MOEK_FROM_NVFP4_MODELOPT || s == MOEK_FROM_NVFP4_PACKED; }
+static int takes_zero(int s) { return is_gptq(s) || is_packed(s) || s == MOEK_FROM_AWQ; }
+static int is_int(const matrix *m) { return m->format->w != MOEK_ELEMENT_E2M1; }
+static int up(int n, int by) { return (n + by - 1) / by; }
+
+static int scale_size(const matrix *m)
+{
+    return !is_int(m) ? 1 : m->scale_dtype == MOEK_DTYPE_F32 ? 4 : 2;
+}
+static unsigned word_slot(const unsigned char *words, size_t word, int slot, int bits)
+{
+    const unsigned char *b = words + 4 * word;
+    const uint32_t w = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+    return w >> (slot * bits) & ((1u << bits) - 1);
+}
+/* Bits of the element, as the file has them. */
+static unsigned source_code(const matrix *m, int n, int k)
+{
+    static const int awq[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };              /* where element i of 8 is */
+    const int bits = m->format->w_bits, per = 32 / bits;
+    const size_t N = (size_t)m->rows, K = (size_t)m->columns;
+    if (is_gptq(m->source)) return word_slot(m->w, (size_t)(k / per) * N + (size_t)n, k % per, bits);
+    if (is_packed(m->source))
+        return word_slot(m->w, (size_t)n * (size_t)up(m->columns, per) + (size_t)(k / per), k % per, bits);
+    if (m->source == MOEK_FROM_AWQ) return word_slot(m->w, (size_t)k * (N / 8) + (size_t)(n / 8), awq[n % 8], 4);
+    if (m->source == MOEK_FROM_MXFP4_GGUF) {
+        const unsigned char *block = m->w + ((size_t)n * (K / 32) + (size_t)(k / 32)) * 17;
+        return k % 32 < 16 ? block[1 + k % 32] & 15 : block[1 + k % 32 - 16] >> 4;
+    }
+    return m->w[(size_t)n * (K / 2) + (size_t)(k / 2)] >> (k % 2 * 4) & 15;
+}
+static double source_element(const matrix *m, unsigned code, double zero)
+{
+    if (!is_int(m)) return ref_decode(&ref_numbers[REF_E2M1], code);
+    if (m->source == MOEK_FROM_INT4_SIGNED) return code < 8 ? code : (double)code - 16;
+    return (double)code - zero;
+}
+static double source_scale(const matrix *m, int n, int g)
+{
+    const size_t groups = (size_t)m->groups, N = (size_t)m->rows;
+    size_t i = (size_t)n * groups + (size_t)g;
+    if (m->source == MOEK_FROM_MXFP4_GGUF) return ref_decode(&ref_numbers[REF_E8M0], m->w[i * 17]);
+    if (is_gptq(m->source) || m->source == MOEK_FROM_AWQ) i = (size_t)g * N + (size_t)n;
+    if (m->format->w_scale.type == MOEK_SCALE_TYPE_E8M0) return ref_decode(&ref_numbers[REF_E8M0], m->scale[i]);
+    if (m->format->w_scale.type == MOEK_SCALE_TYPE_E4M3) return ref_decode(&ref_numbers[REF_E4M3], m->scale[i]);
+    if (m->scale_dtype == MOEK_DTYPE_F32) return ref_get(&ref_numbers[REF_F32], m->scale, i);
+    return ref_get_t(m->scale, i, m->scale_dtype);
+}
+static double source_zero(const matrix *m, int n, int g)
+{
+    static const int awq[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+    const int bits = m->format->w_bits, per = 32 / bits, middle = 1 << (bits - 1), N = m->rows;
+    unsigned z;
+    if (!m->has_zero) return middle;
+    if (is_packed(m->source))
+        return word_slot(m->zero, (size_t)(n / per) * (size_t)m->groups + (size_t)g, n % per, bits);
+    z = word_slot(m->zero, (size_t)g * (size_t)up(N, per) + (size_t)(n / per),
+                  m->source == MOEK_FROM_AWQ ? awq[n % per] : n % per, bits);
+    return is_v1(m->source) ? (z + 1) % (2 * (unsigned)middle) : z;
+}
+static double source_second(const matrix *m)
+{
+    return !is_nvfp4(m->source) ? 1 : m->source == MOEK_FROM_NVFP4_PACKED ? 1.0f / m->global : m->global;
+}
+/* The scale as moek's array can hold it. */
+static double rounded_scale(const matrix *m, double s)
+{
+    return m->format->w_scale.type == MOEK_SCALE_TYPE_T ? ref_round_t(s, m->dtype) : s;
+}
+static int columns_of_scale(const matrix *m)
+{
+    return m->format->w_scale.columns ? m->format->w_scale.columns : m->columns;
+}
+
+static void matrix_sizes(matrix *m)
+{
+    const size_t N = (size_t)m->rows, K = (size_t)m->columns;
+    const int bits = m->format->w_bits, per = 32 / bits;
+    const size_t all = N * (size_t)m->step;
+    m->groups = up(m->columns, columns_of_scale(m));
+    m->w_bytes = N * K / 2;
+    if (is_packed(m->source)) m->w_bytes = N * (size_t)up(m->columns, per) * 4;
+    if (is_gptq(m->source)) m->w_bytes = N * (size_t)up(m->columns, per) * 4;
+    if (m->source == MOEK_FROM_MXFP4_GGUF) m->w_bytes = N * K / 32 * 17;
+    m->scale_bytes = m->source == MOEK_FROM_MXFP4_GGUF ? 0 : N * (size_t)m->groups * (size_t)scale_size(m);
+    m->zero_bytes = m->has_zero ? (size_t)up(m->rows, per) * (size_t)m->groups * 4 : 0;
+    m->our_w = all * moek_element_bytes(m->format->w, K);
+    m->our_scale = all * moek_scale_bytes(&m->format->w_scale, 1, K);
+    m->our_zero = m->keep_zero ? all * moek_element_bytes(m->format->w, (size_t)m->groups) : 0;
+}
+
+/* ---- random ones ------------------------------------------------------------------------------------------------- */
+
+enum { SANE, HOSTILE };                                /* scales: near 2^-4, exact in each T; any bits */
+static void random_bytes(unsigned char *p, size_t n) { while (n--) *p++ = (unsigned char)rng_u32(); }
+static unsigned sane_scale(const matrix *m)
+{
+    const double v = ldexp(64 + rng_below(64), -10 - rng_below(3));
+    if (m->format->w_scale.type == MOEK_SCALE_TYPE_E8M0) return 121 + (unsigned)rng_below(4);
+    if (m->format->w_scale.type == MOEK_SCALE_TYPE_E4M3) return 0x20 + (unsigned)rng_below(0x20);
+    return ref_encode(m->scale_dtype == MOEK_DTYPE_F32 ? &ref_numbers[REF_F32] : ref_t(m->scale_dtype), v);
+}
+static void put_scale(matrix *m, size_t i, unsigned bits)
+{
+    const int size = scale_size(m);
+    int b;
+    if (m->source == MOEK_FROM_MXFP4_GGUF) { m->w[i * 17] = (unsigned char)bits; return; }
+    for (b = 0; b < size; b++) m->scale[i * (size_t)size + (size_t)b] = (unsigned char)(bits >> 8 * b);
+}
+/* Unused bits of words are 0. */
+static void clear_unused(matrix *m)
+{
+    const int bits = m->format->w_bits, per = 32 / bits, words = up(m->columns, per), used = m->columns % per;
+    int n, g, i;
+    if (used && (is_packed(m->source) || is_gptq(m->source)))
+        for (n = 0; n < m->rows; n++) {
+            const size_t w = is_gptq(m->source) ? (size_t)(words - 1) * (size_t)m->rows + (size_t)n
+                                                : (size_t)n * (size_t)words + (size_t)words - 1;
+            for (i = used * bits / 8; i < 4; i++) m->w[4 * w + (size_t)i] = 0;
+        }
+    if (m->has_zero && m->rows % per)
+        for (g = 0; g < m->groups; g++) {
+            const int last = m->rows / per;
+            const size_t w = is_packed(m->source) ? (size_t)last * (size_t)m->groups + (size_t)g
+                                                  : (size_t)g * (size_t)(last + 1) + (size_t)last;
+            for (i = 0; i < 32; i++)
+                if (i / bits >= m->rows % per) m->zero[4 * w + (size_t)(i / 8)] &= (unsigned char)~(1 << i % 8);
+        }
+}
+static void matrix_fill(matrix *m, int scales, int middle_zeros)
+{
+    const size_t n = (size_t)m->rows * (size_t)m->groups;
+    const int bits = m->format->w_bits;
+    size_t i;
+    m->w = (unsigned char *)ref_alloc(m->w_bytes);
+    m->scale = (unsigned char *)ref_alloc(m->scale_bytes);
+    m->zero = (unsigned char *)ref_alloc(m->zero_bytes);
+    random_bytes(m->w, m->w_bytes);
+    random_bytes(m->zero, m->zero_bytes);
+    for (i = 0; i < n; i++) put_scale(m, i, scales == SANE ? sane_scale(m) : rng_u32() % 9 ? rng_u32() : 0);
+    if (middle_zeros)
+        memset(m->zero, (bits == 8 ? 0x80 : 0x88) - (is_v1(m->source) ? bits == 8 ? 1 : 0x11 : 0), m->zero_bytes);
+    clear_unused(m);
+    m->global = ldexpf(1.0f + rng_uniform(), m->source == MOEK_FROM_NVFP4_PACKED ? 2 : -3);
+}
+static int32_t *random_order(int n)
+{
+    int32_t *order = (int32_t *)ref_alloc(4 * (size_t)n);
+    int i;
+    for (i = 0; i < n; i++) order[i] = i;
+    for (i = n - 1; i > 0; i--) {
+        const int j = rng_below(i + 1);
+        const int32_t t = order[i];
+        order[i] = order[j]; order[j] = t;
+    }
+    return order;
+}
+static void matrix_free(matrix *m)
+{
+    free(m->w); free(m->scale); free(m->zero); free(m->row_order); free(m->column_order);
+}
+
+/* ---- where a call works ------------------------------------------------------------------------------------------ */
+
+/* An array there, between guards; `host` is its content, or NULL: poison. */
+typedef struct there { unsigned char *at; size_t bytes; int arch; } there;
+static there put_there(int arch, const void *host, size_t bytes)
+{
+    unsigned char *all = (unsigned char *)ref_alloc(bytes + 2 * GUARD);
+    there t;
+    t.bytes = bytes; t.arch = arch;
+    memset(all, POISON, bytes + 2 * GUARD);
+    if (host) memcpy(all + GUARD, host, bytes);
+    t.at = (unsigned char *)mem_alloc(arch, bytes + 2 * GUARD) + GUARD;
+    mem_put(arch, t.at - GUARD, all, bytes + 2 * GUARD);
+    free(all);
+    return t;
+}
+/* The content, which the caller frees; frees the array there.  Checks the guards. */
+static unsigned char *take_back(there t, const char *what)
+{
+    unsigned char *all = (unsigned char *)ref_alloc(t.bytes + 2 * GUARD);
+    int i, intact = 1;
+    mem_get(t.arch, all, t.at - GUARD, t.bytes + 2 * GUARD);
+    mem_free(t.arch, t.at - GUARD);
+    for (i = 0; i < GUARD; i++) intact &= all[i] == POISON && all[GUARD + t.bytes + (size_t)i] == POISON;
+    CHECK(intact, "%s: wrote outside an array", what);
+    memmove(all, all + GUARD, t.bytes);
+    return all;
+}
+
+typedef struct imported {
+    unsigned char *w, *scale, *zero;
+    float global;
+    moek_import_report report;
+} imported;
+static void imported_free(imported *i) { free(i->w); free(i->scale); free(i->zero); }
+
+static moek_import_args matrix_args(const matrix *m)
+{
+    moek_import_args a;
+    memset(&a, 0, sizeof a);
+    a.source = m->source; a.rows = m->rows; a.columns = m->columns; a.block = m->block; a.dtype = m->dtype;
+    if (is_int(m)) a.scale_dtype = m->scale_dtype;
+    a.row_step = m->step;
+    return a;
+}
+/* back: host arrays of `from` are moek's; the result has the checkpoint's. */
+static imported run(int arch, const matrix *m, int back, const imported *from)
+{
+    const size_t in[4] = { back ? m->our_w : m->w_bytes, back ? m->our_scale : m->scale_bytes,
+                           back ? m->our_zero : m->zero_bytes, 4 };
+    const size_t out[4] = { back ? m->w_bytes : m->our_w, back ? m->scale_bytes : m->our_scale,
+                            back ? m->zero_bytes : m->our_zero, 4 };
+    const void *host[4];
+    there i[4], o[4], report, rows, columns;
+    moek_import_args a = matrix_args(m);
+    moek_import_report none;
+    imported r;
+    moek_status status;
+    unsigned char *got;
+    char why[256] = "";
+    int j;
+    memset(&none, 0, sizeof none);
+    host[0] = back ? from->w : m->w; host[1] = back ? from->scale : m->scale; host[2] = back ? from->zero : m->zero;
+    host[3] = back ? &from->global : &m->global;
+    for (j = 0; j < 4; j++) { i[j] = put_there(arch, host[j], in[j]); o[j] = put_there(arch, NULL, out[j]); }
+    report = put_there(arch, &none, sizeof none);
+    rows = put_there(arch, m->row_order, m->row_order ? 4 * (size_t)m->rows : 0);
+    columns = put_there(arch, m->column_order, m->column_order ? 4 * (size_t)m->columns : 0);
+    a.their_w = back ? o[0].at : i[0].at; a.w = back ? i[0].at : o[0].at;
+    a.scale = back ? i[1].at : o[1].at;
+    if (m->scale_bytes) a.their_scale = back ? o[1].at : i[1].at;
+    if (m->zero_bytes) a.their_zero = back ? o[2].at : i[2].at;
+    if (m->our_zero) a.zero = back ? i[2].at : o[2].at;
+    if (is_nvfp4(m->source)) {
+        a.their_global = (float *)(back ? o[3].at : i[3].at);
+        a.global = (float *)(back ? i[3].at : o[3].at);
+    }
+    a.row_order = m->row_order ? (const int32_t *)rows.at : NULL;
+    a.column_order = m->column_order ? (const int32_t *)columns.at : NULL;
+    a.report = (moek_import_report *)report.at;
+    a.why = why; a.why_size = sizeof why;
+    status = back ? moek_export(arch, &a, 0) : moek_import(arch, &a, 0);
+    CHECK(status == MOEK_OK, "%s: %s: %s", m->what, moek_status_name(status), why);
+    for (j = 0; j < 4; j++) {
+        got = take_back(i[j], m->what);
+        CHECK(!in[j] || !memcmp(got, host[j], in[j]), "%s: an input was written to", m->what);
+        free(got);
+    }
+    r.w = take_back(o[0], m->what); r.scale = take_back(o[1], m->what); r.zero = take_back(o[2], m->what);
+    got = take_back(o[3], m->what); memcpy(&r.global, got, 4); free(got);
+    got = take_back(report, m->what); memcpy(&r.report, got, sizeof r.report); free(got);
+    free(take_back(rows, m->what)); free(take_back(columns, m->what));
+    return r;
+}
+
+/* ---- what must be there ------------------------------------------------------------------------------------------ */
+
+static int same(double a, double b) { return isnan(b) ? isnan(a) : a == b; }
+static double our_value(const matrix *m, const imported *got, int n, int k)
+{
+    const moek_format *f = m->format;
+    const size_t row = (size_t)n * (size_t)m->step, groups = (size_t)m->groups;
+    const size_t g = (size_t)(k / columns_of_scale(m));
+    const ref_number *const e = ref_element(f->w, m->dtype);
+    const unsigned char *w = got->w + row * moek_element_bytes(f->w, (size_t)m->columns);
+    const double scale = ref_get(ref_scale_type(f->w_scale.type, m->dtype), got->scale, row * groups + g);
+    double v = ref_decode(e, ref_code(e, w, (size_t)k));
+    if (m->our_zero)
+        v = ref_code(e, w, (size_t)k) -
+            (double)ref_code(e, got->zero + row * moek_element_bytes(f->w, groups), g);
+    return v * scale * (f->second ? got->global : 1);
+}
+static double source_value(const matrix *m, int n, int k)
+{
+    const int g = k / columns_of_scale(m), row = m->row_order ? m->row_order[n] : n;
+    const unsigned code = source_code(m, row, m->column_order ? m->column_order[k] : k);
+    const double zero = m->has_zero && !m->keep_zero ? 1 << (m->format->w_bits - 1) : source_zero(m, row, g);
+    return source_element(m, code, zero) * rounded_scale(m, source_scale(m, row, g)) *
+           source_second(m);
+}
+static void check_values(const matrix *m, const imported *got)
+{
+    int n, k, wrong = 0, at_n = 0, at_k = 0;
+    size_t i, untouched = 1;
+    const size_t pitch = m->our_w / (size_t)(m->rows * m->step);
+    for (n = 0; n < m->rows; n++)
+        for (k = 0; k < m->columns; k++)
+            if (!same(our_value(m, got, n, k), source_value(m, n, k)) && !wrong++) { at_n = n; at_k = k; }
+    CHECK(!wrong, "%s: %d values differ, first [%d][%d]: %g instead of %g", m->what, wrong, at_n, at_k,
+          our_value(m, got, at_n, at_k), source_value(m, at_n, at_k));
+    for (n = 1; n < m->rows * m->step; n += m->step)
+        for (i = 0; m->step == 2 && i < pitch; i++) untouched &= got->w[(size_t)n * pitch + i] == POISON;
+    CHECK(untouched, "%s: wrote to a row between", m->what);
+}
+
+static void check_report(const matrix *m, const moek_import_report *r)
+{
+    moek_import_report want;
+    int n, g, k, low = 999, high = -999, got_low = 999, got_high = -999;
+    const int top = (1 << m->format->w_bits) - 1, middle = (top + 1) / 2;
+    memset(&want, 0, sizeof want);
+    for (n = 0; n < m->rows; n++) {
+        int most = -999;
+        for (g = 0; g < m->groups; g++) {
+            const double s = source_scale(m, n, g), t = rounded_scale(m, s);
+            int e;
+            want.scales++;
+            want.scales_zero += s == 0;
+            want.scales_nan += !isfinite(s);
+            if (m->format->w_scale.type == MOEK_SCALE_TYPE_E4M3)
+                want.scales_negative += m->scale[(size_t)n * (size_t)m->groups + (size_t)g] >> 7;
+            else if (is_int(m)) want.scales_negative += signbit(s) != 0 && !isnan(s);
+            if (isfinite(s)) want.scales_rounded += t != s;
+            if (isfinite(s) && s != 0) want.scales_lost += t == 0 || !isfinite(t);
+            if (!isfinite(s) || s == 0) continue;
+            frexp(s, &e);
+            e--;
+            low = e < low ? e : low; high = e > high ? e : high; most = e > most ? e : most;
+        }
+        for (g = 0; !is_int(m) && !m->format->second && g < m->groups; g++) {
+            int e;
+            if (!isfinite(source_scale(m, n, g))) continue;
+            frexp(source_scale(m, n, g), &e);
+            want.groups_beyond += e - 1 < most - 11;
+        }
+        for (k = 0; is_int(m) && !m->has_zero && !m->keep_zero && k < m->columns; k++)
+            want.codes_lowest += source_element(m, source_code(m, n, k), middle) == -middle;
+        for (g = 0; m->has_zero && g < m->groups; g++) {
+            want.zeros++;
+            if (m->keep_zero) want.zeros_wrapped += is_v1(m->source) && source_zero(m, n, g) == 0;
+            else want.zeros_lost += source_zero(m, n, g) != middle;
+        }
+    }
+    if (m->source == MOEK_FROM_NVFP4_PACKED) want.globals_rounded = 1.0f / (1.0f / m->global) != m->global;
+#define SAME_(name, text) \
+    CHECK(r->name == want.name, "%s: %s: %llu instead of %llu", m->what, #name, (unsigned long long)r->name, \
+          (unsigned long long)want.name);
+    if (!is_int(m) || !r->scales_nan) { MOEK_EACH_IMPORT_COUNT(SAME_) }        /* (the sign of a NaN is not ref.h's) */
+#undef SAME_
+    CHECK(moek_import_exponents(r, &got_low, &got_high) == (low != 999), "%s", m->what);
+    CHECK(got_low == low && got_high == high, "%s: exponents %d to %d instead of %d to %d", m->what, got_low, got_high,
+          low, high);
+}
+
+static void invert(int32_t **order, int n)
+{
+    int32_t *inverse;
+    if (!*order) return;
+    inverse = (int32_t *)ref_alloc(4 * (size_t)n);
+    CHECK(moek_import_inverse(*order, n, inverse) == MOEK_OK, "an order of %d", n);
+    free(*order);
+    *order = inverse;
+}
+static int scale_same_type(const matrix *m)
+{
+    return !is_int(m) || (m->format->w_scale.type == MOEK_SCALE_TYPE_T ? m->scale_dtype == m->dtype
+                                                                      : m->scale_dtype == MOEK_DTYPE_F32);
+}
+/* Import on each device that there is, the same bytes and report; back, the bytes of the checkpoint. */
+static void check_matrix(matrix *m, int scales)
+{
+    const imported host = run(0, m, 0, NULL);
+    imported r = host, back;
+    int arch;
+    check_values(m, &host);
+    check_report(m, &host.report);
+    for (arch = 80; arch && mem_can_run(arch); arch = 0) {
+        r = run(arch, m, 0, NULL);
+        CHECK(!memcmp(r.w, host.w, m->our_w), "%s: other elements on a GPU", m->what);
+        CHECK(!memcmp(r.scale, host.scale, m->our_scale), "%s: other scales on a GPU", m->what);
+        CHECK(!m->our_zero || !memcmp(r.zero, host.zero, m->our_zero), "%s: other zero points on a GPU", m->what);
+        CHECK(!memcmp(&r.report, &host.report, sizeof r.report), "%s: another report on a GPU", m->what);
+        CHECK(!memcmp(&r.global, &host.global, 4), "%s: another second scale on a GPU", m->what);
+        imported_free(&r);
+    }
+    if (host.report.zeros_lost) { imported_free((imported *)&host); return; }
+    invert(&m->row_order, m->rows);
+    invert(&m->column_order, m->columns);
+    for (arch = 0; mem_can_run(arch) && arch <= 80; arch += 80) {
+        back = run(arch, m, 1, &host);
+        CHECK(!memcmp(back.w, m->w, m->w_bytes), "%s: elements are not those of the checkpoint", m->what);
+        if (scales == SANE || scale_same_type(m))
+            CHECK(!memcmp(back.scale, m->scale, m->scale_bytes), "%s: scales are not those of the checkpoint", m->what);
+        CHECK(!memcmp(back.zero, m->zero, m->zero_bytes), "%s: zero points are not those of the checkpoint", m->what);
+        if (is_nvfp4(m->source) && !host.report.globals_rounded)
+            CHECK(back.global == m->global, "%s: second scale %g", m->what, back.global);
+        imported_free(&back);
+    }
+    imported_free((imported *)&host);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static matrix matrix_new(int i, int turn)
+{
+    static const int rows[] = { 8, 40, 24, 104 }, odd[] = { 7, 33, 1, 130 };
+    matrix m;
+    const moek_format *f = moek_format_of(facts[i].quant);
+    memset(&m, 0, sizeof m);
+    m.source = facts[i].source;
+    m.block = format_block(f, turn);
+    m.format = format_with(f, m.block);
+    m.dtype = turn % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    m.scale_dtype = facts[i].type;
+    if (is_int(&m) && turn % 3) m.scale_dtype = turn % 3 == 1 ? m.dtype : MOEK_DTYPE_F32;
+    m.rows = m.source == MOEK_FROM_AWQ ? rows[turn % 4] : odd[turn % 4];
+    m.columns = (m.format->w_scale.columns ? m.format->w_scale.columns : 34) * (1 + rng_below(5));
+    if (m.source == MOEK_FROM_MXFP4_GGUF) m.columns = 32 * (1 + rng_below(6));
+    m.step = 1 + turn / 2 % 2;
+    return m;
+}
+static void test_source(int i, int turns)
+{
+    int turn;
+    for (turn = 0; turn < turns; turn++) {
+        const int scales = turn / 2 % 3 == 2 ? HOSTILE : SANE, orders = turn % 4 == 3;
+        matrix m = matrix_new(i, turn);
+        int zeros = 0;
+        if (takes_zero(m.source)) zeros = turn % 4;    /* none; lost; kept; made up (int8: middle ones) */
+        m.has_zero = zeros == 1 || zeros == 2;
+        m.keep_zero = zeros >= 2 && m.format->zero;
+        if (orders) {
+            m.row_order = random_order(m.rows);
+            if (is_int(&m)) m.column_order = random_order(m.columns);
+        }
+        matrix_sizes(&m);
+        matrix_fill(&m, scales, zeros == 2 && !m.format->zero);
+        snprintf(m.what, sizeof m.what, "%s %d x %d block %d T %d scales %d step %d zeros %d%s%s",
+                 moek_source_name(m.source), m.rows, m.columns, m.block, m.dtype, m.scale_dtype, m.step, zeros,
+                 scales == HOSTILE ? " hostile" : "", orders ? " orders" : "");
+        check_matrix(&m, scales);
+        matrix_free(&m);
+    }
+}
+
+/* ---- a layer ----------------------------------------------------------------------------------------------------- */
+
+enum { HIDDEN = 128, INTER = 96, EXPERTS = 4, TOPK = 2, TOKENS = 9, GROUP = 32 };
+
+static moek_config layer_config(int quant, int layout)
+{
+    moek_config c;
+    memset(&c, 0, sizeof c);
+    c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK; c.max_tokens = TOKENS;
+    c.act = MOEK_SILU; c.quant = quant; c.dtype = MOEK_DTYPE_BF16; c.up_layout = layout;
+    c.block = moek_format_of(quant)->blocks ? GROUP : 0;
+    c.backend = MOEK_BACKEND_CPU;
+    return c;
+}
+static size_t aligned(size_t n) { return (n + 255) / 256 * 256; }
+/* All arrays that a layer of the format has, in `arrays` (freed by the caller). */
+static moek_weights layer_arrays(const moek_config *c, int zeros, void *arrays[12])
+{
+    const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
+    const int apart = c->up_layout == MOEK_UP_APART;
+    size_t up_rows = (size_t)EXPERTS * INTER * (apart ? 1 : 2), rows[3], columns[3], i;
+    moek_weights w;
+    memset(&w, 0, sizeof w);
+    rows[0] = rows[1] = up_rows; rows[2] = (size_t)EXPERTS * HIDDEN;
+    columns[0] = columns[1] = HIDDEN; columns[2] = INTER;
+    for (i = 0; i < 3; i++) {
+        const size_t groups = moek_scale_count(&f->w_scale, 1, columns[i]);
+        arrays[4 * i] = mem_alloc(0, aligned(rows[i] * moek_element_bytes(f->w, columns[i])));
+        arrays[4 * i + 1] = mem_alloc(0, aligned(moek_scale_bytes(&f->w_scale, rows[i], columns[i])));
+        arrays[4 * i + 2] = mem_alloc(0, aligned(rows[i] * moek_element_bytes(f->w, groups)));
+        arrays[4 * i + 3] = mem_alloc(0, 256);
+    }
+    w.w_up = arrays[4]; w.w_up_scale = arrays[5]; w.w_down = arrays[8]; w.w_down_scale = arrays[9];
+    if (zeros) { w.w_up_zero = arrays[6]; w.w_down_zero = arrays[10]; }
+    if (f->second) { w.w_up_global_scale = (float *)arrays[7]; w.w_down_global_scale = (float *)arrays[11]; }
+    if (!apart) return w;
+    w.w_gate = arrays[0]; w.w_gate_scale = arrays[1];
+    if (zeros) w.w_gate_zero = arrays[2];
+    if (f->second) w.w_gate_global_scale = (float *)arrays[3];
+    return w;
+}
+static uint16_t *layer_run(const moek_config *config, const moek_weights *w, const char *what)
+{
+    moek_plan plan;
+    moek_args a;
+    uint16_t *const x = (uint16_t *)mem_alloc(0, 2 * TOKENS * HIDDEN);
+    uint16_t *const y = (uint16_t *)mem_alloc(0, 2 * TOKENS * HIDDEN);
+    int32_t ids[TOKENS * TOPK];
+    float weights[TOKENS * TOPK];
+    void *workspace;
+    int i;
+    memset(&a, 0, sizeof a);
+    rng_seed(77);
+    for (i = 0; i < TOKENS * HIDDEN; i++) x[i] = ref_to_t(rng_normal(), MOEK_DTYPE_BF16);
+    for (i = 0; i < TOKENS * TOPK; i++) {
+        ids[i] = (i / TOPK + i % TOPK * 3) % EXPERTS;
+        weights[i] = 0.25f + rng_uniform();
+    }
+    CHECK(moek_plan_init(&plan, config) == MOEK_OK, "%s: %s", what, plan.why);
+    CHECK(moek_plan_bind(&plan, w) == MOEK_OK, "%s: %s", what, plan.why);
+    workspace = mem_alloc(0, moek_workspace_size(&plan));
+    a.tokens = TOKENS; a.x = x; a.y = y; a.topk_ids = ids; a.topk_weights = weights;
+    a.workspace = workspace; a.workspace_size = moek_workspace_size(&plan);
+    CHECK(moek_run(&plan, &a, 0) == MOEK_OK, "%s: run", what);
+    mem_free(0, workspace);
+    mem_free(0, x);
+    return y;
+}
+/* Imports a matrix to where it belongs, and writes what its bytes mean to `plain`: row r to first + r * step. */
+static void layer_matrix(matrix *m, const moek_config *c, const moek_weights *w, int which, int expert, uint16_t *plain,
+                         moek_import_report *report)
+{
+    moek_import_args a;
+    char why[256] = "";
+    int n, k;
+    memset(&a, 0, sizeof a);
+    a.source = m->source;
+    if (is_int(m)) a.scale_dtype = m->scale_dtype;
+    a.report = report; a.why = why; a.why_size = sizeof why;
+    CHECK(moek_import_place(c, w, which, expert, &a) == MOEK_OK, "%s: %s", m->what, why);
+    CHECK(a.rows == m->rows && a.columns == m->columns, "%s: %d x %d", m->what, a.rows, a.columns);
+    a.their_w = m->w; a.their_scale = m->scale_bytes ? m->scale : NULL; a.their_zero = m->has_zero ? m->zero : NULL;
+    if (is_nvfp4(m->source)) a.their_global = &m->global;
+    a.row_order = m->row_order; a.column_order = m->column_order;
+    CHECK(moek_import(0, &a, 0) == MOEK_OK, "%s: %s", m->what, why);
+    for (n = 0; n < m->rows; n++)
+        for (k = 0; k < m->columns; k++) {
+            const int g = m->g_idx ? m->g_idx[k] : k / columns_of_scale(m);
+            plain[(size_t)n * (size_t)m->columns + (size_t)k] =
+                ref_to_t(source_element(m, source_code(m, n, k), source_zero(m, n, g)) * source_scale(m, n, g) *
+                         source_second(m), MOEK_DTYPE_BF16);
+        }
+}
+static matrix layer_source(int i, int rows, int columns, int block)
+{
+    matrix m;
+    memset(&m, 0, sizeof m);
+    m.source = facts[i].source; m.rows = rows; m.columns = columns; m.block = block; m.step = 1;
+    m.format = format_with(moek_format_of(facts[i].quant), block);
+    m.dtype = MOEK_DTYPE_BF16; m.scale_dtype = facts[i].type;
+    m.has_zero = takes_zero(m.source) && m.format->zero;
+    m.keep_zero = m.has_zero;
+    matrix_sizes(&m);
+    matrix_fill(&m, SANE, 0);
+    return m;
+}
+/* act-order of down: groups of columns as g_idx says, and gate and up in down's order. */
+static void layer_act_order(matrix m[3], int32_t *g_idx, int block)
+{
+    int32_t *const shuffled = random_order(INTER), *const order = (int32_t *)ref_alloc(4 * INTER);
+    char why[256] = "";
+    int k, i, moved = 0;
+    for (k = 0; k < INTER; k++) g_idx[shuffled[k]] = k / block;
+    CHECK(moek_import_order(g_idx, INTER, block, order, &moved, why, sizeof why) == MOEK_OK && moved, "%s", why);
+    m[2].column_order = order;
+    m[2].g_idx = g_idx;
+    for (i = 0; i < 2; i++) {
+        m[i].row_order = (int32_t *)ref_alloc(4 * INTER);
+        memcpy(m[i].row_order, order, 4 * INTER);
+    }
+    free(shuffled);
+}
+/* The imported layer against a bf16 layer with weights read from the checkpoint's bytes by this file. */
+static void test_layer_of(int i, int layout, int act_order, int fused)
+{
+    const moek_config c = layer_config(facts[i].quant, layout);
+    int plain_quant = 0;
+    moek_config p;
+    moek_weights w, plain;
+    moek_import_report report;
+    void *arrays[12], *plain_arrays[12];
+    uint16_t *y, *z;
+    double *want = (double *)ref_alloc(8 * TOKENS * HIDDEN);
+    ref_distance far;
+    char what[160], text[512];
+    int e, j, n;
+    while (format_dtype(format_at(plain_quant)) != MOEK_DTYPE_BF16) plain_quant++;
+    p = layer_config(format_at(plain_quant)->number, fused ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES);
+    snprintf(what, sizeof what, "layer of %s, up_layout %d%s%s", moek_source_name(facts[i].source), layout,
+             act_order ? ", act-order" : "", fused ? ", gate and up in one" : "");
+    memset(&report, 0, sizeof report);
+    w = layer_arrays(&c, takes_zero(facts[i].source) && moek_format_of(c.quant)->zero, arrays);
+    plain = layer_arrays(&p, 0, plain_arrays);
+    plain.w_up_scale = plain.w_down_scale = NULL;
+    for (e = 0; e < EXPERTS; e++) {
+        uint16_t *const at = (uint16_t *)plain_arrays[4] + (size_t)e * 2 * INTER * HIDDEN;
+        matrix m[3];
+        int32_t g_idx[INTER];
+        for (j = 0; j < 3; j++)
+            m[j] = layer_source(i, j < 2 ? INTER * (fused ? 2 : 1) : HIDDEN, j < 2 ? HIDDEN : INTER, c.block);
+        if (act_order) layer_act_order(m, g_idx, c.block);
+        for (j = 0; j < 3; j++) snprintf(m[j].what, sizeof m[j].what, "%.100s, matrix %d", what, j);
+        layer_matrix(&m[0], &c, &w, fused ? MOEK_MATRIX_GATE_UP : MOEK_MATRIX_GATE, e, at, &report);
+        if (!fused) layer_matrix(&m[1], &c, &w, MOEK_MATRIX_UP, e, at + INTER * HIDDEN, &report);
+        layer_matrix(&m[2], &c, &w, MOEK_MATRIX_DOWN, e, (uint16_t *)plain_arrays[8] + (size_t)e * HIDDEN * INTER,
+                     &report);
+        for (j = 0; j < 3; j++) matrix_free(&m[j]);
+    }
+    CHECK(moek_import_verdict(&report, text, sizeof text) == MOEK_OK, "%s: %s", what, text);
+    CHECK(moek_import_describe(&report, text, sizeof text) == strlen(text) && strstr(text, " scales, "), "%s", text);
+    y = layer_run(&c, &w, what);
+    z = layer_run(&p, &plain, what);
+    for (n = 0; n < TOKENS * HIDDEN; n++) want[n] = ref_get_t(z, (size_t)n, MOEK_DTYPE_BF16);
+    far = ref_compare_t(y, want, TOKENS * HIDDEN, MOEK_DTYPE_BF16);
+    CHECK(far.rel_l2 < 0.01 && far.same_nonfinite, "%s: %g from the bf16 layer", what, far.rel_l2);
+    free(want);
+    mem_free(0, y); mem_free(0, z);
+    for (j = 0; j < 12; j++) { mem_free(0, arrays[j]); mem_free(0, plain_arrays[j]); }
+}
+static void test_layers(void)
+{
+    int i, layout = 0;
+    for (i = 0; i < SOURCES; i++) {
+        static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+        int n;
+        for (n = 0; n < (quick_set ? 1 : 4); n++) test_layer_of(i, layouts[layout++ % 4], 0, 0);
+        if (quick_set && is_nvfp4(facts[i].source)) test_layer_of(i, layouts[layout++ % 4], 0, 0);
+        layout += quick_set;
+        if (facts[i].source == MOEK_FROM_MXFP4) test_layer_of(i, MOEK_UP_INTERLEAVED, 0, 1);
+        if (facts[i].source == MOEK_FROM_GPTQ_INT4) test_layer_of(i, MOEK_UP_INTERLEAVED, 1, 0);
+    }
+}
+
+/* ---- bytes that public packers made ------------------------------------------------------------------------------ */
+
+static size_t from_hex(const char *hex, unsigned char **bytes)         /* "-": none */
+{
+    const size_t n = hex[0] == '-' ? 0 : strlen(hex) / 2;
+    size_t i;
+    *bytes = (unsigned char *)ref_alloc(n);
+    for (i = 0; i < n; i++) {
+        unsigned b = 0;
+        sscanf(hex + 2 * i, "%2x", &b);
+        (*bytes)[i] = (unsigned char)b;
+    }
+    return n;
+}
+static void test_golden_line(char *line)
+{
+    char *field[11];
+    matrix m;
+    unsigned char *second, *values;
+    size_t sizes[3];
+    imported got;
+    int i, n = 0, k, wrong = 0;
+    for (i = 0; i < 11; i++) {
+        field[i] = line;
+        line += strcspn(line, "\t\n");
+        if (!CHECK(*line, "import_golden.tsv: %d columns", i)) return;
+        *line++ = 0;
+    }
+    memset(&m, 0, sizeof m);
+    for (i = 0; i < SOURCES; i++)
+        if (!strcmp(field[0], moek_source_name(facts[i].source))) m.source = facts[n = i].source;
+    if (!CHECK(m.source, "import_golden.tsv: source %s", field[0])) return;
+    m.rows = atoi(field[1]); m.columns = atoi(field[2]); m.block = atoi(field[3]);
+    m.dtype = atoi(field[4]); m.scale_dtype = atoi(field[5]);
+    m.format = format_with(moek_format_of(facts[n].quant), m.block);
+    m.step = 1; m.has_zero = field[8][0] != '-'; m.keep_zero = m.has_zero && m.format->zero;
+    snprintf(m.what, sizeof m.what, "golden %s %d x %d", field[0], m.rows, m.columns);
+    matrix_sizes(&m);
+    sizes[0] = from_hex(field[6], &m.w); sizes[1] = from_hex(field[7], &m.scale);
+    sizes[2] = from_hex(field[8], &m.zero);
+    CHECK(sizes[0] == m.w_bytes && sizes[1] == m.scale_bytes && sizes[2] == m.zero_bytes, "%s: sizes", m.what);
+    if (from_hex(field[9], &second) == 4) memcpy(&m.global, second, 4);
+    from_hex(field[10], &values);
+    got = run(0, &m, 0, NULL);
+    for (n = 0; n < m.rows; n++)
+        for (k = 0; k < m.columns; k++)
+            wrong += our_value(&m, &got, n, k) != ref_get_t(values, (size_t)n * (size_t)m.columns + (size_t)k,
+                                                            MOEK_DTYPE_BF16);
+    CHECK(!wrong, "%s: %d values are not those that were packed", m.what, wrong);
+    imported_free(&got);
+    check_matrix(&m, SANE);
+    free(second); free(values);
+    matrix_free(&m);
+}
+static void test_golden(const char *path)
+{
+    static char line[1 << 16];
+    FILE *const f = fopen(path, "r");
+    int lines = 0;
+    if (!CHECK(f != NULL, "can not read %s", path)) return;
+    for (; fgets(line, sizeof line, f); lines++) test_golden_line(line);
+    CHECK(lines >= 10, "%s: %d lines", path, lines);
+    fclose(f);
+}
+
+/* ---- in place, refusals ------------------------------------------------------------------------------------------ */
+
+static void test_in_place(int i, int arch)
+{
+    matrix m = layer_source(i, 24, 64, moek_format_of(facts[i].quant)->blocks ? 32 : 0);
+    const int can = m.w_bytes == m.our_w && !is_gptq(m.source) && m.source != MOEK_FROM_AWQ;
+    moek_import_args a = matrix_args(&m);
+    there w = put_there(arch, m.w, m.w_bytes), scale = put_there(arch, m.scale, m.scale_bytes);
+    there out = put_there(arch, NULL, m.our_scale), global = put_there(arch, &m.global, 4);
+    char why[256] = "";
+    imported host;
+    unsigned char *got;
+    m.has_zero = m.keep_zero = 0;
+    matrix_sizes(&m);
+    host = run(0, &m, 0, NULL);
+    a.w = a.their_w = w.at; a.scale = out.at; a.their_scale = m.scale_bytes ? scale.at : NULL;
+    if (is_nvfp4(m.source)) a.global = a.their_global = (float *)global.at;
+    if (scale_same_type(&m) && m.scale_bytes && !is_gptq(m.source) && m.source != MOEK_FROM_AWQ) a.scale = scale.at;
+    a.why = why; a.why_size = sizeof why;
+    CHECK(moek_import(arch, &a, 0) == (can ? MOEK_OK : MOEK_E_ARGUMENT) && (*why == 0) == can, "%s in place: %s",
+          moek_source_name(m.source), why);
+    got = take_back(w, "in place");
+    CHECK(!memcmp(got, can ? host.w : m.w, m.w_bytes), "%s: elements in place", moek_source_name(m.source));
+    free(got);
+    got = take_back(scale, "in place");
+    if (a.scale == scale.at && can)
+        CHECK(!memcmp(got, host.scale, m.our_scale), "%s: scales in place", moek_source_name(m.source));
+    free(got);
+    free(take_back(out, "in place")); free(take_back(global, "in place"));
+    imported_free(&host);
+    matrix_free(&m);
+}
+
+/* Refused, with a sentence that has these words; nothing is written. */
+static void refused(moek_import_args a, const char *words, int line)
+{
+    char why[256] = "";
+    a.why = why; a.why_size = sizeof why;
+    CHECK(moek_import(0, &a, 0) == MOEK_E_ARGUMENT, "line %d: not refused", line);
+    CHECK(strstr(why, words) != NULL, "line %d: \"%s\" does not say \"%s\"", line, why, words);
+}
+static void test_refusals(void)
+{
+    static uint32_t some[4096];
+    static float second[2];
+    static const int32_t order[64] = { 0 };
+    moek_import_args good, a;
+    memset(&good, 0, sizeof good);
+    good.source = MOEK_FROM_AWQ; good.rows = 16; good.columns = 64; good.block = 32;
+    good.their_w = some; good.their_scale = some + 512; good.their_zero = some + 1024;
+    good.w = some + 2048; good.scale = some + 2560; good.zero = some + 3072;
+    CHECK(moek_import(0, &good, 0) == MOEK_OK && moek_import(0, NULL, 0) == MOEK_E_ARGUMENT, "arguments");
+#define REFUSED(change, words) do { a = good; change; refused(a, words, __LINE__); } while (0)
+    REFUSED(a.source = 0, "source is 0");
+    REFUSED(a.source = MOEK_SOURCE_COUNT_, "MOEK_FROM_");
+    REFUSED(a.rows = 0, "rows are 0");
+    REFUSED(a.rows = 12, "AWQ packs 8");
+    REFUSED(a.columns = -4, "columns");
+    REFUSED(a.columns = 33, "multiples of");
+    REFUSED(a.block = 48, "block is 48");
+    REFUSED(a.source = MOEK_FROM_GPTQ_INT8; a.block = 32, "block is 32");
+    REFUSED(a.source = MOEK_FROM_MXFP4_GGUF; a.block = 0; a.columns = 48, "blocks of GGUF");
+    REFUSED(a.dtype = MOEK_DTYPE_F32, "dtype");
+    REFUSED(a.scale_dtype = 9, "scale_dtype is 9");
+    REFUSED(a.source = MOEK_FROM_MXFP4; a.block = 0; a.scale_dtype = MOEK_DTYPE_F32, "leave it 0");
+    REFUSED(a.row_step = -1, "row_step");
+    REFUSED(a.w = NULL, "w or their_w is NULL");
+    REFUSED(a.their_w = (char *)a.their_w + 2, "aligned");
+    REFUSED(a.scale = (char *)a.scale + 1, "aligned");
+    REFUSED(a.their_scale = NULL, "their_scale is NULL");
+    REFUSED(a.their_zero = (char *)a.their_zero + 2, "their_zero");
+    REFUSED(a.source = MOEK_FROM_INT4_SIGNED, "no zero points");
+    REFUSED(a.source = MOEK_FROM_GPTQ_INT8; a.block = 0, "has none");
+    REFUSED(a.global = second, "leave both NULL");
+    REFUSED(a.source = MOEK_FROM_NVFP4_PACKED; a.block = 0; a.zero = a.their_zero = NULL; a.global = second,
+            "an f32 each");
+    REFUSED(a.zero = a.their_zero, "zero is their_zero");
+    REFUSED(a.scale = a.their_scale, "scale is their_scale");
+    REFUSED(a.source = MOEK_FROM_PACKED_INT4; a.w = a.their_w; a.row_order = order, "there is an order");
+    REFUSED(a.source = MOEK_FROM_PACKED_INT4; a.w = a.their_w; a.row_step = 2, "side by side");
+#undef REFUSED
+}
+/* Each count that makes weights unfit is refused by the verdict; orders outside are counted. */
+static void test_verdicts(void)
+{
+    static uint32_t words[64], to[64];
+    static uint16_t scales[16], out[16];
+    int32_t order[8] = { 0, 1, 2, 3, 4, 5, 6, 8 }, g_idx[64], moved = -1;
+    moek_import_report r;
+    moek_import_args a;
+    char why[256];
+    uint64_t *const counts = (uint64_t *)&r;
+    unsigned i;
+    memset(&r, 0, sizeof r);
+    CHECK(moek_import_verdict(&r, why, sizeof why) == MOEK_OK && moek_import_verdict(NULL, NULL, 0), "verdict");
+    for (i = 0; i < sizeof r / 8 - 2; i++) {
+        int bad;
+        memset(&r, 0, sizeof r);
+        counts[i] = 3;
+        bad = r.scales_nan || r.scales_negative || r.scales_lost || r.zeros_lost || r.globals_bad || r.orders_bad;
+        why[0] = 0;
+        CHECK((moek_import_verdict(&r, why, sizeof why) != MOEK_OK) == bad && (strchr(why, '3') != NULL) == bad,
+              "count %u: \"%s\"", i, why);
+        CHECK(moek_import_describe(&r, why, sizeof why) > 4 && why[0] == '3', "count %u: \"%s\"", i, why);
+    }
+    memset(&a, 0, sizeof a);
+    memset(&r, 0, sizeof r);
+    a.source = MOEK_FROM_GPTQ_INT4; a.rows = 8; a.columns = 32; a.block = 32; a.report = &r;
+    a.their_w = words; a.their_scale = scales; a.w = to; a.scale = out; a.row_order = order;
+    CHECK(moek_import(0, &a, 0) == MOEK_OK && r.orders_bad, "an order that leads outside");
+    for (i = 0; i < 64; i++) g_idx[i] = (int)i / 32;
+    CHECK(moek_import_order(g_idx, 64, 32, NULL, &moved, NULL, 0) == MOEK_OK && !moved, "in order");
+    g_idx[3] = 1;
+    CHECK(moek_import_order(g_idx, 64, 32, NULL, &moved, why, sizeof why) && moved && strstr(why, "g_idx[3] is 1"),
+          "%s", why);
+    CHECK(moek_import_order(g_idx, 64, 32, (int32_t *)words, NULL, why, sizeof why) && strstr(why, "has 31 columns"),
+          "%s", why);
+    CHECK(moek_import_inverse(order, 8, (int32_t *)words) == MOEK_E_ARGUMENT, "no permutation");
+    CHECK(!moek_source_name(0) && !moek_source_name(MOEK_SOURCE_COUNT_), "names");
+}
+
+int main(int argc, char **argv)
+{
+    int i;
+    quick_word(&argc, &argv);
+    ref_tables_(moek_format_of(1), MOEK_DTYPE_BF16);
+    for (i = 0; i < SOURCES; i++) {
+        test_source(i, quick_set ? 12 : 48);
+        test_in_place(i, 0);
+        if (mem_can_run(80)) test_in_place(i, 80);
+    }
+    test_layers();
+    test_refusals();
+    test_verdicts();
+    test_golden(argc > 1 ? argv[1] : "tests/data/import_golden.tsv");
+    return check_end();
+}
