@@ -14,6 +14,7 @@
  *      -r MS         so many milliseconds of rest before a cell (100), but no fewer than the one before it took: so
  *                    that it meets the clock of a cool GPU
  *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
+ *      block=32      of formats that leave it open: so many columns a scale (config.block); else their first choice
  *      tokens=1,8,64                                    these counts
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
@@ -67,7 +68,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 /* What the command line asks for. */
 static struct {
-    int tune, before, quick, stateless, tiled, rest, tokens[TOKENS_MAX], counts, words;
+    int tune, before, quick, stateless, tiled, rest, tokens[TOKENS_MAX], counts, words, block;
     const char *row, *tuned;
     char **word;
     FILE *out;
@@ -119,7 +120,7 @@ static void random_routing(cell *c)
         }
 }
 
-/* Mean weight bytes a layer of the experts in use. */
+/* Mean bytes a layer of the weights and scales of the experts in use. */
 static double weight_bytes(const cell *c)
 {
     const int slots = c->tokens * c->config.topk;
@@ -132,7 +133,7 @@ static double weight_bytes(const cell *c)
             *u = 1;
         }
     }
-    return active / c->layers / c->config.experts * (double)(c->n.up + c->n.down);
+    return active / c->layers / c->config.experts * (double)(c->n.up + c->n.down + c->n.up_scale + c->n.down_scale);
 }
 
 /* The relative L2 distance of the last layer's y, by ERROR_TOKENS tokens that lie evenly apart, the last one among
@@ -298,6 +299,7 @@ static int asks(const char *word)
             ask.given.name = "given";
             return 1;
         }
+    if (!strncmp(word, "block=", 6)) return ask.block = atoi(word + 6), 1;
     if (strncmp(word, "tokens=", 7)) return 0;
     for (const char *p = word + 7; ask.counts < TOKENS_MAX; p++) {
         char *end;
@@ -314,6 +316,7 @@ static void read_words(int argc, char **argv)
 {
     ask.word = argv;
     ask.rest = 100;
+    ask.block = -1;
     for (int i = 1; i < argc; i++) {
         const int more = i + 1 < argc;
         if (i == 1 && !strcmp(argv[i], "tune")) ask.tune = 1;
@@ -334,6 +337,14 @@ static void read_words(int argc, char **argv)
 }
 
 /* ---- one line ---------------------------------------------------------------------------------------------------- */
+
+/* config.block: n, if the format has that choice, else 0. */
+static int format_block_of(int quant, int n)
+{
+    const moek_format *const f = moek_format_of(quant);
+    for (int i = 0; i < f->blocks; i++) if (f->block[i] == n) return n;
+    return 0;
+}
 
 /* The first row of a format whose name holds the word; NULL: let the plan choose. */
 static const char *row_with(const char *word, int quant)
@@ -483,6 +494,7 @@ static void run_shape(const shape *of, int quant, const char *device, const time
     c.config.hidden = of->hidden; c.config.inter = of->inter;
     c.config.experts = of->experts; c.config.topk = of->topk;
     c.config.quant = quant; c.config.act = MOEK_SILU;
+    c.config.block = ask.block < 0 ? format_block(moek_format_of(quant), 0) : format_block_of(quant, ask.block);
     c.config.format = of->batched ? MOEK_BATCHED : MOEK_STANDARD;
     c.config.exclude = 1u << MOEK_BACKEND_CPU;
     c.config.weight_layout = ask.tiled ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_CHECKPOINT;

@@ -1,5 +1,6 @@
-/* demo.c -- one Qwen3-30B-A3B MoE layer from router logits to output, in bf16 and in fp8 with 128 x 128 blocks, or in
- * the formats that are named, with columns of a scale where the format leaves them open: demo mxfp4_a16 int4_a16:32
+/* demo.c -- one MoE layer from router logits to output: Qwen3-30B-A3B in bf16 and in fp8 with 128 x 128 blocks, and
+ * gpt-oss-20b as published, in mxfp4 with biases.  Or Qwen3-30B-A3B in the formats that are named, with columns of a
+ * scale where the format leaves them open: demo mxfp4_a16 int4_a16:32
  *
  *   ./moek demo                                                builds and runs it: on the GPU if nvcc and one are there
  *   cc -O3 -march=native -Iinclude bench/demo.c -o demo -lm && ./demo
@@ -30,12 +31,13 @@ static void must(moek_status status, const char *what, const char *why)
 
 typedef struct layer {
     fill_sizes n;
-    void *up, *down, *up_scale, *down_scale, *up_second, *down_second;
+    void *up, *down, *up_scale, *down_scale, *up_second, *down_second, *up_bias, *down_bias;
+    size_t up_bias_bytes, down_bias_bytes;             /* 0: the model has none */
     float *logits;
     uint16_t *x;
 } layer;
 
-static layer make_layer(const moek_config *c)
+static layer make_layer(const moek_config *c, int biases)
 {
     const moek_format *const f = moek_format_of(c->quant);
     const double up = 1 / sqrt((double)c->hidden), down = 1 / sqrt((double)c->inter);
@@ -48,6 +50,10 @@ static layer make_layer(const moek_config *c)
     l.down_scale = fill_host(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
     l.up_second = fill_host(l.n.up_second, fill_seconds(), 7);
     l.down_second = fill_host(l.n.down_second, fill_seconds(), 8);
+    l.up_bias_bytes = biases ? 2 * 2 * (size_t)c->experts * (size_t)c->inter : 0;      /* gpt-oss: gate and up */
+    l.down_bias_bytes = biases ? 2 * (size_t)c->experts * (size_t)c->hidden : 0;
+    l.up_bias = biases ? fill_host(l.up_bias_bytes, fill_t(c->dtype, 0.5), 9) : NULL;
+    l.down_bias = biases ? fill_host(l.down_bias_bytes, fill_t(c->dtype, 0.5), 10) : NULL;
     l.x = (uint16_t *)fill_host(2 * (size_t)(TOKENS * c->hidden), fill_t(c->dtype, 1), 5);
     l.logits = (float *)mem_alloc(0, 4 * (size_t)(TOKENS * c->experts));
     for (i = 0; i < TOKENS * c->experts; i++) l.logits[i] = 2 * fill_normal((uint64_t)i, 6);
@@ -60,8 +66,8 @@ static double bytes_of(const moek_config *c, const layer *l, const int32_t *ids,
     char used[1024] = {0};
     int i, active = 0;
     for (i = 0; i < tokens * c->topk; i++) { active += !used[ids[i]]; used[ids[i]] = 1; }
-    return (double)active / c->experts * (double)(l->n.up + l->n.down + l->n.up_scale + l->n.down_scale) +
-           4.0 * tokens * c->hidden;
+    return (double)active / c->experts * (double)(l->n.up + l->n.down + l->n.up_scale + l->n.down_scale +
+                                                   l->up_bias_bytes + l->down_bias_bytes) + 4.0 * tokens * c->hidden;
 }
 
 static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids, const float *weights,
@@ -77,6 +83,7 @@ static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids
     w.w_up = l->up; w.w_down = l->down;
     w.w_up_scale = l->up_scale; w.w_down_scale = l->down_scale;
     w.w_up_global_scale = (const float *)l->up_second; w.w_down_global_scale = (const float *)l->down_second;
+    w.w_up_bias = l->up_bias; w.w_down_bias = l->down_bias;
     r.tokens = TOKENS; r.hidden = c->hidden; r.inter = c->inter; r.slots = c->topk; r.experts = c->experts;
     r.format = format_with(moek_format_of(c->quant), c->block); r.dtype = c->dtype; r.act = c->act;
     r.alpha = c->alpha; r.beta = c->beta; r.limit = c->limit;
@@ -88,7 +95,7 @@ static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids
     return d.same_nonfinite ? d.rel_l2 : INFINITY;
 }
 
-/* The chosen experts against the reference's choice. */
+/* The chosen experts against the reference's choice, which is the same whether softmax comes before top-k or after. */
 static int routing_differs(const moek_config *c, const layer *l, const int32_t *ids)
 {
     int32_t want[TOKENS * 32];
@@ -137,9 +144,9 @@ static double time_run(const moek_plan *plan, const moek_args *args, int tokens)
     return median(t, RUNS);
 }
 
-static int demo(int quant, int block)
+static int demo(const char *model, moek_config config, int biases)
 {
-    moek_config config = MOEK_QWEN3_30B_A3B;
+    const int quant = config.quant;
     moek_plan plan;
     moek_weights w;
     moek_args args;
@@ -151,14 +158,12 @@ static int demo(int quant, int block)
     double t, t1, bytes, error;
     int where, differs;
 
-    config.quant = quant;
-    config.block = block;
     config.max_tokens = TOKENS;
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
     where = plan.arch;
-    l = make_layer(&plan.config);
+    l = make_layer(&plan.config, biases);
     moek_describe(&plan, text, sizeof text);
-    printf("\n%s", text);
+    printf("\n%s\n%s", model, text);
 
 #define THERE(field, host, bytes_) do { \
         void *p_ = host; \
@@ -179,6 +184,12 @@ static int demo(int quant, int block)
         THERE(up, l.up_second, l.n.up_second);
         THERE(down, l.down_second, l.n.down_second);
         w.w_up_global_scale = (const float *)up; w.w_down_global_scale = (const float *)down;
+    }
+    if (biases) {
+        void *up, *down;
+        THERE(up, l.up_bias, l.up_bias_bytes);
+        THERE(down, l.down_bias, l.down_bias_bytes);
+        w.w_up_bias = up; w.w_down_bias = down;
     }
     must(moek_plan_bind(&plan, &w), "moek_plan_bind", plan.why);
     memset(&args, 0, sizeof args);
@@ -210,12 +221,14 @@ static int demo(int quant, int block)
     free(ids); free(weights); free(y);
     mem_free(0, l.up); mem_free(0, l.down); mem_free(0, l.up_scale); mem_free(0, l.down_scale);
     mem_free(0, l.up_second); mem_free(0, l.down_second);
+    mem_free(0, l.up_bias); mem_free(0, l.down_bias);
     mem_free(0, l.x); mem_free(0, l.logits);
     if (where) {
         mem_free(where, (void *)(uintptr_t)w.w_up); mem_free(where, (void *)(uintptr_t)w.w_down);
         mem_free(where, (void *)(uintptr_t)w.w_up_scale); mem_free(where, (void *)(uintptr_t)w.w_down_scale);
         mem_free(where, (void *)(uintptr_t)w.w_up_global_scale);
         mem_free(where, (void *)(uintptr_t)w.w_down_global_scale);
+        mem_free(where, (void *)(uintptr_t)w.w_up_bias); mem_free(where, (void *)(uintptr_t)w.w_down_bias);
         mem_free(where, (void *)(uintptr_t)args.x); mem_free(where, (void *)(uintptr_t)args.router_logits);
     }
     mem_free(where, args.y); mem_free(where, args.topk_ids); mem_free(where, args.topk_weights);
@@ -255,6 +268,17 @@ static double copy_rate(int where)
     return 2.0 * PARTS * (double)part / best;
 }
 
+static int demo_qwen(int quant, int block)
+{
+    moek_config config = MOEK_QWEN3_30B_A3B;
+    config.quant = quant; config.block = block;
+    return demo("Qwen3-30B-A3B", config, 0);
+}
+static int demo_gpt_oss(void)
+{
+    const moek_config config = MOEK_GPT_OSS_20B;
+    return demo("gpt-oss-20b", config, 1);
+}
 /* "int4_a16:32" */
 static int demo_named(const char *word)
 {
@@ -263,7 +287,7 @@ static int demo_named(const char *word)
         const char *const name = format_at(i)->name;
         const size_t n = strlen(name);
         if (!strncmp(word, name, n) && (!word[n] || word[n] == ':'))
-            return demo(format_numbers[i], word[n] ? atoi(word + n + 1) : 0);
+            return demo_qwen(format_numbers[i], word[n] ? atoi(word + n + 1) : 0);
     }
     printf("demo: %s is no format\n", word);
     return 1;
@@ -277,13 +301,13 @@ int main(int argc, char **argv)
     int bad = 0, i;
     config.max_tokens = TOKENS;
     moek_explain(&config, text, sizeof text);
-    printf("Qwen3-30B-A3B, one MoE layer: softmax routing with renormalization, SiLU.  Backends:\n");
+    printf("One MoE layer.  Backends for Qwen3-30B-A3B, bf16:\n");
     for (line = strtok(text, "\n"); line && line[0] != ' '; line = strtok(NULL, "\n")) printf("  %s\n", line);
     must(moek_plan_init(&plan, &config), "moek_plan_init", plan.why);
     printf("A large copy on this %s: %.1f GB/s, read plus written.\n", plan.arch ? "GPU" : "CPU",
            1e-9 * copy_rate(plan.arch));
     for (i = 1; i < argc; i++) bad |= demo_named(argv[i]);
-    if (argc < 2) bad = demo(FORMAT_PLAIN, 0) | demo(FORMAT_BLOCKED, 0);
+    if (argc < 2) bad = demo_qwen(FORMAT_PLAIN, 0) | demo_qwen(FORMAT_BLOCKED, 0) | demo_gpt_oss();
     puts(bad ? "\nFAILED: an error is above its bound (3e-3, of quantized x 5e-3), or the routing differs" : "\nok");
     return bad;
 }

@@ -34,15 +34,25 @@ static inline const void *element_of(const void *array, size_t i, size_t bytes)
 {
     return array ? (const char *)array + i * bytes : NULL;
 }
+/* The arrays of weights that have a part an expert, and the bytes of each. */
+enum { PARTS = 6 };
+static inline void parts_of(moek_weights *w, const fill_sizes *n, const void **array[PARTS], size_t bytes[PARTS])
+{
+    const void **const arrays[PARTS] = { &w->w_up, &w->w_down, (const void **)&w->w_up_scale,
+        (const void **)&w->w_down_scale, (const void **)&w->w_up_global_scale, (const void **)&w->w_down_global_scale };
+    const size_t sizes[PARTS] = { n->up, n->down, n->up_scale, n->down_scale, n->up_second, n->down_second };
+    memcpy(array, arrays, sizeof arrays);
+    memcpy(bytes, sizes, sizeof sizes);
+}
 /* Weights of expert e alone. */
 static inline moek_weights weights_of(const moek_config *c, const moek_weights *w, size_t e)
 {
     const fill_sizes one = fill_sizes_of(c, 1);
     moek_weights r = *w;
-    r.w_up = element_of(w->w_up, e, one.up);
-    r.w_down = element_of(w->w_down, e, one.down);
-    r.w_up_scale = element_of(w->w_up_scale, e, one.up_scale);
-    r.w_down_scale = element_of(w->w_down_scale, e, one.down_scale);
+    const void **array[PARTS];
+    size_t bytes[PARTS];
+    parts_of(&r, &one, array, bytes);
+    for (int i = 0; i < PARTS; i++) *array[i] = element_of(*array[i], e, bytes[i]);
     return r;
 }
 
@@ -52,38 +62,40 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
                                    const void *x, const void *y)
 {
     const int k = c->topk, h = c->hidden;
-    const fill_sizes one = fill_sizes_of(c, 1), part = fill_sizes_of(c, k);
-    uint8_t *up = (uint8_t *)malloc(part.up), *down = (uint8_t *)malloc(part.down);
-    uint8_t *up_scale = (uint8_t *)malloc(part.up_scale + 4), *down_scale = (uint8_t *)malloc(part.down_scale + 4);
+    const fill_sizes one = fill_sizes_of(c, 1);
     uint16_t *host_x = (uint16_t *)malloc(2 * h), *host_y = (uint16_t *)malloc(2 * h);
     double *want = (double *)malloc(sizeof(double) * h);
+    const void **array[PARTS], **there[PARTS];
+    size_t bytes[PARTS];
     float fixed;
     int32_t ids[32];
     ref_layer_args r;
     moek_weights w;
     memset(&r, 0, sizeof r);
     memset(&w, 0, sizeof w);
+    parts_of(&w, &one, array, bytes);
+    for (int i = 0; i < PARTS; i++) *array[i] = malloc(k * bytes[i] + 1);
     for (int i = 0; i < k; i++) {
-        mem_get(80, up + i * one.up, slot[i].w_up, one.up);
-        mem_get(80, down + i * one.down, slot[i].w_down, one.down);
-        if (one.up_scale) mem_get(80, up_scale + i * one.up_scale, slot[i].w_up_scale, one.up_scale);
-        if (one.down_scale) mem_get(80, down_scale + i * one.down_scale, slot[i].w_down_scale, one.down_scale);
+        moek_weights expert = slot[i];
+        parts_of(&expert, &one, there, bytes);
+        for (int j = 0; j < PARTS; j++)
+            if (bytes[j]) mem_get(80, (uint8_t *)*array[j] + i * bytes[j], *there[j], bytes[j]);
         ids[i] = i;
     }
     mem_get(80, host_x, x, 2 * h);
     mem_get(80, host_y, y, 2 * h);
-    w.w_up = up; w.w_down = down; w.w_up_scale = up_scale; w.w_down_scale = down_scale;
     if (slot[0].x_scale) {
         mem_get(80, &fixed, slot[0].x_scale, 4);
         w.x_scale = w.h_scale = &fixed;
     }
     r.tokens = 1; r.hidden = h; r.inter = c->inter; r.slots = k; r.experts = k;
-    r.format = moek_format_of(c->quant); r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
+    r.format = format_with(moek_format_of(c->quant), c->block); r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
     r.up_layout = MOEK_UP_HALVES;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);
     ref_distance d = ref_compare_t(host_y, want, h, r.dtype);
-    free(up); free(down); free(up_scale); free(down_scale); free(host_x); free(host_y); free(want);
+    for (int i = 0; i < PARTS; i++) free((void *)*array[i]);
+    free(host_x); free(host_y); free(want);
     if (!d.same_nonfinite) d.rel_l2 = INFINITY;
     return d;
 }
@@ -115,6 +127,8 @@ static moek_weights filled_weights(const moek_config *c, int experts, uint32_t s
     w.w_down = filled(n.down, fill_weights(f, dtype, down), seed + 2);
     w.w_up_scale = filled(n.up_scale, fill_scales(f, dtype, up), seed + 3);
     w.w_down_scale = filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
+    w.w_up_global_scale = (const float *)filled(n.up_second, fill_seconds(), seed + 5);
+    w.w_down_global_scale = (const float *)filled(n.down_second, fill_seconds(), seed + 6);
     if (f->static_x) {                                 /* of numbers of deviation 1 */
         const double size = ref_spread(ref_element(f->w, dtype)) / ref_spread(ref_element(f->x, dtype));
         w.x_scale = w.h_scale = (const float *)filled(4, fill_scales(f, dtype, size), seed + 7);
@@ -123,8 +137,11 @@ static moek_weights filled_weights(const moek_config *c, int experts, uint32_t s
 }
 static void free_weights(moek_weights *w)
 {
-    mem_free(80, (void *)w->w_up); mem_free(80, (void *)w->w_down);
-    mem_free(80, (void *)w->w_up_scale); mem_free(80, (void *)w->w_down_scale);
+    const fill_sizes none = { 0, 0, 0, 0, 0, 0 };
+    const void **array[PARTS];
+    size_t bytes[PARTS];
+    parts_of(w, &none, array, bytes);
+    for (int i = 0; i < PARTS; i++) mem_free(80, (void *)*array[i]);
     mem_free(80, (void *)w->x_scale);
     memset(w, 0, sizeof *w);
 }

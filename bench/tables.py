@@ -97,6 +97,21 @@ def table_headlines():
             f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n")
 
 
+def table_mixed():
+    """Of each cell of h200-mixed.tsv the fastest row, beside Humming in the same call."""
+    with open(os.path.join(RESULTS, "h200-mixed.tsv")) as f:
+        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
+    best = {}
+    for row in (dict(zip(lines[0], line)) for line in lines[1:]):
+        if row["humming_us"] != "-":
+            key = row["shape"], row["quant"]
+            of = best.setdefault(key, {}).setdefault(int(row["tokens"]), [math.inf, float(row["humming_us"])])
+            of[0] = min(of[0], float(row["us"]))
+    rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" for a, b in of.values()]
+            for (shape, quant), of in best.items()]
+    return table(["shape", "format (block)"] + [f"M {m}" for m in next(iter(best.values()))], rows)
+
+
 def exchange_rows(names, what):
     of = [exchange(n) for n in names]
     return [[str(m)] + [", ".join(microseconds(e["", m, "fp8b128", kind, w][0]) for e in of) + " us" for w in what]

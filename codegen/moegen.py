@@ -33,7 +33,7 @@ BUDGET = ("files", "lines", "seconds")
 MODEL = {"hidden": int, "inter": int, "experts": int, "topk": int, "quant": "quant", "act": "act", "routing": "routing"}
 MODEL_MAY = {"groups": int, "topk_groups": int, "scale": float, "router_weight_on_input": int, "shared_slots": int,
              "shared_weight": float, "router_eps": float, "group_score": "group_score", "alpha": float, "beta": float,
-             "limit": float, "up_layout": "up_layout", "ue8m0": int}
+             "limit": float, "up_layout": "up_layout", "ue8m0": int, "block": int}
 
 
 class Bad(Exception):
@@ -144,6 +144,8 @@ class Format:
             raise Bad(f"{at}: granule must be a whole number of elements that fill bytes, not {shown(self.granule)}")
         if (self.x_bits < 16) != bool(self.x_scale.type):
             raise Bad(f"{at}: x has an x_scale if it has fewer than 16 bits, and only then")
+        if self.static and not self.x_scale.type:
+            raise Bad(f"{at}: static goes with an x_scale, and there is none")
         if (self.second or self.zero) and not self.w_scale.type:
             raise Bad(f"{at}: second and zero go with a w_scale, and there is none")
         self.about = given.get("about")
@@ -152,13 +154,18 @@ class Format:
             raise Bad(f"{at}: about must be two short texts, of the weights and of the activations")
 
     @property
+    def x_second(self):
+        """x has a static scale of the whole tensor on top of its x_scale."""
+        return self.static and self.x_scale.kind() != "tensor"
+
+    @property
     def scaling(self):
         """A word for scales of f32 of both sides, by which templates of pairs say what they can: none tensor row
         block128; or the scales as they are, with what is on top."""
         sides = self.w_scale.facts(), self.x_scale.facts()
         known = {((None, 0, 0), (None, 0, 0)): "none", (("f32", 0, 0), ("f32", 0, 0)): "tensor",
                  (("f32", 1, 0), ("f32", 1, 0)): "row", (("f32", 128, 128), ("f32", 1, 128)): "block128"}
-        more = "_second" * self.second + "_zero" * self.zero
+        more = "_second" * self.second + "_zero" * self.zero + "_x_second" * self.x_second
         return known.get(sides, "_".join(str(part) for part in sides[0] + sides[1])) + more
 
     def of(self, block):
@@ -442,7 +449,7 @@ class Generator:
         def serves(op, arch, keys, elements="", scales="", w_scales="", x_scales="", more=""):
             """The first line of each template of a kernel: the ops and machines, and what a row must say; block only
             where the format leaves it open.  Of a template that decodes or encodes: the elements, and the scales: pairs
-            of both sides by a word, or kinds of each side (more: second, zero)."""
+            of both sides by a word, or kinds of each side (more: second, zero, x_second)."""
             template, open_blocks = row["template"], fmt.w_scale.blocks if fmt else []
             asked.append(op)
             require(row["op"] in op.split(), f"template {template} serves op {' or '.join(op.split())}, "
@@ -473,7 +480,7 @@ class Generator:
             for side, kinds, scale in (("w", sides[0], fmt.w_scale), ("x", sides[1], fmt.x_scale)):
                 require(scale.kind() in kinds,
                         f"template {template} knows scales {' '.join(kinds)} of {side}; {fmt.name} has {scale.kind()}")
-            for what in ("second", "zero"):
+            for what in ("second", "zero", "x_second"):
                 require(what in more or not getattr(fmt, what),
                         f"template {template} knows no {what}; {fmt.name} has it")
         fmt = self.manifest["formats"].get(row.get("quant"))

@@ -59,6 +59,18 @@ static inline void example_free(int device, const void *p)
     memcpy(&raw, (const char *)p - sizeof raw, sizeof raw);
     free(raw);
 }
+/* From the host, to where there is memory already. */
+static inline void example_put(int device, void *to, const void *from, size_t bytes)
+{
+#ifdef EXAMPLE_CUDA
+    if (device >= 0) {
+        example_must(!cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy", "failed");
+        return;
+    }
+#endif
+    (void)device;
+    memcpy(to, from, bytes);
+}
 /* To the host, after all that was launched. */
 static inline void example_get(int device, void *to, const void *from, size_t bytes)
 {

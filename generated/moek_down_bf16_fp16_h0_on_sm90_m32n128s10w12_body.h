@@ -5,6 +5,31 @@
  *   moek_down_bf16_h0_on_sm90_m32n128s10w12
  *   moek_down_fp16_h0_on_sm90_m32n128s10w12
  */
+/* out[r] = h[r] . w_down of the rows r of each expert.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  Experts have few rows, so the bytes of the weights are the
+ * limit.  The kernel reads each weight once for 32 rows and keeps enough loads on their way.  The plan takes it up
+ * to the mean of rows an expert in rules.toml (tile_rows), where no kernel does up and down in one launch.
+ * A tile is 32 rows of a by 128 rows of w.  Rows of w are wgmma's M, 64 a warpgroup, and rows of a its N: the
+ * other way round, few rows would leave most of M empty.  Warps have roles:
+ *
+ *     producer thread (0): weights, by TMA     producer warps (1, 2, 3): rows of a, by cp.async
+ *              | full [10]                               ^ empty [10]
+ *              v                                         |
+ *     stages [10] of 128 bytes of k: rows of a | rows of w
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, exchange of sums,
+ *                                                  bias -> out
+ *
+ * - Walk: tiles are numbered expert by expert, row block by row block, and the columns of a row block come one after
+ *   the other.  The stages of all tiles, in this order, are cut into equal parts, one a block, so that all blocks read
+ *   as many bytes.  A cut may fall inside a tile.  The block with the first stage of a tile then adds the sums of the
+ *   blocks after it, by way of global memory (split).  Without that scratch, a block takes whole tiles.
+ * - Weights do not depend on the kernel before in the stream: their loads begin before that kernel has ended.
+ * - Two stages that lie side by side in memory are asked for together (docs/notes: two-stages-together).
+ * - For few slots, each block sorts the ids itself, and no kernel before need do so.
+ */
 typedef struct MOEK_K_(params) { moek_gemm_args a; CUtensorMap w; } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
@@ -79,6 +104,198 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const MOEK
         if (j + c < n) *(uint32_t *)out = low;
         if (!gated && j + c + 8 < n) *(uint32_t *)(out + 8) = high;
     }
+}/* What all roles of a block know: its shared memory, facts of the GEMM, and the block's share: tiles [tile, last), the
+ * first of them from stage first_step on, the last up to stage last_step. */
+typedef struct MOEK_K_(block) {
+    unsigned char *ring;                           /* stages */
+    uint64_t *full, *empty;                        /* barriers [STAGES] */
+    float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
+    int *row;                                      /* [M]: the tile's rows of a; [8][M]: slots, a list a warp */
+    uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
+    moek_schedule_ s;
+    int n, row_bytes, steps, tiles;                /* steps: stages of a tile; tiles: of a row block */
+    int tile, last, first_step, last_step;
+} MOEK_K_(block);
+
+/* Schedule and share of the block; by all threads, ends with a barrier.  counts: scratch, [MOEK_SM90_EXPERTS]; behind
+ * it comes the schedule. */
+MOEK_DEVICE void MOEK_K_(schedule)(const moek_gemm_args *a, MOEK_K_(block) *b, int *counts)
+{
+    enum { M = 32, N = 128, STAGES = 10, STAGE = 20480, A = M * 128, SCALES = 0,
+           ELEMENT = 2, CONSUMERS = 256, gated = 0, columns = N };
+    void *const schedule = counts + MOEK_SM90_EXPERTS;
+    unsigned begin, end;
+    if (a->ids) {                                  /* older than the kernel before */
+        moek_grid_go_();
+        moek_count_ids_(b->ids, counts, a->ids, a->slots, a->experts);
+        b->s = moek_schedule_of_(schedule, counts, a->experts, M);
+    } else {
+        moek_grid_go_();                           /* the schedule is older: the up row waited for it */
+        b->s = moek_schedule_of_(schedule, a->counts, a->experts, M);  /* ends with a barrier, as above */
+    }
+    begin = MOEK_K_(share)(a, b->s, b->tiles, b->steps, blockIdx.x);
+    end = MOEK_K_(share)(a, b->s, b->tiles, b->steps, blockIdx.x + 1);
+    if (a->split) {
+        b->tile = (int)(begin / b->steps); b->last = (int)((end + b->steps - 1) / b->steps);
+        b->first_step = (int)(begin % b->steps); b->last_step = (int)end - (b->last - 1) * b->steps;
+    } else {
+        b->tile = (int)begin; b->last = (int)end;
+        b->first_step = 0; b->last_step = b->steps;
+    }
+}
+
+/* Producer of weights, one thread: weights are there before anything else is. */
+MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 32, N = 128, STAGES = 10, STAGE = 20480, A = M * 128, SCALES = 0,
+           ELEMENT = 2, CONSUMERS = 256, gated = 0, columns = N };
+    const moek_gemm_args *const a = &p->a;
+    const uint64_t policy = moek_evict_first_();
+    MOEK_K_(tile) at;
+    int tile, slot = 0, phase = 1, step = b->first_step, i;
+    at.e = -1;
+    for (tile = b->tile; tile < b->last; tile++) {
+        const int until = tile == b->last - 1 ? b->last_step : b->steps;
+        MOEK_K_(find_tile)(a, b->s, tile, b->tiles, columns, &at);
+        while (step < until) {
+            const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
+            moek_mbar_wait_(b->empty + slot, phase);
+            if (two) moek_mbar_wait_(b->empty + next, next ? phase : phase ^ 1);
+            MOEK_K_(weights)(p, b->ring + slot * STAGE + A, b->full + slot, policy, &at, step);
+            if (two) MOEK_K_(weights)(p, b->ring + next * STAGE + A, b->full + next, policy, &at, step + 1);
+            for (i = 0; i <= two; i++) {
+                step++;
+                moek_next_(slot, phase, STAGES);
+            }
+        }
+        step = 0;
+    }
+}
+
+/* Producer of rows of a, three warps. */
+MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 32, N = 128, STAGES = 10, STAGE = 20480, A = M * 128, SCALES = 0,
+           ELEMENT = 2, CONSUMERS = 256, gated = 0, columns = N };
+    const moek_gemm_args *const a = &p->a;
+    const int t = threadIdx.x, u = t - 32, steps = b->steps, row_bytes = b->row_bytes;
+    const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
+    int *const row = b->row;
+    int tile, slot = 0, phase = 1, step = b->first_step, rows = 0, e = -1, row0 = -1, i;
+    MOEK_K_(tile) at;
+    at.e = -1;
+    moek_grid_wait_();                             /* now a is there */
+    for (tile = b->tile; tile < b->last; tile++) {
+        const int until = tile == b->last - 1 ? b->last_step : steps;
+        MOEK_K_(find_tile)(a, b->s, tile, b->tiles, columns, &at);
+        if (at.row0 != row0 || at.e != e) {
+            int source[1];
+            #pragma unroll
+            for (i = 0; i < 1; i++) {
+                const int r = at.row0 + u + 96 * i;
+                source[i] = r >= at.end ? 0 : a->a_order && !a->ids ? a->a_order[r] / a->a_div : r;
+            }
+            moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
+            #pragma unroll
+            for (i = 0; i < 1; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
+            moek_named_wait_(1, 96);
+            e = at.e; row0 = at.row0;
+            rows = min(at.end - at.row0, M);
+        }
+        for (; step < until; step++) {
+            unsigned char *const stage = b->ring + slot * STAGE;
+            const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
+            const unsigned char *const from = x + (bytes ? step * 128 : 0);
+            moek_mbar_wait_(b->empty + slot, phase);
+            #pragma unroll 2
+            for (i = u / 8; i < rows; i += 12)
+                moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
+                                 from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
+            moek_mbar_arrive_copied_(b->full + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        step = 0;
+    }
+    moek_cp_async_commit_();
+    moek_cp_async_wait_(0);
+}
+
+/* The sums of a tile that is cut along k: the block with its first stage adds those of the others.  first: this block's
+ * first stage of the tile.  1: the tile is another block's. */
+MOEK_DEVICE int MOEK_K_(exchange)(const moek_gemm_args *a, const MOEK_K_(block) *b, float *sum, int t, int tile,
+                                  int first)
+{
+    enum { M = 32, N = 128, STAGES = 10, STAGE = 20480, A = M * 128, SCALES = 0,
+           ELEMENT = 2, CONSUMERS = 256, gated = 0, columns = N };
+    float *const mail = a->split + (t - 128);                          /* [blocks][M / 2][CONSUMERS] */
+    int i, j;
+    if (first > 0) {
+        #pragma unroll
+        for (i = 0; i < M / 2; i++) __stcg(mail + ((size_t)blockIdx.x * (M / 2) + i) * CONSUMERS, sum[i]);
+        __threadfence();
+        moek_named_wait_(3, CONSUMERS);
+        if (t == 128) moek_flag_add_(a->split_flags + blockIdx.x);
+        return 1;
+    }
+    for (i = blockIdx.x + 1; ; i++) {              /* those after it have begun with theirs, and are long done */
+        moek_flag_reach_(a->split_flags + i, 1);
+        #pragma unroll
+        for (j = 0; j < M / 2; j++) sum[j] += __ldcg(mail + ((size_t)i * (M / 2) + j) * CONSUMERS);
+        if (MOEK_K_(share)(a, b->s, b->tiles, b->steps, i + 1) >= (unsigned)(tile + 1) * b->steps) break;
+    }
+    return 0;
+}
+
+/* Consumer: a warpgroup multiplies 64 rows of w of a tile. */
+MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 32, N = 128, STAGES = 10, STAGE = 20480, A = M * 128, SCALES = 0,
+           ELEMENT = 2, CONSUMERS = 256, gated = 0, columns = N };
+    const moek_gemm_args *const a = &p->a;
+    const int t = threadIdx.x, mine = t / 128 - 1, steps = b->steps;
+    const int dtype = MOEK_W_DTYPE_;
+    MOEK_K_(tile) at;
+    int tile, first_step = b->first_step, slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8], i;
+    at.e = -1;
+    moek_grid_wait_();
+    for (tile = b->tile; tile < b->last; tile++) {
+        const int until = tile == b->last - 1 ? b->last_step : steps, whole = first_step == 0 && until == steps;
+        const int first = first_step;
+        float sum[M / 2];
+        int step;
+        MOEK_K_(find_tile)(a, b->s, tile, b->tiles, columns, &at);
+        if (at.row0 != row0 || at.e != e) {
+            int *const slots = b->row + (t / 32 - 3) * M;              /* this warp's list */
+            if (a->ids) moek_slots_of_(slots, b->ids, a->slots, at.e, at.row0 - b->s.row[at.e], M, 1);
+            #pragma unroll
+            for (i = 0; i < M / 8; i++) {                              /* where this lane's rows go */
+                const int r = at.row0 + 8 * i + t % 32 / 4;
+                to[i] = r >= at.end ? -1
+                      : a->ids ? slots[8 * i + t % 32 / 4]
+                      : a->out_order && !a->ids ? a->out_order[r] : r;
+            }
+            e = at.e; row0 = at.row0;
+        }
+        #pragma unroll
+        for (i = 0; i < M / 2; i++) sum[i] = 0;
+        for (step = first; step < until; step++) {
+            const unsigned char *const stage = b->ring + slot * STAGE;
+            const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 8192);
+            const uint64_t xs = moek_wgmma_operand_(stage);
+            int j;
+            moek_mbar_wait_(b->full + slot, phase);
+            moek_wgmma_fence_();
+            #pragma unroll
+            for (j = 0; j < 4; j++) MOEK_W_(wgmma_n32)(sum, ws + 2 * j, xs + 2 * j, 1);
+            moek_wgmma_commit_();
+            moek_wgmma_wait_(0);
+            moek_mbar_arrive_warp_(b->empty + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        first_step = 0;
+        if (!whole && MOEK_K_(exchange)(a, b, sum, t, tile, first)) continue;
+        MOEK_K_(finish)(a, sum, &at, to, b->n, mine, dtype);
+    }
 }
 #endif
 
@@ -87,179 +304,37 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
     enum { M = 32, N = 128, STAGES = 10, STAGE = 20480, A = M * 128, SCALES = 0,
-           ELEMENT = 2 };
+           ELEMENT = 2, CONSUMERS = 256, gated = 0, columns = N };
     MOEK_SHARED_1024_(shared);
-    unsigned char *const ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
-    uint64_t *const full = (uint64_t *)(ring + STAGES * STAGE), *const empty = full + STAGES;
-    float *const scales = (float *)(empty + STAGES);                   /* [STAGES]: of rows of a; of 64s of rows of w */
-    int *const row = (int *)(scales + STAGES * SCALES);                /* [M]: the tile's rows of a; [8][M] slots */
-    uint16_t *const ids = (uint16_t *)(row + 9 * M);                   /* [MOEK_SELF_SORT], where this block sorts */
-    int *const counts = (int *)(ids + MOEK_SELF_SORT);                 /* [MOEK_SM90_EXPERTS] */
-    void *const schedule = counts + MOEK_SM90_EXPERTS;
     const moek_gemm_args *const a = &p.a;
     const int t = threadIdx.x;
-    const int n = a->n, k = a->k;
-    enum { gated = 0, columns = N };
-    const int row_bytes = k * ELEMENT, tiles = (n + columns - 1) / columns;
-    const int steps = (row_bytes + 127) / 128;
-    moek_schedule_ s;
-    int tile, last, i, first_step, last_step;
-    unsigned begin, end;
+    MOEK_K_(block) b;
+    int i;
+    b.ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
+    b.full = (uint64_t *)(b.ring + STAGES * STAGE); b.empty = b.full + STAGES;
+    b.scales = (float *)(b.empty + STAGES);
+    b.row = (int *)(b.scales + STAGES * SCALES);
+    b.ids = (uint16_t *)(b.row + 9 * M);
+    const int k = a->k;
+    b.n = a->n;
+    b.row_bytes = k * ELEMENT;
+    b.tiles = (b.n + columns - 1) / columns;
+    b.steps = (b.row_bytes + 127) / 128;
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
         for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(full + i, 1 + 96);    /* the bytes of TMA, what threads copied */
-            moek_mbar_init_(empty + i, 8);        /* warps */
+            moek_mbar_init_(b.full + i, 1 + 96);   /* the bytes of TMA, what threads copied */
+            moek_mbar_init_(b.empty + i, 8);       /* warps */
         }
         moek_mbar_init_fence_();
     }
-    if (a->ids) {                                  /* older than the kernel before */
-        moek_grid_go_();
-        moek_count_ids_(ids, counts, a->ids, a->slots, a->experts);
-        s = moek_schedule_of_(schedule, counts, a->experts, M);
-    } else {
-        moek_grid_go_();                           /* the schedule is older: the up row waited for it */
-        s = moek_schedule_of_(schedule, a->counts, a->experts, M);     /* ends with a barrier, as above */
-    }
-    begin = MOEK_K_(share)(a, s, tiles, steps, blockIdx.x);
-    end = MOEK_K_(share)(a, s, tiles, steps, blockIdx.x + 1);
-    if (a->split) {
-        tile = (int)(begin / steps); last = (int)((end + steps - 1) / steps);
-        first_step = (int)(begin % steps); last_step = (int)end - (last - 1) * steps;
-    } else {
-        tile = (int)begin; last = (int)end;
-        first_step = 0; last_step = steps;
-    }
-
+    MOEK_K_(schedule)(a, &b, (int *)(b.ids + MOEK_SELF_SORT));
     if (t < 128) {
-        /* ---- Producer. ---- */
-        MOEK_K_(tile) at;
-        int slot = 0, phase = 1, step = first_step;
-        at.e = -1;
-        if (t == 0) {                              /* weights: they are there before anything else is */
-            const uint64_t policy = moek_evict_first_();
-            for (; tile < last; tile++) {
-                const int until = tile == last - 1 ? last_step : steps;
-                MOEK_K_(find_tile)(a, s, tile, tiles, columns, &at);
-                while (step < until) {
-                    const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
-                    moek_mbar_wait_(empty + slot, phase);
-                    if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
-                    MOEK_K_(weights)(&p, ring + slot * STAGE + A, full + slot, policy, &at, step);
-                    if (two) MOEK_K_(weights)(&p, ring + next * STAGE + A, full + next, policy, &at, step + 1);
-                    for (i = 0; i <= two; i++) {
-                        step++;
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                }
-                step = 0;
-            }
-        } else if (t >= 32) {                      /* rows of a, and scales */
-            const int u = t - 32;
-            const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
-            int rows = 0, e = -1, row0 = -1;
-            moek_grid_wait_();                     /* now a is there */
-            for (; tile < last; tile++) {
-                const int until = tile == last - 1 ? last_step : steps;
-                MOEK_K_(find_tile)(a, s, tile, tiles, columns, &at);
-                if (at.row0 != row0 || at.e != e) {
-                    int source[1];
-                    #pragma unroll
-                    for (i = 0; i < 1; i++) {
-                        const int r = at.row0 + u + 96 * i;
-                        source[i] = r >= at.end ? 0 : a->a_order && !a->ids ? a->a_order[r] / a->a_div : r;
-                    }
-                    moek_named_wait_(1, 96);       /* the rows before are no longer looked at */
-                    #pragma unroll
-                    for (i = 0; i < 1; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
-                    moek_named_wait_(1, 96);
-                    e = at.e; row0 = at.row0;
-                    rows = min(at.end - at.row0, M);
-                }
-                for (; step < until; step++) {
-                    unsigned char *const stage = ring + slot * STAGE;
-                    const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                    const unsigned char *const from = x + (bytes ? step * 128 : 0);
-                    moek_mbar_wait_(empty + slot, phase);
-                    #pragma unroll 2
-                    for (i = u / 8; i < rows; i += 12)
-                        moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                         from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
-                    moek_mbar_arrive_copied_(full + slot);
-                    if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                }
-                step = 0;
-            }
-            moek_cp_async_commit_();
-            moek_cp_async_wait_(0);
-        }
+        if (t == 0) MOEK_K_(produce)(&p, &b);
+        else if (t >= 32) MOEK_K_(gather)(&p, &b);
     } else {
-        /* ---- Consumers. ---- */
-        const int mine = t / 128 - 1;
-        const int dtype = MOEK_W_DTYPE_;
-        MOEK_K_(tile) at;
-        int slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8];
-        at.e = -1;
-        moek_grid_wait_();
-        for (; tile < last; tile++) {
-            const int until = tile == last - 1 ? last_step : steps, whole = first_step == 0 && until == steps;
-            float sum[M / 2];
-            int step = first_step;
-            const int at_k = first_step;
-            MOEK_K_(find_tile)(a, s, tile, tiles, columns, &at);
-            if (at.row0 != row0 || at.e != e) {
-                int *const slots = row + (t / 32 - 3) * M;             /* this warp's list */
-                if (a->ids) moek_slots_of_(slots, ids, a->slots, at.e, at.row0 - s.row[at.e], M, 1);
-                #pragma unroll
-                for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
-                    const int r = at.row0 + 8 * i + t % 32 / 4;
-                    to[i] = r >= at.end ? -1
-                          : a->ids ? slots[8 * i + t % 32 / 4]
-                          : a->out_order && !a->ids ? a->out_order[r] : r;
-                }
-                e = at.e; row0 = at.row0;
-            }
-            #pragma unroll
-            for (i = 0; i < M / 2; i++) sum[i] = 0;
-            for (; step < until; step++) {
-                const unsigned char *const stage = ring + slot * STAGE;
-                const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 8192);
-                const uint64_t xs = moek_wgmma_operand_(stage);
-                int j;
-                moek_mbar_wait_(full + slot, phase);
-                {
-                    moek_wgmma_fence_();
-                    #pragma unroll
-                    for (j = 0; j < 4; j++) MOEK_W_(wgmma_n32)(sum, ws + 2 * j, xs + 2 * j, 1);
-                    moek_wgmma_commit_();
-                    moek_wgmma_wait_(0);
-                }
-                moek_mbar_arrive_warp_(empty + slot);
-                if (++slot == STAGES) { slot = 0; phase ^= 1; }
-            }
-            first_step = 0;
-            if (!whole) {
-                enum { THREADS = 256 };
-                float *const mail = a->split + (t - 128);              /* [blocks][M / 2][THREADS] */
-                if (at_k > 0) {                    /* the tile is another block's: the one with its first stage */
-                    #pragma unroll
-                    for (i = 0; i < M / 2; i++) __stcg(mail + ((size_t)blockIdx.x * (M / 2) + i) * THREADS, sum[i]);
-                    __threadfence();
-                    moek_named_wait_(3, THREADS);
-                    if (t == 128) moek_flag_add_(a->split_flags + blockIdx.x);
-                    continue;
-                }
-                for (i = blockIdx.x + 1; ; i++) {  /* those after it have begun with theirs, and are long done */
-                    int j;
-                    moek_flag_reach_(a->split_flags + i, 1);
-                    #pragma unroll
-                    for (j = 0; j < M / 2; j++) sum[j] += __ldcg(mail + ((size_t)i * (M / 2) + j) * THREADS);
-                    if (MOEK_K_(share)(a, s, tiles, steps, i + 1) >= (unsigned)(tile + 1) * steps) break;
-                }
-            }
-            MOEK_K_(finish)(a, sum, &at, to, n, mine, dtype);
-        }
+        MOEK_K_(consume)(&p, &b);
     }
 #endif
 }

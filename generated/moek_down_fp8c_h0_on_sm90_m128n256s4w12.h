@@ -282,8 +282,6 @@ typedef struct MOEK_K_(block) {
     int lane, n, steps, row_bytes, tiles, pairs;   /* steps: stages of a tile; tiles: of a row block */
     int ask;                                       /* producers: with this step of a tile the next is asked for */
 } MOEK_K_(block);
-#define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
-#define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
 /* Producer of weights, and of rows of a that lie side by side. */
 MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
@@ -315,7 +313,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
         asks = of.both && !of.narrow ? ask : -1;
         moek_mbar_arrive_warp_(b->done + q);
         mine = q;
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
         step = 0;
         if (begun) {                       /* now the rows of that stage */
             if (moek_elect_()) {
@@ -335,7 +333,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
                 if (step == asks) moek_mbar_arrive_(b->asked + mine);
                 MOEK_K_(rows)(p, stage, b->full + slot, &of, step);
             }
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
         if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + mine);
     }
@@ -365,7 +363,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
         }
         uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
         moek_mbar_arrive_warp_(b->done + q);
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
         for (step = 0; step < steps; step++) {
             unsigned char *const stage = b->ring + slot * STAGE;
             const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
@@ -377,7 +375,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
                 if (row[i] != NONE)
                     moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
             moek_mbar_arrive_copied_(b->full + slot);
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
     }
 }
@@ -437,7 +435,7 @@ MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block
         moek_mbar_arrive_copied_(b->told + q);    /* not waited for: they come behind stages on their way */
         moek_mbar_arrive_warp_(b->told + q);
         if (tile >= all) break;
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
     }
 }
 
@@ -470,10 +468,10 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             for (step = 0; step < steps; step++) {
                 moek_mbar_wait_(b->full + slot, phase);
                 moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
-                MOEK_NEXT_STAGE_
+                moek_next_(slot, phase, STAGES);
             }
             moek_mbar_arrive_warp_(b->done + q);
-            MOEK_NEXT_TILE_
+            moek_next_(q, turn, TILES);
             continue;
         }
         const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
@@ -494,7 +492,7 @@ const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_
             for (; step < steps; step++) {
                 u = moek_here_(slot);
                 MOEK_STAGE_(1, u);
-                MOEK_NEXT_STAGE_
+                moek_next_(slot, phase, STAGES);
             }
         #pragma unroll 1
         for (; step < steps; step++) {
@@ -522,7 +520,7 @@ const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_
             }
             u = moek_here_(slot);
             MOEK_STAGE_(2, u);
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
 #undef MOEK_STAGE_
         {
@@ -533,7 +531,7 @@ const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_
             #pragma unroll
             for (i = 0; i < 4; i++) to[i] = b->list[q].to[at + lane / 8 + 4 * i];
             moek_mbar_arrive_warp_(b->done + q);
-            MOEK_NEXT_TILE_
+            moek_next_(q, turn, TILES);
             #pragma unroll
             for (i = 0; i < 4; i++)
                 if ((i < 2 || !single))
@@ -542,8 +540,6 @@ const float s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0], s1 = r1 < 0 ? 0 : MOEK_
         }
     }
 }
-#undef MOEK_NEXT_TILE_
-#undef MOEK_NEXT_STAGE_
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)

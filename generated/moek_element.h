@@ -48,12 +48,21 @@ MOEK_FN uint8_t moek_to_e4m3_(float f)
     return (uint8_t)(sign | (uint32_t)rintf(moek_float_(a) * 512.0f));           /* subnormal: a multiple of 2^-9 */
 }
 
-/* e2m1, a code in the low 4 bits: 2 exponent bits of bias 1, no Inf, no NaN. */
+/* e2m1, a code in the low 4 bits: 2 exponent bits of bias 1, no Inf, no NaN.  To: to nearest, ties to even; saturates
+ * to 6; NaN becomes 6.  Below 1, adding 2^22 rounds to a multiple of 0.5 and leaves that multiple in the low bits. */
 MOEK_FN float moek_from_e2m1_(uint8_t b)
 {
     const uint32_t magnitude = b & 7, f = (magnitude << 22) + (126u << 23);              /* right but for 0 and 1 */
     const float v = magnitude < 2 ? 0.5f * (float)magnitude : moek_float_(f);
     return b & 8 ? -v : v;
+}
+MOEK_FN uint8_t moek_to_e2m1_(float f)
+{
+    const uint32_t u = moek_bits_(f), a = u & 0x7fffffff, sign = a > 0x7f800000 ? 0 : u >> 28 & 8;
+    const uint32_t normal = (a - (126u << 23) + 0x1fffff + ((a >> 22) & 1)) >> 22;
+    const uint32_t small = moek_bits_(moek_float_(a) + 4194304.0f) - 0x4a800000;
+    const uint32_t m = a < 0x3f800000 ? small : normal;
+    return (uint8_t)(sign | (a >= 0x40c00000 ? 7 : m));
 }
 
 /* s8: two's complement. */

@@ -93,6 +93,14 @@ MOEK_CPU_FN void moek_piece_e2m1_(float *to, const void *from)
     }
 }
 
+/* n numbers, which is even, to e2m1. */
+MOEK_CPU_FN void moek_encode_e2m1_(uint8_t *to, const float *from, int n)
+{
+    int i;
+    for (i = 0; i < n / 2; i++)
+        to[i] = (uint8_t)(moek_to_e2m1_(from[2 * i]) | moek_to_e2m1_(from[2 * i + 1]) << 4);
+}
+
 MOEK_CPU_FN void moek_piece_s8_(float *to, const void *from)
 {
     enum { W = MOEK_PIECE / 4 };
@@ -100,6 +108,17 @@ MOEK_CPU_FN void moek_piece_s8_(float *to, const void *from)
     for (i = 0; i < W; i++) {
         const uint32_t w = moek_word_(from, i) ^ 0x80808080;
         for (p = 0; p < 4; p++) to[i + p * W] = (float)(int)(w >> 8 * p & 0xff) - 128.0f;
+    }
+}
+
+/* n numbers to s8: to nearest, ties to even; saturates to 127 on both sides; NaN becomes 0.  Adding 1.5 * 2^23 rounds
+ * to an integer and leaves it in the low bits. */
+MOEK_CPU_FN void moek_encode_s8_(uint8_t *to, const float *from, int n)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        const float high = from[i] < 127.0f ? from[i] : from[i] >= 127.0f ? 127.0f : 0.0f;
+        to[i] = (uint8_t)(moek_bits_((high > -127.0f ? high : -127.0f) + 12582912.0f) & 0xff);
     }
 }
 

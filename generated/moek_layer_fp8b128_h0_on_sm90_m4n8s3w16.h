@@ -10,6 +10,37 @@
 #define MOEK_NAME_ moek_layer_fp8b128_h0_on_sm90_m4n8s3w16
 #define MOEK_K_(x) moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_##x##_
 
+/* y[t] = the weighted sum over the experts e of token t of act(gate_e(x[t]), up_e(x[t])) . w_down_e: a layer.
+ *
+ * Sort, up, down and combine of one to four tokens in one launch, by mma.sync: one block an SM.  The limit is the bytes
+ * of the weights, and as much latency.  The plan takes the kernel for one token, and for up to four where experts are
+ * narrow (rules.toml: few_tokens; moek_few_of).  Blocks wait for h of other blocks: all must be resident at once.
+ * There are no roles: each warp streams weights to itself and multiplies them.  Warps meet where sums do.  Phases:
+ *
+ * - sort: the experts in use, by each warp for itself.  The first weights of up are asked for.
+ * - stage_x: each block brings all of x to shared memory, quantized.
+ * - multiply_up, finish_up: a block has units of 8 columns of h, which are 8 rows of w, gated twice as many.  Its warps
+ *   share the k of all of them evenly.  Sums meet in shared memory (pages), in the order of k.  h goes to memory as T.
+ * - stage_h: each block brings all of h to shared memory, quantized, as h comes.  Memory is 0 where h is
+ *   not there yet (moek_layer_state), so that no block waits for the count of another.  The first weights of down are
+ *   on their way meanwhile.
+ * - multiply_down, combine: a block has units of 8 columns of y, with all experts, so that the weighted sum needs no
+ *   other block.
+ *   The weights of the experts are factors of h, and all experts are one f32 sum.
+ *
+ * Blocks do not finish up at the same time, and then h takes microseconds to go around.  Where there is enough to do,
+ * the experts in use are halved: up of the first half, up of the second, down of the first, down of the second.  What
+ * down reads was then made long ago.
+ *
+ * - Stages: each warp has a ring of 3 items of its own.  Each lane copies, by cp.async, what the same lane will
+ *   read: no barrier is needed.
+ * - An item is 8 rows of w by 256 bytes of k, in two halves of 128.  mma's 16 rows are these 8 with the first 64 bytes
+ *   of a half, then with the last.  Its 8 columns are 4 tokens, likewise.  Of its sums two quarters count.
+ * - A lane has 16 bytes of k side by side, where mma expects others.  Both operands are permuted alike, so that the sum
+ *   is the same.
+ * - An item of each warp takes about 1 us.  That is time for 450 instructions: walk counts instead of dividing.
+ * - e4m3 becomes fp16, exactly, ahead of the mma; sums are f32.
+ */
 typedef struct MOEK_K_(params) {
     moek_layer_args a;
     moek_gemm_args up, down;
@@ -275,116 +306,89 @@ MOEK_DEVICE moek_words_ MOEK_K_(fp16)(uint2 codes)
     moek_fp16_of_e4m3_(h.w + 2, codes.y);
     return h;
 }
-#endif
-
-static __global__ void MOEK_SM90_BOUNDS_(512)
-MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
-{
-#ifdef MOEK_SM90_CODE_
-    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
-           PARTS = 2,
-           FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
-    MOEK_SHARED_(unsigned char, act);                  /* rows of x, by token; then of h, by slot: 16 bits */
+/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
+ * 4 * expert + token. */
+typedef struct MOEK_K_(block) {
+    unsigned char *act;                                /* rows of x, by token; then of h, by slot: 16 bits */
     /* What the sums of an item are multiplied with: x [128 of k][4 tokens]; then
      * h [experts in use][128 of k][4 tokens]. */
-    float *const factors = (float *)(act + p.fit.act);
-    float *const pages = (float *)(act + p.fit.act + p.fit.factors);
-    unsigned char *const ring = act + p.fit.act + p.fit.factors + p.fit.pages +
-                                threadIdx.x / 32 * (STAGES * ITEM) + threadIdx.x % 32 * 16;
-    /* The experts in use, by each warp for itself.  A pair is one of them and a token, 4 * expert + token: the slot
-     * that has it (-1: none), and its weight; the pair of a slot (-1: none, or a slot before it has the same). */
-    __shared__ int list[WARPS][SLOTS], slot_of[4 * SLOTS], pair_of[SLOTS];
-    __shared__ __align__(8) float weight_of[4 * SLOTS];
-    __shared__ int turn_of;
-    uint16_t *h;
-    __shared__ __align__(8) float scale_of[WARPS][STAGES][2];          /* of the items in the ring */
-    const moek_layer_args *const a = &p.a;
-    const int t = threadIdx.x, lane = t % 32, warp = t / 32, tokens = a->tokens, slots = tokens * a->topk;
-    const int dtype = p.up.dtype;
-    /* A lane's part of b. */
-    const int token = lane / 4 % 4, bytes = lane / 16 * 128 + lane % 4 * 32;
-    MOEK_K_(share) s;
+    float *factors;
+    float *pages;                                      /* sums of the warps, 8 rows by 4 tokens each */
+    unsigned char *ring;                               /* this lane's first 16 bytes of the warp's stages */
+    float *scales;                                     /* [STAGES][2]: of the items in the ring */
+    int dtype;
+    int *list;                                         /* the experts in use, of this warp */
+    int *slot_of;                                      /* [4 SLOTS]: of a pair the slot that has it; -1: none */
+    int *pair_of;                                      /* [SLOTS]: of a slot the pair; -1: none, or an earlier slot's */
+    float *weight_of;                                  /* [4 SLOTS]: of pairs */
+    int tokens, slots, used, mine;                     /* used: experts; mine: lane d has the d-th of them */
+    int token, bytes;                                  /* a lane's part of b */
     MOEK_K_(halves) of;
-    const unsigned char *b_at;
-    const float *f_at;
-    MOEK_K_(walk) ask;
-    moek_words_ x[FIRST_X][PARTS];
-    const uint16_t *from[FIRST_X][PARTS];
-    float weight = 1, sum[4] = {0, 0, 0, 0};
-    int id, used, mine, row, column, d, live, page, pages0 = 0, run, turn = 0, slot = 0, halves, second, i, j;
+} MOEK_K_(block);
 
-    if (warp == WARPS - 1) for (i = lane; i < 4 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
-    if (t == 0) {                                      /* on their way to L2 already */
-        moek_prefetch_(a->ids);
-        if (a->weights) moek_prefetch_(a->weights);
-    }
-    for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {          /* lines of x */
-        row = (int)moek_over_(i / 4, p.over_steps[0]);
-        column = (i - row * p.steps[0] * 4) * 64;
-        if (row >= tokens) break;
-        if (column < p.up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
-    }
-    #pragma unroll
-    for (i = 0; i < FIRST_X; i++)
-        #pragma unroll
-        for (j = 0; j < PARTS; j++) {
-            from[i][j] = (const uint16_t *)moek_now_(MOEK_K_(x)(&p, t + i * THREADS, j));
-        }
-    moek_grid_wait_();
-    moek_grid_go_();
-    id = lane < slots ? a->ids[lane] : -1;
-    if (a->weights && lane < slots) weight = a->weights[lane];
-    #pragma unroll
-    for (i = 0; i < FIRST_X; i++)
-        #pragma unroll
-        for (j = 0; j < PARTS; j++) x[i][j] = MOEK_K_(load)(from[i][j]);
-    if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
-    {                                                  /* the experts in use, by their first slots */
-        const int in = (uint32_t)id < (uint32_t)p.up.experts;
-        const unsigned before = (1u << lane) - 1, same = __match_any_sync(0xffffffff, in ? id : -1);
-        const int leads = in && !(same & before);
-        const unsigned leaders = __ballot_sync(0xffffffff, leads);
-        used = __popc(leaders);
-        if (leads) list[warp][__popc(leaders & before)] = id;
-        __syncwarp();
-        mine = list[warp][min(lane, max(used - 1, 0))];
-        /* Measured: with narrow experts of fp8, what a half costs is more than what it saves. */
-        of.used = used; of.split = p.down.k > 1024 ? (used + 1) / 2 : used;
-        ask.asks = ask.run = ask.put = 0; ask.part = -1; ask.of = of;
-        #pragma unroll 1
-        for (i = 0; i < STAGES; i++)
-            MOEK_K_(ask)(&p, &ask, ring, scale_of[warp][0], mine);
-        if (warp == WARPS - 1) {
-            const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
-            const int pair = in ? 4 * leader + lane / a->topk : -1;
-            const unsigned all_same = __match_any_sync(0xffffffff, pair);
-            if (__any_sync(0xffffffff, in && all_same & before)) {            /* a token names an expert twice */
-                float weights = 0;
-                #pragma unroll 1
-                for (i = 0; i < SLOTS; i++) {
-                    const float other = __shfl_sync(0xffffffff, weight, i);
-                    if (all_same >> i & 1) weights += other;
-                }
-                weight = weights;
-            }
-            if (in && !(all_same & before)) { slot_of[pair] = lane; weight_of[pair] = weight; }
-            pair_of[lane] = in && !(all_same & before) ? pair : -1;
-        }
-    }
+/* Sort: the experts in use, in the order of their first slots, by each warp; slots and weights of pairs, by one.  The
+ * first items of up are asked for.  id, weight: of slot `lane`. */
+MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK_K_(walk) *ask, int id, float weight)
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    const int in = (uint32_t)id < (uint32_t)p->up.experts;
+    const unsigned before = (1u << lane) - 1, same = __match_any_sync(0xffffffff, in ? id : -1);
+    const int leads = in && !(same & before);
+    const unsigned leaders = __ballot_sync(0xffffffff, leads);
+    int i;
+    b->used = __popc(leaders);
+    if (leads) b->list[__popc(leaders & before)] = id;
+    __syncwarp();
+    b->mine = b->list[min(lane, max(b->used - 1, 0))];
+    /* Measured: with narrow experts of fp8, what a half costs is more than what it saves. */
+    b->of.used = b->used;
+    b->of.split = p->down.k > 1024 ? (b->used + 1) / 2 : b->used;
+    ask->asks = ask->run = ask->put = 0; ask->part = -1; ask->of = b->of;
     #pragma unroll 1
-    for (i = t; i - lane < tokens * p.steps[0] * 2 * LANES; i += THREADS) {    /* x -> act */
-        const int pitch = p.pitch[0];
+    for (i = 0; i < STAGES; i++) MOEK_K_(ask)(p, ask, b->ring, b->scales, b->mine);
+    if (warp == WARPS - 1) {
+        const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
+        const int pair = in ? 4 * leader + lane / p->a.topk : -1;
+        const unsigned all_same = __match_any_sync(0xffffffff, pair);
+        if (__any_sync(0xffffffff, in && all_same & before)) {                /* a token names an expert twice */
+            float weights = 0;
+            #pragma unroll 1
+            for (i = 0; i < SLOTS; i++) {
+                const float other = __shfl_sync(0xffffffff, weight, i);
+                if (all_same >> i & 1) weights += other;
+            }
+            weight = weights;
+        }
+        if (in && !(all_same & before)) { b->slot_of[pair] = lane; b->weight_of[pair] = weight; }
+        b->pair_of[lane] = in && !(all_same & before) ? pair : -1;
+    }
+}
+
+/* x to shared memory, quantized.  x: of this thread, the first on their way. */
+MOEK_DEVICE void MOEK_K_(stage_x)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, moek_words_ (*x)[2])
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    const int pitch = p->pitch[0];
+    int row, column, i, j;
+    #pragma unroll 1
+    for (i = t; i - lane < b->tokens * p->steps[0] * 2 * LANES; i += THREADS) {
         int group;
-        column = MOEK_K_(part)(&p, 0, i, &row, &group);
+        column = MOEK_K_(part)(p, 0, i, &row, &group);
         {
             uint2 codes[PARTS];
-            const float s = moek_group_codes_(codes, x[0], PARTS, LANES, a->ue8m0, dtype);
-            if (row < tokens) {
+            const float s = moek_group_codes_(codes, x[0], PARTS, LANES, p->a.ue8m0, dtype);
+            if (row < b->tokens) {
                 #pragma unroll
                 for (j = 0; j < PARTS; j++)
-                    moek_store_words_(act + row * pitch + column * 2 + 128 * j, MOEK_K_(fp16)(codes[j]));
+                    moek_store_words_(b->act + row * pitch + column * 2 + 128 * j, MOEK_K_(fp16)(codes[j]));
                 if (t % LANES == 0)
-                    factors[4 * group + row] = s * 1.0f;
+                    b->factors[4 * group + row] = s * 1.0f;
             }
         }
         #pragma unroll
@@ -392,185 +396,302 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
             int to;
             #pragma unroll
             for (to = 1; to < FIRST_X; to++) x[to - 1][j] = x[to][j];
-            x[FIRST_X - 1][j] = MOEK_K_(load)(MOEK_K_(x)(&p, i + FIRST_X * THREADS, j));
+            x[FIRST_X - 1][j] = MOEK_K_(load)(MOEK_K_(x)(p, i + FIRST_X * THREADS, j));
         }
     }
+}
+
+/* Up: a warp's items, sums to pages.  place: in the ring. */
+MOEK_DEVICE void MOEK_K_(multiply_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(walk) *ask, float *sum,
+                                      int *place, MOEK_K_(share) s, int pages0)
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    const int v = (int)moek_over_(s.begin, p->over_steps[0]), g = s.begin - v * p->steps[0];
+    /* (Nobody looks at the sums of a token that is not there: any row will do.) */
+    const unsigned char *const b_first = b->act + min(b->token, b->tokens - 1) * p->pitch[0] + b->bytes, *b_at;
+    const float *const f_first = b->factors + lane % 2 * 2, *f_at;
+    const int live = 3;
+    int page = pages0 + v + warp, run = p->steps[0] - g, slot = *place, i;
+    b_at = b_first + g * 512;
+    f_at = f_first + 8 * g;
+    #pragma unroll 1
+    for (i = s.n; i > 0; i--) {
+        __syncwarp();                                      /* what all have read, may be written */
+        MOEK_K_(ask)(p, ask, b->ring, b->scales, b->mine);
+        moek_cp_async_wait_(STAGES - 1);
+        __syncwarp();
+        MOEK_K_(add)(sum, b->ring + slot * ITEM, b_at, f_at, b->scales + 2 * slot, live);
+        if (++slot == STAGES) slot = 0;
+        b_at += 512;
+        f_at += 8;
+        if (--run == 0) {
+            MOEK_K_(put)(b->pages + page * 32, sum);
+            page++;
+            b_at = b_first;
+            f_at = f_first;
+            run = p->steps[0];
+        } else if (i == 1) MOEK_K_(put)(b->pages + page * 32, sum);
+    }
+    *place = slot;
+}
+
+/* Up: bias and activation of the block's units, after a barrier; h to memory. */
+MOEK_DEVICE void MOEK_K_(finish_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(share) s, int pages0,
+                                    uint16_t *h)
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    int row, column, d, i;
+    #pragma unroll 1
+    for (i = t; i < s.units * 32; i += THREADS) {      /* h of unit i / 32 */
+        const int from = i / 32 * s.each, until = from + s.each, half = from + p->steps[0], gated = p->parts == 2;
+        const int unit = s.unit0 + i / 32;
+        const float *const first = b->pages + (pages0 + i / 32 * p->parts) * 32;
+        float gate = MOEK_K_(get)(first, 1, from, half, s.all), other = 0;
+        if (gated) other = MOEK_K_(get)(first + 32, 1, half, until, s.all);
+        d = (int)moek_over_(unit, p->over_units);
+        column = (unit - d * p->units[0]) * 8 + i % 32 / 4;
+        d += s.d0;
+        row = b->slot_of[4 * d + i % 4];
+        if (row >= 0 && column < p->up.n) {
+            if (p->up.bias) {
+                const size_t at = (size_t)b->list[d] * p->up.halves.rows + column * p->up.halves.step;
+                gate += moek_from_t_(((const uint16_t *)p->up.halves.bias[0])[at], dtype);
+                if (gated) other += moek_from_t_(((const uint16_t *)p->up.halves.bias[1])[at], dtype);
+            }
+            moek_store_relaxed_(h + (size_t)row * p->up.n + column, moek_not_t_(
+                moek_to_t_(moek_act_any_(p->up.act, gate, other, p->up.alpha, p->up.beta, p->up.limit), dtype)));
+        }
+    }
+}
+
+/* h to shared memory, quantized, as it comes. */
+MOEK_DEVICE void MOEK_K_(stage_h)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, moek_words_ (*x)[2],
+                                  MOEK_K_(share) s, const uint16_t *h)
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    const int total = b->slots * p->steps[1] * 2 * LANES, pitch = p->pitch[1];
+    int row, column, i, j;
+    #pragma unroll
+    for (i = 0; i < FIRST; i++) MOEK_K_(h)(x[i], p, h, t + i * THREADS, b->slots, b->pair_of, s);
+    #pragma unroll 1
+    for (i = t; i - lane < total; i += THREADS) {
+        int group, pair, ours, tries = 0;
+        while (!__all_sync(0xffffffff, MOEK_K_(there)(x[0]))) {
+            if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
+            if (!MOEK_K_(there)(x[0])) MOEK_K_(h)(x[0], p, h, i, b->slots, b->pair_of, s);
+        }
+        if (tries)
+            #pragma unroll
+            for (j = 1; j < FIRST; j++)
+                if (!MOEK_K_(there)(x[j])) MOEK_K_(h)(x[j], p, h, i + j * THREADS, b->slots, b->pair_of, s);
+        column = MOEK_K_(part)(p, 1, i, &row, &group);
+        pair = row < b->slots ? b->pair_of[row] : -1;
+        ours = (unsigned)(pair - 4 * s.d0) < 4u * (unsigned)(s.d1 - s.d0);
+        if (__any_sync(0xffffffff, ours)) {
+            #pragma unroll
+            for (j = 0; j < PARTS; j++) x[0][j] = moek_not_words_(x[0][j]);
+            {
+                uint2 codes[PARTS];
+                const float s = moek_group_codes_(codes, x[0], PARTS, LANES, p->a.ue8m0, dtype);
+                if (ours) {
+                    #pragma unroll
+                    for (j = 0; j < PARTS; j++)
+                        moek_store_words_(b->act + row * pitch + column * 2 + 128 * j, MOEK_K_(fp16)(codes[j]));
+                    if (t % LANES == 0)
+                        b->factors[4 * (pair / 4 * p->steps[1] * 2 + group) + pair % 4] = s * b->weight_of[pair];
+                }
+            }
+        }
+        #pragma unroll
+        for (j = 0; j < PARTS; j++) {
+            int to;
+            #pragma unroll
+            for (to = 1; to < FIRST; to++) x[to - 1][j] = x[to][j];
+        }
+        MOEK_K_(h)(x[FIRST - 1], p, h, i + FIRST * THREADS, b->slots, b->pair_of, s);
+    }
+}
+
+/* Down: a warp's items, sums to pages. */
+MOEK_DEVICE void MOEK_K_(multiply_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(walk) *ask,
+                                        float *sum, int *place, MOEK_K_(share) s, int pages0)
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    const int v = (int)moek_over_(s.begin, p->over_steps[1]), g = s.begin - v * p->steps[1];
+    const unsigned char *const b_first = b->act + b->bytes, *b_at;
+    const float *const f_first = b->factors + lane % 2 * 2, *f_at;
+    const int unit = moek_quotient_(v, max(s.d1 - s.d0, 1));
+    int d, page, run, slot = *place, live, i;
+    const float *const f_part = f_first + 8 * s.d0 * p->steps[1];
+    d = s.d0 + v - unit * (s.d1 - s.d0);
+    page = pages0 + unit + warp;
+    run = p->steps[1] - g;
+    b_at = b_first + max(b->slot_of[4 * d + b->token], 0) * p->pitch[1] + g * 512;
+    f_at = f_first + 8 * (d * p->steps[1] + g);
+    live = MOEK_K_(live)(b->slot_of + 4 * d);
+    #pragma unroll 1
+    for (i = s.n; i > 0; i--) {
+        __syncwarp();                                      /* what all have read, may be written */
+        MOEK_K_(ask)(p, ask, b->ring, b->scales, b->mine);
+        moek_cp_async_wait_(STAGES - 1);
+        __syncwarp();
+        MOEK_K_(add)(sum, b->ring + slot * ITEM, b_at, f_at, b->scales + 2 * slot, live);
+        if (++slot == STAGES) slot = 0;
+        b_at += 512;
+        f_at += 8;
+        if (--run == 0) {
+            if (++d == s.d1) {
+                d = s.d0;
+                f_at = f_part;
+                MOEK_K_(put)(b->pages + page * 32, sum);
+                page++;
+            } else {
+                if (i == 1) MOEK_K_(put)(b->pages + page * 32, sum);
+            }
+            b_at = b_first + max(b->slot_of[4 * d + b->token], 0) * p->pitch[1];
+            live = MOEK_K_(live)(b->slot_of + 4 * d);
+            run = p->steps[1];
+        } else if (i == 1) MOEK_K_(put)(b->pages + page * 32, sum);
+    }
+    *place = slot;
+}
+
+/* Combine: y of the block's units, after a barrier.  s: the share of the last half; pages0: where its pages begin. */
+MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(share) s, int halves,
+                                  int pages0)
+{
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    const moek_layer_args *const a = &p->a;
+    const MOEK_K_(share) first = MOEK_K_(find_share)(p, b->of, 2);
+    int column, d, i;
+    #pragma unroll 1
+    for (i = t; i < s.units * 32; i += THREADS) {      /* y of unit i / 32 */
+        const float *const page = b->pages + i / 32 * 32;
+        float y = MOEK_K_(get)(page, 1, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
+        if (halves > 1)
+            y += MOEK_K_(get)(page + pages0 * 32, 1, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
+        column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
+        if (i % 4 < b->tokens && column < p->down.n) {
+            const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
+            if (p->down.bias)
+                for (d = 0; d < b->used; d++) {
+                    if (b->slot_of[4 * d + i % 4] < 0) continue;
+                    const uint16_t *const bias =
+                        (const uint16_t *)p->down.bias + (size_t)b->list[d] * p->down.w_rows;
+                    y += b->weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
+                }
+            if (a->addend) y += moek_from_t_(addend[column], dtype);
+            ((uint16_t *)a->y)[(size_t)(i % 4) * a->y_stride + column] = moek_to_t_(y, dtype);
+        }
+    }
+}
+#endif
+
+static __global__ void MOEK_SM90_BOUNDS_(512)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
+{
+#ifdef MOEK_SM90_CODE_
+    const MOEK_K_(params) *const p = &params;
+    enum { WARPS = 16, STAGES = 3, THREADS = 512, LANES = 8, SLOTS = MOEK_FEW_SLOTS,
+           PARTS = 2, FIRST = 2 / PARTS, FIRST_X = 4 / PARTS, ITEM = 2048 };
+    MOEK_SHARED_(unsigned char, act);
+    __shared__ int list[WARPS][SLOTS], slot_of[4 * SLOTS], pair_of[SLOTS];
+    __shared__ __align__(8) float weight_of[4 * SLOTS];
+    __shared__ int turn_of;
+    __shared__ __align__(8) float scale_of[WARPS][STAGES][2];
+    const moek_layer_args *const a = &p->a;
+    MOEK_K_(block) block, *const b = &block;
+    b->act = act;
+    b->factors = (float *)(act + p->fit.act);
+    b->pages = (float *)(act + p->fit.act + p->fit.factors);
+    b->ring = act + p->fit.act + p->fit.factors + p->fit.pages + threadIdx.x / 32 * (STAGES * ITEM) +
+             threadIdx.x % 32 * 16;
+    b->dtype = p->up.dtype;
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = b->dtype;
+    (void)lane; (void)warp; (void)dtype;
+    MOEK_K_(share) s;
+    MOEK_K_(walk) ask;
+    uint16_t *h;
+    moek_words_ x[FIRST_X][PARTS];
+    const uint16_t *from[FIRST_X][PARTS];
+    float weight = 1, sum[4] = {0, 0, 0, 0};
+    int id, row, column, pages0 = 0, turn = 0, slot = 0, halves, second, i, j;
+    b->scales = scale_of[warp][0];
+    b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
+    b->tokens = a->tokens; b->slots = b->tokens * a->topk;
+    b->token = lane / 4 % 4; b->bytes = lane / 16 * 128 + lane % 4 * 32;
+
+    if (warp == WARPS - 1) for (i = lane; i < 4 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
+    if (t == 0) {                                      /* on their way to L2 already */
+        moek_prefetch_(a->ids);
+        if (a->weights) moek_prefetch_(a->weights);
+    }
+    for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {          /* lines of x */
+        row = (int)moek_over_(i / 4, p->over_steps[0]);
+        column = (i - row * p->steps[0] * 4) * 64;
+        if (row >= b->tokens) break;
+        if (column < p->up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
+    }
+    #pragma unroll
+    for (i = 0; i < FIRST_X; i++)
+        #pragma unroll
+        for (j = 0; j < PARTS; j++) {
+            from[i][j] = (const uint16_t *)moek_now_(MOEK_K_(x)(p, t + i * THREADS, j));
+        }
+    moek_grid_wait_();
+    moek_grid_go_();
+    id = lane < b->slots ? a->ids[lane] : -1;
+    if (a->weights && lane < b->slots) weight = a->weights[lane];
+    #pragma unroll
+    for (i = 0; i < FIRST_X; i++)
+        #pragma unroll
+        for (j = 0; j < PARTS; j++) x[i][j] = MOEK_K_(load)(from[i][j]);
+    if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
+    MOEK_K_(sort)(p, b, &ask, id, weight);
+    MOEK_K_(stage_x)(p, b, x);
     if (t == 0) turn_of = turn;
     __syncthreads();
     turn = turn_of;
-    halves = of.split < used ? 2 : 1;
+    halves = b->of.split < b->used ? 2 : 1;
     h = a->state->h[turn];
 
-    /* ---- up ---- */
     #pragma unroll 1
     for (second = 0; second < halves; second++) {
-        s = MOEK_K_(find_share)(&p, of, second);
-        {
-            const int v = (int)moek_over_(s.begin, p.over_steps[0]), g = s.begin - v * p.steps[0];
-            /* (Nobody looks at the sums of a token that is not there: any row will do.) */
-            const unsigned char *const b_first = act + min(token, tokens - 1) * p.pitch[0] + bytes;
-            const float *const f_first = factors + lane % 2 * 2;
-            page = pages0 + v + warp;
-            run = p.steps[0] - g;
-            b_at = b_first + g * 512;
-            f_at = f_first + 8 * g;
-            live = 3;
-            #pragma unroll 1
-            for (i = s.n; i > 0; i--) {
-                __syncwarp();                                      /* what all have read, may be written */
-                MOEK_K_(ask)(&p, &ask, ring, scale_of[warp][0], mine);
-                moek_cp_async_wait_(STAGES - 1);
-                __syncwarp();
-                MOEK_K_(add)(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
-                if (++slot == STAGES) slot = 0;
-                b_at += 512;
-                f_at += 8;
-                if (--run == 0) {
-                    MOEK_K_(put)(pages + page * 32, sum);
-                    page++;
-                    b_at = b_first;
-                    f_at = f_first;
-                    run = p.steps[0];
-                } else if (i == 1) MOEK_K_(put)(pages + page * 32, sum);
-            }
-        }
+        s = MOEK_K_(find_share)(p, b->of, second);
+        MOEK_K_(multiply_up)(p, b, &ask, sum, &slot, s, pages0);
         __syncthreads();
-        #pragma unroll 1
-        for (i = t; i < s.units * 32; i += THREADS) {  /* h of unit i / 32 */
-            const int from = i / 32 * s.each, until = from + s.each, half = from + p.steps[0], gated = p.parts == 2;
-            const int unit = s.unit0 + i / 32;
-            const float *const first = pages + (pages0 + i / 32 * p.parts) * 32;
-            float gate = MOEK_K_(get)(first, 1, from, half, s.all), other = 0;
-            if (gated) other = MOEK_K_(get)(first + 32, 1, half, until, s.all);
-            d = (int)moek_over_(unit, p.over_units);
-            column = (unit - d * p.units[0]) * 8 + i % 32 / 4;
-            d += s.d0;
-            row = slot_of[4 * d + i % 4];
-            if (row >= 0 && column < p.up.n) {
-                if (p.up.bias) {
-                    const size_t at = (size_t)list[warp][d] * p.up.halves.rows + column * p.up.halves.step;
-                    gate += moek_from_t_(((const uint16_t *)p.up.halves.bias[0])[at], dtype);
-                    if (gated) other += moek_from_t_(((const uint16_t *)p.up.halves.bias[1])[at], dtype);
-                }
-                moek_store_relaxed_(h + (size_t)row * p.up.n + column, moek_not_t_(
-                    moek_to_t_(moek_act_any_(p.up.act, gate, other, p.up.alpha, p.up.beta, p.up.limit), dtype)));
-            }
-        }
-        pages0 = s.units * p.parts + WARPS;            /* of the second half */
+        MOEK_K_(finish_up)(p, b, s, pages0, h);
+        pages0 = s.units * p->parts + WARPS;           /* of the second half */
     }
-
     for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
         moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
 
-    /* ---- down ---- */
     pages0 = 0;
     #pragma unroll 1
     for (second = 0; second < halves; second++) {
-        const int total = slots * p.steps[1] * 2 * LANES, pitch = p.pitch[1];
-        s = MOEK_K_(find_share)(&p, of, 2 + second);
-        #pragma unroll
-        for (i = 0; i < FIRST; i++) MOEK_K_(h)(x[i], &p, h, t + i * THREADS, slots, pair_of, s);
-        #pragma unroll 1
-        for (i = t; i - lane < total; i += THREADS) {  /* h -> act */
-            int group, pair, ours, tries = 0;
-            while (!__all_sync(0xffffffff, MOEK_K_(there)(x[0]))) {
-                if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
-                if (!MOEK_K_(there)(x[0])) MOEK_K_(h)(x[0], &p, h, i, slots, pair_of, s);
-            }
-            if (tries)
-                #pragma unroll
-                for (j = 1; j < FIRST; j++)
-                    if (!MOEK_K_(there)(x[j])) MOEK_K_(h)(x[j], &p, h, i + j * THREADS, slots, pair_of, s);
-            column = MOEK_K_(part)(&p, 1, i, &row, &group);
-            pair = row < slots ? pair_of[row] : -1;
-            ours = (unsigned)(pair - 4 * s.d0) < 4u * (unsigned)(s.d1 - s.d0);
-            if (__any_sync(0xffffffff, ours)) {
-                #pragma unroll
-                for (j = 0; j < PARTS; j++) x[0][j] = moek_not_words_(x[0][j]);
-                {
-                    uint2 codes[PARTS];
-                    const float s = moek_group_codes_(codes, x[0], PARTS, LANES, a->ue8m0, dtype);
-                    if (ours) {
-                        #pragma unroll
-                        for (j = 0; j < PARTS; j++)
-                            moek_store_words_(act + row * pitch + column * 2 + 128 * j, MOEK_K_(fp16)(codes[j]));
-                        if (t % LANES == 0)
-                            factors[4 * (pair / 4 * p.steps[1] * 2 + group) + pair % 4] = s * weight_of[pair];
-                    }
-                }
-            }
-            #pragma unroll
-            for (j = 0; j < PARTS; j++) {
-                int to;
-                #pragma unroll
-                for (to = 1; to < FIRST; to++) x[to - 1][j] = x[to][j];
-            }
-            MOEK_K_(h)(x[FIRST - 1], &p, h, i + FIRST * THREADS, slots, pair_of, s);
-        }
+        s = MOEK_K_(find_share)(p, b->of, 2 + second);
+        MOEK_K_(stage_h)(p, b, x, s, h);
         __syncthreads();
-        {
-            const int v = (int)moek_over_(s.begin, p.over_steps[1]), g = s.begin - v * p.steps[1];
-            const unsigned char *const b_first = act + bytes;
-            const float *const f_first = factors + lane % 2 * 2;
-            const int unit = moek_quotient_(v, max(s.d1 - s.d0, 1));
-            const float *const f_part = f_first + 8 * s.d0 * p.steps[1];
-            d = s.d0 + v - unit * (s.d1 - s.d0);
-            page = pages0 + unit + warp;
-            run = p.steps[1] - g;
-            b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1] + g * 512;
-            f_at = f_first + 8 * (d * p.steps[1] + g);
-            live = MOEK_K_(live)(slot_of + 4 * d);
-            #pragma unroll 1
-            for (i = s.n; i > 0; i--) {
-                __syncwarp();                                      /* what all have read, may be written */
-                MOEK_K_(ask)(&p, &ask, ring, scale_of[warp][0], mine);
-                moek_cp_async_wait_(STAGES - 1);
-                __syncwarp();
-                MOEK_K_(add)(sum, ring + slot * ITEM, b_at, f_at, scale_of[warp][slot], live);
-                if (++slot == STAGES) slot = 0;
-                b_at += 512;
-                f_at += 8;
-                if (--run == 0) {
-                    if (++d == s.d1) {
-                        d = s.d0;
-                        f_at = f_part;
-                        MOEK_K_(put)(pages + page * 32, sum);
-                        page++;
-                    } else {
-                        if (i == 1) MOEK_K_(put)(pages + page * 32, sum);
-                    }
-                    b_at = b_first + max(slot_of[4 * d + token], 0) * p.pitch[1];
-                    live = MOEK_K_(live)(slot_of + 4 * d);
-                    run = p.steps[1];
-                } else if (i == 1) MOEK_K_(put)(pages + page * 32, sum);
-            }
-        }
-        pages0 = s.units + WARPS;
+        MOEK_K_(multiply_down)(p, b, &ask, sum, &slot, s, pages0);
+        pages0 = s.units + 1 * WARPS;
     }
     __syncthreads();
-    {
-        const MOEK_K_(share) first = MOEK_K_(find_share)(&p, of, 2);
-        #pragma unroll 1
-        for (i = t; i < s.units * 32; i += THREADS) {  /* y of unit i / 32 */
-            const float *const page = pages + i / 32 * 32;
-            float y = MOEK_K_(get)(page, 1, i / 32 * first.each, (i / 32 + 1) * first.each, first.all);
-            if (halves > 1)
-                y += MOEK_K_(get)(page + pages0 * 32, 1, i / 32 * s.each, (i / 32 + 1) * s.each, s.all);
-            column = (s.unit0 + i / 32) * 8 + i % 32 / 4;
-            if (i % 4 < tokens && column < p.down.n) {
-                const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
-                if (p.down.bias)
-                    for (d = 0; d < used; d++) {
-                        if (slot_of[4 * d + i % 4] < 0) continue;
-                        const uint16_t *const bias =
-                            (const uint16_t *)p.down.bias + (size_t)list[warp][d] * p.down.w_rows;
-                        y += weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
-                    }
-                if (a->addend) y += moek_from_t_(addend[column], dtype);
-                ((uint16_t *)a->y)[(size_t)(i % 4) * a->y_stride + column] = moek_to_t_(y, dtype);
-            }
-        }
-    }
+    MOEK_K_(combine)(p, b, s, halves, pages0);
 #endif
 }
 

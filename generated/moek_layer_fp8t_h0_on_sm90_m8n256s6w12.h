@@ -11,6 +11,45 @@
 #define MOEK_K_(x) moek_layer_fp8t_h0_on_sm90_m8n256s6w12_##x##_
 #define MOEK_W_(x) moek_##x##_e4m3_
 
+/* y[t] = the weighted sum over the experts e of token t of act(gate_e(x[t]), up_e(x[t])) . w_down_e: a layer.
+ *
+ * Sort, quantization of x, up, quantization of h, down and combine in one persistent launch: one block an SM.
+ * The limit is the bytes of the weights, then latency: each block streams its share of w_up and, with no pause, of
+ * w_down, and weights are on their way while their other factor is still being made.  The plan takes the kernel for
+ * few tokens (rules.toml: one_launch, tile_rows) and at most MOEK_SELF_SORT slots.  Blocks wait for each other: all
+ * blocks must be resident at once.
+ * A tile is 8 rows of a by 256 rows of w.  Rows of w are wgmma's M, 128 a warpgroup, and rows of a its N.
+ * Gate and up alternate, 8 by 8, so that a thread has both of a column.  Warps have roles:
+ *
+ *     scheduler, producer (warp 0): takes tiles; weights, by TMA
+ *     producer warps (1, 2, 3): sort; rows of a, by cp.async
+ *              | full_w, full [6]                           ^ empty [6]
+ *              v                                            |
+ *     stages [6] of 128 bytes of k: rows of a | rows of w
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): quantization of x; wgmma, exchange of sums, then
+ *         up: scales, bias, activation, codes -> h    down: scales, bias -> rows    combine: rows -> y
+ *
+ * - Sort: each block for itself, in shared memory, by the producer warpgroup.  The thread that finds the expert of the
+ *   block's first tile asks for the first weights of that tile at once.
+ * - x is quantized by the consumers of all blocks together.  state->flags[2] counts the blocks that are done with x.
+ * - Walk, with many tiles: whole tiles by demand (flags[3], flags[4]), for blocks that read as many bytes do not end at
+ *   the same time.  Few tiles of up with much k: by demand in 3 or 4 pieces of k.  Sums of pieces go to `split`, and
+ *   the block with the last piece adds them (flags[8 + tile] counts), so that no block waits for another.  Few tiles of
+ *   down: a block takes a run of neighbouring tiles, cut anywhere along k, so that all blocks read as many bytes.  Sums
+ *   of a cut tile meet in `split`: the block with the first stage adds them.
+ * - h: a tile of up has 128 columns of h if gated, else 256.
+ *   ready[row block] counts its tiles, and down waits for that count.
+ * - Combine begins when all blocks have met (flags[0], which is never reset: each launch counts on).
+ * - What an SM asks for comes behind all that the SM asked for before: 6 us later, with 192 KB on their way.  So x is
+ *   asked for first, and no more weights are on their way than the rate of memory needs: two stages at first, up to
+ *   four later, and next to none while sums of up meet.
+ * - Later, two stages that lie side by side in memory are asked for together (docs/notes: two-stages-together).
+ * - The tensor cores sum 32 of k in up, 128 in down (docs/notes: thirteen-bit-sums).  That sum is
+ *   added in f32.
+ */
+
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
 typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles, over_steps; } MOEK_K_(size);
 typedef struct MOEK_K_(params) {
@@ -117,7 +156,8 @@ MOEK_DEVICE void MOEK_K_(quantize)(const MOEK_K_(params) *p, int t, moek_words_ 
 /* Stages of up that are asked for as soon as a block's first tile is known. */
 enum { MOEK_K_(AHEAD) = 2 };
 /* By 128 threads, of which this is t: counts -> rows, row blocks, [MOEK_SM90_EXPERTS + 1] each; the expert of each row
- * block.  Whoever has the expert of our first tile asks for its first weights, if tiles are taken by demand. */
+ * block.  The thread with the expert of the block's first tile asks for its first weights, if tiles are taken by
+ * demand. */
 MOEK_DEVICE void MOEK_K_(make_schedule)(const MOEK_K_(params) *p, const int *counts, int *row, uint16_t *expert,
                                         unsigned char *ring, uint64_t *landed, int t)
 {
@@ -425,7 +465,573 @@ MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const uint16_t *ids,
             item += by;
         }
     }
+}/* What all roles of a block know: its shared memory, then the launch. */
+typedef struct MOEK_K_(block) {
+    unsigned char *ring;                           /* stages */
+    float *top;                                    /* [2][M][8 warps] */
+    uint64_t *full, *full_w, *empty;               /* barriers [STAGES]: of rows of a, of rows of w, of both */
+    uint64_t *finished;                            /* a barrier: the block has no tile of up left */
+    uint64_t *claimed;                             /* barriers [CLAIMS]: of `claim` */
+    int *claim;                                    /* [CLAIMS]: tiles taken by demand */
+    float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
+    int *last;                                     /* is this the last piece of a tile? */
+    int *alike;                                    /* has an expert many slots? */
+    uint16_t *order;                               /* [MOEK_SELF_SORT] slots, sorted */
+    uint16_t *ids;                                 /* [MOEK_SELF_SORT] */
+    int *counts;                                   /* [MOEK_SM90_EXPERTS]; then weights of slots */
+    MOEK_K_(schedule) s;
+    MOEK_K_(plan) plan;
+    int32_t *flags, *ready;                        /* of cut tiles of up, of down; of row blocks of h */
+    int slots, experts, early;                     /* early: slots ordered by the producer warps */
+} MOEK_K_(block);
+/* How far a role is: its place in the ring, the phase of the barriers there, tiles taken by demand so far.  Producers
+ * of weights also know their stages so far, how many MOEK_K_(make_schedule) asked for, and whether the next one was
+ * asked for already, together with the one before. */
+typedef struct MOEK_K_(place) { int slot, phase, n, issued, asked, two; } MOEK_K_(place);
+
+/* By all threads: barriers; ids, weights and x are on their way to L2. */
+MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, int t)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    const moek_layer_args *const a = &p->a;
+    int i;
+    if (t == 0) {
+        moek_tma_prefetch_map_(&p->w_up);
+        moek_tma_prefetch_map_(&p->w_down);
+        for (i = 0; i < STAGES; i++) {
+            moek_mbar_init_(b->full_w + i, 1);
+            moek_mbar_init_(b->full + i, 96);
+            moek_mbar_init_(b->empty + i, 8);      /* warps */
+        }
+        for (i = 0; i < CLAIMS; i++) moek_mbar_init_(b->claimed + i, 1);
+        moek_mbar_init_(b->finished, 1);
+        *b->alike = 0;
+        moek_mbar_init_fence_();
+    }
+    if (t * 32 < b->slots) {
+        moek_prefetch_(a->ids + t * 32);
+        if (a->weights) moek_prefetch_(a->weights + t * 32);
+    }
+    for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * 384) {    /* lines of x */
+        const int row = (int)moek_over_(i / 2, p->size[0].over_steps);
+        const int column = (i - row * p->size[0].steps * 2) * 64;
+        if (row >= a->tokens) break;
+        if (column < p->up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
+    }
+    for (i = t; i < b->experts; i += 384) b->counts[i] = 0;
+    __syncthreads();
 }
+
+/* Sort, the part of the producer warps: slots are listed by expert, and the first get their places. */
+MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(block) *b, int u)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    if (moek_order_list_(b->order, (uint16_t *)b->counts, b->ids, b->slots, b->s.row, u, 96)) *b->alike = 1;
+    moek_named_wait_(5, 96);
+    moek_named_arrive_(6, 96 + CONSUMERS - 32);
+    if (!*b->alike) moek_order_rank_(b->order, (const uint16_t *)b->counts, b->ids, 0, b->early, b->s.row, u, 96);
+    else if (u < 32) moek_order_of_(b->order, b->counts, b->ids, b->slots, b->s.row, b->experts);
+    moek_named_wait_(2, 96 + CONSUMERS);
+}
+
+/* Scheduler, which takes tiles by demand, and producer of weights of up: one thread. */
+MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      uint64_t policy)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    const int t = threadIdx.x;
+    MOEK_K_(tile) at;
+    MOEK_K_(walk) w = {0, 0, 0, 0};
+    int slot = of->slot, phase = of->phase, n = of->n, issued = of->issued, asked = of->asked, two = of->two, step;
+    if (!b->plan.demand[0]) w = MOEK_K_(start_walk)(p, b->plan.all[0], 0);
+    at.e = -1;
+    for (;; w.tile++) {
+        int until = p->size[0].steps;
+        if (b->plan.demand[0]) {
+            if (t == 0) {
+                w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(p->a.state->flags + 3, 1);
+                b->claim[n % CLAIMS] = w.tile;
+                moek_mbar_arrive_(b->claimed + n % CLAIMS);
+            }
+            n++;
+            if (w.tile >= b->plan.all[0] * b->plan.pieces) break;
+            w.first = 0;
+            at.e = -1;
+            if (b->plan.pieces > 1) {
+                const int tile = MOEK_K_(by)(w.tile, b->plan.pieces), part = w.tile - tile * b->plan.pieces;
+                w.first = MOEK_K_(by)(until * part, b->plan.pieces);
+                until = MOEK_K_(by)(until * (part + 1), b->plan.pieces);
+                w.tile = tile;
+            }
+
+        } else {
+            if (w.tile >= w.last) break;
+            if (w.tile == w.last - 1) until = w.until;
+        }
+        MOEK_K_(find_tile)(p, b->s, w.tile, 0, &at);
+        if (issued == 0 && b->plan.demand[0]) asked = min(MOEK_K_(AHEAD), until - w.first);
+        for (step = w.first; step < until; step++) {
+            if (two) {
+                two = 0;
+            } else {
+                const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                int before;                        /* more are not on their way */
+                two = moek_two_(&p->up, step, until) && issued >= 2 * STAGES;
+                before = issued + two - max(issued < 2 * STAGES ? 2 : b->plan.inflight, 2 + two);
+                /* (What was asked for before may have been multiplied already: empty a second time.) */
+                if (issued >= asked) moek_mbar_wait_(b->empty + slot, phase);
+                if (two) moek_mbar_wait_(b->empty + next, next ? phase : phase ^ 1);
+                if (before >= 0) moek_mbar_wait_(b->full_w + before % STAGES, before / STAGES % 2);
+                if (t == 0 && issued >= asked) {
+                    moek_tma_stage_(b->ring + slot * STAGE + A, &p->w_up, b->full_w + slot,
+                                    32768, policy, &p->up, 128, step, at.j0, at.e);
+                    if (two)
+                        moek_tma_stage_(b->ring + next * STAGE + A, &p->w_up, b->full_w + next,
+                                        32768, policy, &p->up, 128, step + 1, at.j0, at.e);
+                }
+            }
+            issued++;
+            moek_next_(slot, phase, STAGES);
+        }
+        w.first = 0;
+    }
+    of->slot = slot; of->phase = phase; of->n = n; of->issued = issued; of->asked = asked; of->two = two;
+}
+
+/* Producer of rows of a of up: three warps. */
+MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                     int u)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    const moek_layer_args *const a = &p->a;
+    MOEK_K_(tile) at;
+    MOEK_K_(walk) w = {0, 0, 0, 0};
+    const int row_bytes = p->up.k * 1, steps = p->size[0].steps;
+    const unsigned char *const x = (const unsigned char *)p->up.a + u % 8 * 16;
+    int slot = of->slot, phase = of->phase, n = of->n, step, i;
+    int begun = 0;
+    int rows;
+    if (!b->plan.demand[0]) w = MOEK_K_(start_walk)(p, b->plan.all[0], 0);
+    at.e = -1;
+    for (;; w.tile++) {
+        int until = steps;
+        if (b->plan.demand[0]) {
+            moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+            w.tile = b->claim[n++ % CLAIMS];
+            __syncwarp();                              /* wgmma wants the warp together */
+            if (w.tile >= b->plan.all[0] * b->plan.pieces) break;
+            w.first = 0;
+            at.e = -1;
+            if (b->plan.pieces > 1) {
+                const int tile = MOEK_K_(by)(w.tile, b->plan.pieces), part = w.tile - tile * b->plan.pieces;
+                w.first = MOEK_K_(by)(until * part, b->plan.pieces);
+                until = MOEK_K_(by)(until * (part + 1), b->plan.pieces);
+                w.tile = tile;
+            }
+
+        } else {
+            if (w.tile >= w.last) break;
+            if (w.tile == w.last - 1) until = w.until;
+        }
+        MOEK_K_(find_tile)(p, b->s, w.tile, 0, &at);
+        rows = min(at.end - at.row0, M);
+        if (!begun) {                              /* (A block with no tile must not look: others clear the count.) */
+            if (u % 32 == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
+            __syncwarp();
+            begun = 1;
+        }
+        for (step = w.first; step < until; step++) {
+            unsigned char *const stage = b->ring + slot * STAGE;
+            const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
+            const unsigned char *const from = x + (bytes ? step * 128 : 0);
+            moek_mbar_wait_(b->empty + slot, phase);
+            #pragma unroll 2
+            for (i = u / 8; i < rows; i += 12) {
+                const unsigned r = moek_over_(b->order[at.row0 + i], p->topk);
+                moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
+                                 from + (size_t)r * (unsigned)(row_bytes), bytes);
+            }
+            moek_mbar_arrive_copied_(b->full + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        w.first = 0;
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+    (void)a;
+}
+
+/* Scheduler, which takes tiles by demand, and producer of weights of down: one thread. */
+MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      uint64_t policy)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    const int t = threadIdx.x;
+    MOEK_K_(tile) at;
+    MOEK_K_(walk) w = {0, 0, 0, 0};
+    int slot = of->slot, phase = of->phase, n = of->n, issued = of->issued, asked = of->asked, two = of->two, step;
+    /* Sums of up meet first: those wait behind weights. */
+    const int hold = b->plan.demand[0] ? -1 : issued + 2;
+    if (!b->plan.demand[1]) w = MOEK_K_(start_walk)(p, b->plan.all[1], 1);
+    at.e = -1;
+    for (;; w.tile++) {
+        int until = p->size[1].steps;
+        if (b->plan.demand[1]) {
+            if (t == 0) {
+                w.tile = atomicAdd(p->a.state->flags + 4, 1);
+                b->claim[n % CLAIMS] = w.tile;
+                moek_mbar_arrive_(b->claimed + n % CLAIMS);
+            }
+            n++;
+            if (w.tile >= b->plan.all[1]) break;
+            w.first = 0;
+            at.e = -1;
+
+        } else {
+            if (w.tile >= w.last) break;
+            if (w.tile == w.last - 1) until = w.until;
+        }
+        MOEK_K_(find_tile)(p, b->s, w.tile, 1, &at);
+        for (step = w.first; step < until; step++) {
+            if (two) {
+                two = 0;
+            } else {
+                const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                int before;                        /* more are not on their way */
+                two = moek_two_(&p->down, step, until) && issued >= 2 * STAGES;
+                before = issued + two - max(issued < 2 * STAGES ? 2 : b->plan.inflight, 2 + two);
+                /* (What was asked for before may have been multiplied already: empty a second time.) */
+                if (issued >= asked) moek_mbar_wait_(b->empty + slot, phase);
+                if (two) moek_mbar_wait_(b->empty + next, next ? phase : phase ^ 1);
+                if (before >= 0) moek_mbar_wait_(b->full_w + before % STAGES, before / STAGES % 2);
+                if (issued == hold || issued + two == hold) moek_mbar_wait_(b->finished, 0);
+                if (t == 0 && issued >= asked) {
+                    moek_tma_stage_(b->ring + slot * STAGE + A, &p->w_down, b->full_w + slot,
+                                    32768, policy, &p->down, 128, step, at.j0, at.e);
+                    if (two)
+                        moek_tma_stage_(b->ring + next * STAGE + A, &p->w_down, b->full_w + next,
+                                        32768, policy, &p->down, 128, step + 1, at.j0, at.e);
+                }
+            }
+            issued++;
+            moek_next_(slot, phase, STAGES);
+        }
+        w.first = 0;
+    }
+    of->slot = slot; of->phase = phase; of->n = n; of->issued = issued; of->asked = asked; of->two = two;
+}
+
+/* Producer of rows of a of down: three warps. */
+MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                     int u)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    const moek_layer_args *const a = &p->a;
+    MOEK_K_(tile) at;
+    MOEK_K_(walk) w = {0, 0, 0, 0};
+    const int row_bytes = p->down.k * 1, steps = p->size[1].steps;
+    const unsigned char *const x = (const unsigned char *)p->down.a + u % 8 * 16;
+    int slot = of->slot, phase = of->phase, n = of->n, step, i;
+    const int32_t *const ready = b->ready;
+    const int row_blocks = b->s.block[b->experts];
+    int from_b = 0, known = 0;                     /* row blocks from_b .. known - 1 are ready */
+    int rows;
+    if (!b->plan.demand[1]) w = MOEK_K_(start_walk)(p, b->plan.all[1], 1);
+    at.e = -1;
+    for (;; w.tile++) {
+        int until = steps;
+        if (b->plan.demand[1]) {
+            moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+            w.tile = b->claim[n++ % CLAIMS];
+            __syncwarp();                              /* wgmma wants the warp together */
+            if (w.tile >= b->plan.all[1]) break;
+            w.first = 0;
+            at.e = -1;
+
+        } else {
+            if (w.tile >= w.last) break;
+            if (w.tile == w.last - 1) until = w.until;
+        }
+        MOEK_K_(find_tile)(p, b->s, w.tile, 1, &at);
+        rows = min(at.end - at.row0, M);
+        while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
+            const int other = at.b + u % 32;
+            const int is = other < row_blocks && moek_flag_read_(ready + other) >= p->size[0].tiles;
+            from_b = at.b;
+            known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
+            if (known < at.b) known = at.b + 32;               /* all of them */
+        }
+        __syncwarp();                  /* what one lane saw, all may read */
+        for (step = w.first; step < until; step++) {
+            unsigned char *const stage = b->ring + slot * STAGE;
+            const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
+            const unsigned char *const from = x + (bytes ? step * 128 : 0);
+            moek_mbar_wait_(b->empty + slot, phase);
+            #pragma unroll 2
+            for (i = u / 8; i < rows; i += 12) {
+                const unsigned r = at.row0 + i;
+                moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
+                                 from + (size_t)r * (unsigned)(row_bytes), bytes);
+            }
+            moek_mbar_arrive_copied_(b->full + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        w.first = 0;
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+    (void)a;
+}
+
+/* Sums of a piece of a tile of up go to memory; *b->last: this is the last piece of the tile. */
+MOEK_DEVICE void MOEK_K_(give_piece)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, float (*sum)[4],
+                                     int t, int tile, int piece)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    float4 *const part = (float4 *)p->a.split + (t - 128);             /* [tiles][pieces][M / 4][CONSUMERS] */
+    int i;
+    #pragma unroll
+    for (i = 0; i < M / 4; i++) {
+        const float *const four = &sum[i / (M / 8)][i % (M / 8) * 4];
+        __stcg(part + (piece * (M / 4) + i) * CONSUMERS, make_float4(four[0], four[1], four[2], four[3]));
+    }
+    moek_named_wait_(3, CONSUMERS);
+    if (t == 128) *b->last = moek_flag_next_(b->flags + tile) == b->plan.pieces - 1;
+    moek_named_wait_(3, CONSUMERS);
+}
+
+/* Exchange of the sums of a tile that is cut along k, where blocks have runs of tiles: a block without the first stage
+ * of the tile gives its sums.  mail: of this thread, [blocks][M][CONSUMERS]; flag: [blocks]. */
+MOEK_DEVICE void MOEK_K_(give)(float (*sum)[4], int t, float *mail, int32_t *flag)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    int i;
+    #pragma unroll
+    for (i = 0; i < M; i++)
+        __stcg(mail + ((size_t)blockIdx.x * M + i) * CONSUMERS, sum[i / (M / 2)][i % (M / 2)]);
+    moek_named_wait_(3, CONSUMERS);
+    if (t == 128) moek_flag_add_(flag + blockIdx.x);
+}
+/* The block with the first stage adds the sums of the blocks after it, up to the one with the last stage. */
+MOEK_DEVICE void MOEK_K_(take)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, float (*sum)[4], int t,
+                               int down, const float *mail, const int32_t *flag, int tile)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    const int steps = p->size[down].steps;
+    int i, j;
+    for (j = blockIdx.x + 1; ; j++) {              /* those after it have begun with theirs */
+        if (t % 32 == 0) moek_flag_reach_(flag + j, 1);
+        __syncwarp();
+        #pragma unroll
+        for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
+        if (MOEK_K_(from)(p, (unsigned)b->plan.all[down] * steps, down, j + 1) >= (unsigned)(tile + 1) * steps) break;
+    }
+}
+
+/* Consumer of up: a warpgroup multiplies 128 rows of w of a tile. */
+MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      int t, int mine, int dtype)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    MOEK_K_(tile) at;
+    MOEK_K_(walk) w = {0, 0, 0, 0};
+    float *const mail = p->a.split + (t - 128);
+    int32_t *const flag = b->flags;
+    const int steps = p->size[0].steps;
+    int slot = of->slot, phase = of->phase, n = of->n, i, j, piece = 0;
+    if (!b->plan.demand[0]) w = MOEK_K_(start_walk)(p, b->plan.all[0], 0);
+    at.e = -1;
+    for (;; w.tile++) {
+        float sum[2][M / 2];
+        int step, until = steps, first;
+        if (b->plan.demand[0]) {
+            moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+            w.tile = b->claim[n++ % CLAIMS];
+            __syncwarp();                              /* wgmma wants the warp together */
+            if (w.tile >= b->plan.all[0] * b->plan.pieces) break;
+            w.first = 0;
+            at.e = -1;
+            if (b->plan.pieces > 1) {
+                const int tile = MOEK_K_(by)(w.tile, b->plan.pieces), part = w.tile - tile * b->plan.pieces;
+                w.first = MOEK_K_(by)(until * part, b->plan.pieces);
+                until = MOEK_K_(by)(until * (part + 1), b->plan.pieces);
+                piece = w.tile;
+                w.tile = tile;
+            }
+
+        } else {
+            if (w.tile >= w.last) break;
+            if (w.tile == w.last - 1) until = w.until;
+        }
+        first = w.first;
+        MOEK_K_(find_tile)(p, b->s, w.tile, 0, &at);
+        #pragma unroll
+        for (i = 0; i < M; i++) {
+            sum[i / (M / 2)][i % (M / 2)] = 0;
+        }
+        for (step = w.first; step < until; step++) {
+            const unsigned char *const stage = b->ring + slot * STAGE;
+            const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 16384);
+            const uint64_t xs = moek_wgmma_operand_(stage);
+            moek_mbar_wait_(b->full_w + slot, phase);
+            moek_mbar_wait_(b->full + slot, phase);
+            {
+                float part[2][4][M / 2];
+                moek_wgmma_fence_();
+                #pragma unroll
+                for (j = 0; j < 4; j++)
+                    MOEK_W_(wgmma_n8)(part[0][j / 1],
+                        ws + 0 + 2 * j, xs + 2 * j, j % 1);
+                moek_wgmma_commit_();
+                #pragma unroll
+                for (j = 0; j < 4; j++)
+                    MOEK_W_(wgmma_n8)(part[1][j / 1],
+                        ws + 512 + 2 * j, xs + 2 * j, j % 1);
+                moek_wgmma_commit_();
+                moek_wgmma_wait_(1);
+                #pragma unroll
+                for (i = 0; i < M / 2; i++) {
+                    const float y = part[0][0][i] + part[0][1][i] + (part[0][2][i] + part[0][3][i]);
+                    sum[0][i] += y;
+                }
+                moek_wgmma_wait_(0);
+                #pragma unroll
+                for (i = 0; i < M / 2; i++) {
+                    const float y = part[1][0][i] + part[1][1][i] + (part[1][2][i] + part[1][3][i]);
+                    sum[1][i] += y;
+                }
+            }
+            moek_mbar_arrive_warp_(b->empty + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        w.first = 0;
+        if (b->plan.pieces > 1) {
+            MOEK_K_(give_piece)(p, b, sum, t, w.tile, piece);
+            if (!*b->last) continue;
+            const float4 *const part = (const float4 *)p->a.split + (t - 128);
+            float4 from[PIECES][M / 4];            /* the last piece: the sums of all are added, in their order */
+            #pragma unroll
+            for (j = 0; j < PIECES; j++)
+                #pragma unroll
+                for (i = 0; i < M / 4; i++)
+                    if (j < b->plan.pieces)
+                        from[j][i] = __ldcg(part + ((w.tile * b->plan.pieces + j) * (M / 4) + i) * CONSUMERS);
+            #pragma unroll
+            for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] = 0;
+            #pragma unroll
+            for (j = 0; j < PIECES; j++)
+                #pragma unroll
+                for (i = 0; i < M; i++)
+                    if (j < b->plan.pieces) sum[i / (M / 2)][i % (M / 2)] += (&from[j][i / 4].x)[i % 4];
+            first = 0;
+            until = steps;
+        }
+        if (first > 0) {                           /* the tile is another block's: the one with its first stage */
+            MOEK_K_(give)(sum, t, mail, flag);
+            continue;
+        }
+        if (until < steps) MOEK_K_(take)(p, b, sum, t, 0, mail, flag, w.tile);
+        MOEK_K_(up_finish)(p, sum, &at, mine, dtype);
+        moek_named_wait_(3, CONSUMERS);
+        if (t == 128) moek_flag_add_(b->ready + at.b);
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+}
+
+/* Consumer of down: a warpgroup multiplies 128 rows of w of a tile. */
+MOEK_DEVICE void MOEK_K_(consume_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      int t, int mine, int dtype)
+{
+    enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
+           CLAIMS = 16, PIECES = 4 };
+    MOEK_K_(tile) at;
+    MOEK_K_(walk) w = {0, 0, 0, 0};
+    float *const mail = p->a.split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
+    int32_t *const flag = b->flags + MOEK_SPLITS;
+    const int steps = p->size[1].steps;
+    int slot = of->slot, phase = of->phase, n = of->n, i, j, to[M / 8];
+    if (!b->plan.demand[1]) w = MOEK_K_(start_walk)(p, b->plan.all[1], 1);
+    at.e = -1;
+    for (;; w.tile++) {
+        float sum[2][M / 2];
+        int step, until = steps, first;
+        if (b->plan.demand[1]) {
+            moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+            w.tile = b->claim[n++ % CLAIMS];
+            __syncwarp();                              /* wgmma wants the warp together */
+            if (w.tile >= b->plan.all[1]) break;
+            w.first = 0;
+            at.e = -1;
+
+        } else {
+            if (w.tile >= w.last) break;
+            if (w.tile == w.last - 1) until = w.until;
+        }
+        first = w.first;
+        MOEK_K_(find_tile)(p, b->s, w.tile, 1, &at);
+        #pragma unroll
+        for (i = 0; i < M / 8; i++) {              /* where this lane's rows go */
+            const int r = at.row0 + 8 * i + t % 32 / 4;
+            to[i] = r < at.end ? b->order[r] : -1;
+        }
+        #pragma unroll
+        for (i = 0; i < M; i++) {
+            sum[i / (M / 2)][i % (M / 2)] = 0;
+        }
+        for (step = w.first; step < until; step++) {
+            const unsigned char *const stage = b->ring + slot * STAGE;
+            const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 16384);
+            const uint64_t xs = moek_wgmma_operand_(stage);
+            moek_mbar_wait_(b->full_w + slot, phase);
+            moek_mbar_wait_(b->full + slot, phase);
+            {
+                float part[2][1][M / 2];
+                moek_wgmma_fence_();
+                #pragma unroll
+                for (j = 0; j < 4; j++)
+                    MOEK_W_(wgmma_n8)(part[0][j / 4],
+                        ws + 0 + 2 * j, xs + 2 * j, j % 4);
+                moek_wgmma_commit_();
+                #pragma unroll
+                for (j = 0; j < 4; j++)
+                    MOEK_W_(wgmma_n8)(part[1][j / 4],
+                        ws + 512 + 2 * j, xs + 2 * j, j % 4);
+                moek_wgmma_commit_();
+                moek_wgmma_wait_(1);
+                #pragma unroll
+                for (i = 0; i < M / 2; i++) {
+                    const float y = part[0][0][i];
+                    sum[0][i] += y;
+                }
+                moek_wgmma_wait_(0);
+                #pragma unroll
+                for (i = 0; i < M / 2; i++) {
+                    const float y = part[1][0][i];
+                    sum[1][i] += y;
+                }
+            }
+            moek_mbar_arrive_warp_(b->empty + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        w.first = 0;
+        if (first > 0) {                           /* the tile is another block's: the one with its first stage */
+            MOEK_K_(give)(sum, t, mail, flag);
+            continue;
+        }
+        if (until < steps) MOEK_K_(take)(p, b, sum, t, 1, mail, flag, w.tile);
+        MOEK_K_(down_finish)(p, sum, &at, to, mine, dtype);
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+}
+
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)
@@ -435,59 +1041,33 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
     enum { M = 8, STAGES = 6, STAGE = 33792, A = M * 128, SCALES = 0, CONSUMERS = 256,
            CLAIMS = 16, PIECES = 4 };
     MOEK_SHARED_1024_(shared);
-    unsigned char *const ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
-    float *const top = (float *)(ring + STAGES * STAGE);               /* [2][M][8 warps] */
-    uint64_t *const full = (uint64_t *)(top + 16 * M), *const empty = full + STAGES;
-    uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
-    uint64_t *const finished = landed + STAGES;                        /* up is */
-    float *const scales = (float *)(finished + 1);                     /* [STAGES]: of rows of a; of 64s of rows of w */
-    uint64_t *const named = (uint64_t *)((uintptr_t)(scales + STAGES * SCALES + 1) / 8 * 8);   /* [CLAIMS] */
-    int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
-    int *const last = claim + CLAIMS;                                  /* is this the last piece of a tile? */
-    int *const alike = last + 1;                                       /* has an expert many slots? */
-    uint16_t *const order = (uint16_t *)(last + 2);                    /* [MOEK_SELF_SORT] slots, sorted */
-    uint16_t *const ids = order + MOEK_SELF_SORT;                      /* [MOEK_SELF_SORT] */
-    uint16_t *const expert = ids + MOEK_SELF_SORT;                     /* [MOEK_SELF_SORT] of row blocks */
-    int *const counts = (int *)(expert + MOEK_SELF_SORT);              /* [MOEK_SM90_EXPERTS]; then weights of slots */
-    void *const schedule = counts + MOEK_SM90_EXPERTS;
     const moek_layer_args *const a = &p.a;
-    const int t = threadIdx.x, slots = a->tokens * a->topk, experts = p.up.experts;
-    unsigned long long *const met = (unsigned long long *)a->state->flags;
-    int32_t *const flags = a->state->flags + 8, *const ready = flags + 2 * MOEK_SPLITS;
-    MOEK_K_(schedule) s;
+    const int t = threadIdx.x;
     float weight[4] = {1, 1, 1, 1};
     moek_words_ x[MOEK_K_(FIRST)];
-    int x_row, x_column;
-    const int early = slots > 256 ? slots * 3 / 8 : slots;     /* slots ordered by those who gather */
+    int x_row, x_column, j;
     int32_t id[MOEK_SELF_SORT / 384 + 1];
-    MOEK_K_(plan) plan;
-    int i, piece = 0;                              /* of a tile of up: the one claimed */
-
-    if (t == 0) {
-        moek_tma_prefetch_map_(&p.w_up);
-        moek_tma_prefetch_map_(&p.w_down);
-        for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(landed + i, 1);
-            moek_mbar_init_(full + i, 96);
-            moek_mbar_init_(empty + i, 8);        /* warps */
-        }
-        for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
-        moek_mbar_init_(finished, 1);
-        *alike = 0;
-        moek_mbar_init_fence_();
-    }
-    if (t * 32 < slots) {                          /* on their way to L2 already */
-        moek_prefetch_(a->ids + t * 32);
-        if (a->weights) moek_prefetch_(a->weights + t * 32);
-    }
-    for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * 384) {    /* lines of x */
-        const int row = (int)moek_over_(i / 2, p.size[0].over_steps);
-        const int column = (i - row * p.size[0].steps * 2) * 64;
-        if (row >= a->tokens) break;
-        if (column < p.up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
-    }
-    for (i = t; i < experts; i += 384) counts[i] = 0;
-    __syncthreads();
+    int i;
+    MOEK_K_(place) of = { 0, 0, 0, 0, 0, 0 };
+    MOEK_K_(block) b;
+    b.ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
+    b.top = (float *)(b.ring + STAGES * STAGE);
+    b.full = (uint64_t *)(b.top + 16 * M); b.empty = b.full + STAGES; b.full_w = b.empty + STAGES;
+    b.finished = b.full_w + STAGES;
+    b.scales = (float *)(b.finished + 1);
+    b.claimed = (uint64_t *)((uintptr_t)(b.scales + STAGES * SCALES + 1) / 8 * 8);
+    b.claim = (int *)(b.claimed + CLAIMS);
+    b.last = b.claim + CLAIMS; b.alike = b.last + 1;
+    b.order = (uint16_t *)(b.last + 2); b.ids = b.order + MOEK_SELF_SORT;
+    uint16_t *const expert = b.ids + MOEK_SELF_SORT;                   /* [MOEK_SELF_SORT] of row blocks */
+    b.counts = (int *)(expert + MOEK_SELF_SORT);
+    int *const schedule = b.counts + MOEK_SM90_EXPERTS;
+    b.s.row = schedule; b.s.block = b.s.row + MOEK_SM90_EXPERTS + 1; b.s.expert = expert;
+    b.slots = a->tokens * a->topk;
+    b.experts = p.up.experts;
+    b.early = b.slots > 256 ? b.slots * 3 / 8 : b.slots;
+    b.flags = a->state->flags + 8; b.ready = b.flags + 2 * MOEK_SPLITS;
+    MOEK_K_(start)(&p, &b, t);
     moek_grid_wait_();
     moek_grid_go_();
     if (t >= 128)
@@ -496,256 +1076,39 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
             if (MOEK_K_(part)(&p, t - 128, i, &x_row, &x_column)) x[i] = MOEK_K_(x)(&p, x_row, x_column);
     #pragma unroll
     for (i = 0; i * 384 < MOEK_SELF_SORT; i++)
-        id[i] = i * 384 + t < slots ? a->ids[i * 384 + t] : -1;
+        id[i] = i * 384 + t < b.slots ? a->ids[i * 384 + t] : -1;
     if (t >= 128 && a->weights)
         #pragma unroll
-        for (i = 0; i < 4; i++) if (t - 128 + 256 * i < slots) weight[i] = a->weights[t - 128 + 256 * i];
+        for (i = 0; i < 4; i++) if (t - 128 + 256 * i < b.slots) weight[i] = a->weights[t - 128 + 256 * i];
     #pragma unroll
     for (i = 0; i * 384 < MOEK_SELF_SORT; i++) {
-        const int slot = i * 384 + t, in = (uint32_t)id[i] < (uint32_t)experts;
-        if (slot >= slots) break;
-        ids[slot] = in ? (uint16_t)id[i] : 0xffff;
-        if (in) order[slot] = (uint16_t)atomicAdd(&counts[id[i]], 1);      /* its number in its expert, in any order */
+        const int slot = i * 384 + t, in = (uint32_t)id[i] < (uint32_t)b.experts;
+        if (slot >= b.slots) break;
+        b.ids[slot] = in ? (uint16_t)id[i] : 0xffff;
+        if (in) b.order[slot] = (uint16_t)atomicAdd(&b.counts[id[i]], 1);      /* its number in its expert, any order */
     }
-    s.row = (int *)schedule; s.block = s.row + MOEK_SM90_EXPERTS + 1; s.expert = expert;
 
     if (t < 128) {
-        /* ---- Producers. ---- */
-        MOEK_K_(tile) at;
-        int slot = 0, phase = 1, step, n = 0;
+        of.phase = 1;
         moek_registers_less_(72);
         moek_named_wait_(1, 384);
-        MOEK_K_(make_schedule)(&p, counts, (int *)schedule, expert, ring, landed, t);
+        MOEK_K_(make_schedule)(&p, b.counts, schedule, expert, b.ring, b.full_w, t);
         moek_named_wait_(4, 128);
-        plan = MOEK_K_(make_plan)(&p, s.block[experts]);
-        if (t < 1) {                               /* weights */
+        b.plan = MOEK_K_(make_plan)(&p, b.s.block[b.experts]);
+        if (t < 1) {
             const uint64_t policy = moek_evict_first_();
-            int issued = 0, asked = 0, hold = -1;  /* stages; asked for by MOEK_K_(make_schedule) */
-            int two = 0;                           /* a stage was asked for with the one before */
-            {
-                MOEK_K_(walk) w = {0, 0, 0, 0};
-                if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
-                at.e = -1;
-                for (;; w.tile++) {
-                    int until = p.size[0].steps;
-                    if (plan.demand[0]) {
-                        if (t == 0) {
-                            w.tile = n == 0 ? blockIdx.x : (int)gridDim.x + atomicAdd(a->state->flags + 3, 1);
-                            claim[n % CLAIMS] = w.tile;
-                            moek_mbar_arrive_(named + n % CLAIMS);
-                        }
-                        n++;
-                        if (w.tile >= plan.all[0] * plan.pieces) break;
-                        w.first = 0;
-                        at.e = -1;
-                        if (plan.pieces > 1) {
-                            const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                            w.first = MOEK_K_(by)(until * part, plan.pieces);
-                            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
-                            piece = w.tile;
-                            w.tile = tile;
-                        }
-
-                    } else {
-                        if (w.tile >= w.last) break;
-                        if (w.tile == w.last - 1) until = w.until;
-                    }
-                    MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
-                    if (issued == 0 && plan.demand[0]) asked = min(MOEK_K_(AHEAD), until - w.first);
-                    for (step = w.first; step < until; step++) {
-                        if (two) {
-                            two = 0;
-                        } else {
-                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
-                            int before;                                /* more are not on their way */
-                            two = moek_two_(&p.up, step, until) && issued >= 2 * STAGES;
-                            before = issued + two - max(issued < 2 * STAGES ? 2 : plan.inflight, 2 + two);
-                            /* (What was asked for before may have been multiplied already: empty a second time.) */
-                            if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
-                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
-                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                            if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot,
-                                                32768, policy, &p.up, 128, step, at.j0, at.e);
-                                if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next,
-                                                    32768, policy, &p.up, 128, step + 1, at.j0, at.e);
-                            }
-                        }
-                        issued++;
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                    w.first = 0;
-                }
-            }
-            {
-                MOEK_K_(walk) w = {0, 0, 0, 0};
-                if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
-                at.e = -1;
-                hold = plan.demand[0] ? -1 : issued + 2;   /* until the sums of up have met: those wait behind them */
-                for (;; w.tile++) {
-                    int until = p.size[1].steps;
-                    if (plan.demand[1]) {
-                        if (t == 0) {
-                            w.tile = atomicAdd(a->state->flags + 4, 1);
-                            claim[n % CLAIMS] = w.tile;
-                            moek_mbar_arrive_(named + n % CLAIMS);
-                        }
-                        n++;
-                        if (w.tile >= plan.all[1]) break;
-                        w.first = 0;
-                        at.e = -1;
-
-                    } else {
-                        if (w.tile >= w.last) break;
-                        if (w.tile == w.last - 1) until = w.until;
-                    }
-                    MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
-                    for (step = w.first; step < until; step++) {
-                        if (two) {
-                            two = 0;
-                        } else {
-                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
-                            int before;                                /* more are not on their way */
-                            two = moek_two_(&p.down, step, until) && issued >= 2 * STAGES;
-                            before = issued + two - max(issued < 2 * STAGES ? 2 : plan.inflight, 2 + two);
-                            /* (What was asked for before may have been multiplied already: empty a second time.) */
-                            if (issued >= asked) moek_mbar_wait_(empty + slot, phase);
-                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
-                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                            if (issued == hold || issued + two == hold) moek_mbar_wait_(finished, 0);
-                            if (t == 0 && issued >= asked) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot,
-                                                32768, policy, &p.down, 128, step, at.j0, at.e);
-                                if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next,
-                                                    32768, policy, &p.down, 128, step + 1, at.j0, at.e);
-                            }
-                        }
-                        issued++;
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                    w.first = 0;
-                }
-            }
-        } else if (t >= 32) {                      /* rows of a */
-            const int u = t - 32, row_blocks = s.block[experts];
-            int begun = 0;
-            if (moek_order_list_(order, (uint16_t *)counts, ids, slots, s.row, u, 96)) *alike = 1;
-            moek_named_wait_(5, 96);
-            moek_named_arrive_(6, 96 + CONSUMERS - 32);
-            if (!*alike) moek_order_rank_(order, (const uint16_t *)counts, ids, 0, early, s.row, u, 96);
-            else if (u < 32) moek_order_of_(order, counts, ids, slots, s.row, experts);
-            moek_named_wait_(2, 96 + CONSUMERS);
-            {
-                MOEK_K_(walk) w = {0, 0, 0, 0};
-                const int row_bytes = p.up.k * 1, steps = p.size[0].steps;
-                const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
-                int rows;
-                if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
-                at.e = -1;
-                for (;; w.tile++) {
-                    int until = steps;
-                    if (plan.demand[0]) {
-                        moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                        w.tile = claim[n++ % CLAIMS];
-                        __syncwarp();                              /* wgmma wants the warp together */
-                        if (w.tile >= plan.all[0] * plan.pieces) break;
-                        w.first = 0;
-                        at.e = -1;
-                        if (plan.pieces > 1) {
-                            const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                            w.first = MOEK_K_(by)(until * part, plan.pieces);
-                            until = MOEK_K_(by)(until * (part + 1), plan.pieces);
-                            piece = w.tile;
-                            w.tile = tile;
-                        }
-
-                    } else {
-                        if (w.tile >= w.last) break;
-                        if (w.tile == w.last - 1) until = w.until;
-                    }
-                    MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
-                    rows = min(at.end - at.row0, M);
-                    if (!begun) {                  /* (A block with no tile must not look: others clear the count.) */
-                        if (u % 32 == 0) moek_flag_reach_(a->state->flags + 2, (int)gridDim.x);
-                        __syncwarp();
-                        begun = 1;
-                    }
-                    for (step = w.first; step < until; step++) {
-                        unsigned char *const stage = ring + slot * STAGE;
-                        const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                        const unsigned char *const from = x + (bytes ? step * 128 : 0);
-                        moek_mbar_wait_(empty + slot, phase);
-                        #pragma unroll 2
-                        for (i = u / 8; i < rows; i += 12) {
-                            const unsigned r = moek_over_(order[at.row0 + i], p.topk);
-                            moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                             from + (size_t)r * (unsigned)(row_bytes), bytes);
-                        }
-                        moek_mbar_arrive_copied_(full + slot);
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                    w.first = 0;
-                }
-            }
-            {
-                MOEK_K_(walk) w = {0, 0, 0, 0};
-                const int row_bytes = p.down.k * 1, steps = p.size[1].steps;
-                const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
-                int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
-                int rows;
-                if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
-                at.e = -1;
-                for (;; w.tile++) {
-                    int until = steps;
-                    if (plan.demand[1]) {
-                        moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                        w.tile = claim[n++ % CLAIMS];
-                        __syncwarp();                              /* wgmma wants the warp together */
-                        if (w.tile >= plan.all[1]) break;
-                        w.first = 0;
-                        at.e = -1;
-
-                    } else {
-                        if (w.tile >= w.last) break;
-                        if (w.tile == w.last - 1) until = w.until;
-                    }
-                    MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
-                    rows = min(at.end - at.row0, M);
-                    while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
-                        const int other = at.b + u % 32;
-                        const int is = other < row_blocks && moek_flag_read_(ready + other) >= p.size[0].tiles;
-                        from_b = at.b;
-                        known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
-                        if (known < at.b) known = at.b + 32;               /* all of them */
-                    }
-                    __syncwarp();                  /* what one lane saw, all may read */
-                    for (step = w.first; step < until; step++) {
-                        unsigned char *const stage = ring + slot * STAGE;
-                        const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                        const unsigned char *const from = x + (bytes ? step * 128 : 0);
-                        moek_mbar_wait_(empty + slot, phase);
-                        #pragma unroll 2
-                        for (i = u / 8; i < rows; i += 12) {
-                            const unsigned r = at.row0 + i;
-                            moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                             from + (size_t)r * (unsigned)(row_bytes), bytes);
-                        }
-                        moek_mbar_arrive_copied_(full + slot);
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                    w.first = 0;
-                }
-            }
+            MOEK_K_(produce_up)(&p, &b, &of, policy);
+            MOEK_K_(produce_down)(&p, &b, &of, policy);
+        } else if (t >= 32) {
+            const int u = t - 32;
+            MOEK_K_(sort)(&b, u);
+            MOEK_K_(gather_up)(&p, &b, &of, u);
+            MOEK_K_(gather_down)(&p, &b, &of, u);
         }
         moek_cp_async_commit_();
         moek_cp_async_wait_(0);
     } else {
-        /* ---- Consumers. ---- */
         const int mine = t / 128 - 1, dtype = p.up.dtype;
-        MOEK_K_(tile) at;
-        int slot = 0, phase = 0, j, to[M / 8], n = 0;
         moek_named_arrive_(1, 384);
         #pragma unroll 1                           /* (less code arrives sooner) */
         for (i = 0; MOEK_K_(part)(&p, t - 128, i, &x_row, &x_column); i++) {
@@ -759,238 +1122,25 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
         moek_registers_more_(216);
         if (t >= 160) {                            /* (the fence before that flag takes microseconds) */
             moek_named_wait_(6, 96 + CONSUMERS - 32);
-            if (!*alike)
-                moek_order_rank_(order, (const uint16_t *)counts, ids, early, slots, s.row, t - 160, CONSUMERS - 32);
+            if (!*b.alike)
+                moek_order_rank_(b.order, (const uint16_t *)b.counts, b.ids, b.early, b.slots, b.s.row, t - 160,
+                                 CONSUMERS - 32);
         }
         moek_named_wait_(2, 96 + CONSUMERS);       /* order is there, counts no longer needed */
-        plan = MOEK_K_(make_plan)(&p, s.block[experts]);
+        b.plan = MOEK_K_(make_plan)(&p, b.s.block[b.experts]);
         #pragma unroll
         for (i = 0; i < 4; i++)
-            ((float *)counts)[t - 128 + 256 * i] = ids[t - 128 + 256 * i] != 0xffff ? weight[i] : 0;
-        {
-            MOEK_K_(walk) w = {0, 0, 0, 0};
-            /* [blocks][M][CONSUMERS] */
-            float *const mail = a->split + (t - 128);
-            int32_t *const flag = flags;
-            const int steps = p.size[0].steps;
-            if (!plan.demand[0]) w = MOEK_K_(start_walk)(&p, plan.all[0], 0);
-            at.e = -1;
-            for (;; w.tile++) {
-                float sum[2][M / 2];
-                int step, until = steps, at_k;
-                if (plan.demand[0]) {
-                    moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                    w.tile = claim[n++ % CLAIMS];
-                    __syncwarp();                              /* wgmma wants the warp together */
-                    if (w.tile >= plan.all[0] * plan.pieces) break;
-                    w.first = 0;
-                    at.e = -1;
-                    if (plan.pieces > 1) {
-                        const int tile = MOEK_K_(by)(w.tile, plan.pieces), part = w.tile - tile * plan.pieces;
-                        w.first = MOEK_K_(by)(until * part, plan.pieces);
-                        until = MOEK_K_(by)(until * (part + 1), plan.pieces);
-                        piece = w.tile;
-                        w.tile = tile;
-                    }
-
-                } else {
-                    if (w.tile >= w.last) break;
-                    if (w.tile == w.last - 1) until = w.until;
-                }
-                at_k = w.first;
-                MOEK_K_(find_tile)(&p, s, w.tile, 0, &at);
-                #pragma unroll
-                for (i = 0; i < M; i++) {
-                    sum[i / (M / 2)][i % (M / 2)] = 0;
-                }
-                for (step = w.first; step < until; step++) {
-                    const unsigned char *const stage = ring + slot * STAGE;
-                    const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 16384);
-                    const uint64_t xs = moek_wgmma_operand_(stage);
-                    moek_mbar_wait_(landed + slot, phase);
-                    moek_mbar_wait_(full + slot, phase);
-                    {
-                        float part[2][4][M / 2];
-                        moek_wgmma_fence_();
-                        #pragma unroll
-                        for (j = 0; j < 4; j++)
-                            MOEK_W_(wgmma_n8)(part[0][j / 1],
-                                ws + 0 + 2 * j, xs + 2 * j, j % 1);
-                        moek_wgmma_commit_();
-                        #pragma unroll
-                        for (j = 0; j < 4; j++)
-                            MOEK_W_(wgmma_n8)(part[1][j / 1],
-                                ws + 512 + 2 * j, xs + 2 * j, j % 1);
-                        moek_wgmma_commit_();
-                        moek_wgmma_wait_(1);
-                        #pragma unroll
-                        for (i = 0; i < M / 2; i++) {
-                            const float y = part[0][0][i] + part[0][1][i] + (part[0][2][i] + part[0][3][i]);
-                            sum[0][i] += y;
-                        }
-                        moek_wgmma_wait_(0);
-                        #pragma unroll
-                        for (i = 0; i < M / 2; i++) {
-                            const float y = part[1][0][i] + part[1][1][i] + (part[1][2][i] + part[1][3][i]);
-                            sum[1][i] += y;
-                        }
-                    }
-                    moek_mbar_arrive_warp_(empty + slot);
-                    if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                }
-                w.first = 0;
-                if (plan.pieces > 1) {             /* whoever is done last adds them all, in their order */
-                    /* [tiles][pieces][M / 4][CONSUMERS] */
-                    float4 *const part = (float4 *)a->split + (t - 128);
-                    float4 from[PIECES][M / 4];
-                    #pragma unroll
-                    for (i = 0; i < M / 4; i++) {
-                        const float *const four = &sum[i / (M / 8)][i % (M / 8) * 4];
-                        __stcg(part + (piece * (M / 4) + i) * CONSUMERS,
-                               make_float4(four[0], four[1], four[2], four[3]));
-                    }
-                    moek_named_wait_(3, CONSUMERS);
-                    if (t == 128) *last = moek_flag_next_(flags + w.tile) == plan.pieces - 1;
-                    moek_named_wait_(3, CONSUMERS);
-                    if (!*last) continue;
-                    #pragma unroll
-                    for (j = 0; j < PIECES; j++)
-                        #pragma unroll
-                        for (i = 0; i < M / 4; i++)
-                            if (j < plan.pieces)
-                                from[j][i] = __ldcg(part + ((w.tile * plan.pieces + j) * (M / 4) + i) * CONSUMERS);
-                    #pragma unroll
-                    for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] = 0;
-                    #pragma unroll
-                    for (j = 0; j < PIECES; j++)
-                        #pragma unroll
-                        for (i = 0; i < M; i++)
-                            if (j < plan.pieces) sum[i / (M / 2)][i % (M / 2)] += (&from[j][i / 4].x)[i % 4];
-                    at_k = 0;
-                    until = steps;
-                }
-                if (at_k > 0) {                    /* the tile is another block's: the one with its first stage */
-                    #pragma unroll
-                    for (i = 0; i < M; i++)
-                        __stcg(mail + ((size_t)blockIdx.x * M + i) * CONSUMERS, sum[i / (M / 2)][i % (M / 2)]);
-                    moek_named_wait_(3, CONSUMERS);
-                    if (t == 128) moek_flag_add_(flag + blockIdx.x);
-                    continue;
-                }
-                if (until < steps)
-                    for (j = blockIdx.x + 1; ; j++) {                  /* those after it have begun with theirs */
-                        if (t % 32 == 0) moek_flag_reach_(flag + j, 1);
-                        __syncwarp();
-                        #pragma unroll
-                        for (i = 0; i < M; i++)
-                            sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (MOEK_K_(from)(&p, (unsigned)plan.all[0] * steps, 0, j + 1) >=
-                            (unsigned)(w.tile + 1) * steps) break;
-                    }
-                MOEK_K_(up_finish)(&p, sum, &at, mine, dtype);
-                moek_named_wait_(3, CONSUMERS);
-                if (t == 128) moek_flag_add_(ready + at.b);
-            }
-            if (t == 128) moek_mbar_arrive_(finished);
-        }
-        {
-            MOEK_K_(walk) w = {0, 0, 0, 0};
-            /* [blocks][M][CONSUMERS] */
-            float *const mail = a->split + (t - 128) + (size_t)gridDim.x * M * CONSUMERS;
-            int32_t *const flag = flags + MOEK_SPLITS;
-            const int steps = p.size[1].steps;
-            if (!plan.demand[1]) w = MOEK_K_(start_walk)(&p, plan.all[1], 1);
-            at.e = -1;
-            for (;; w.tile++) {
-                float sum[2][M / 2];
-                int step, until = steps, at_k;
-                if (plan.demand[1]) {
-                    moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                    w.tile = claim[n++ % CLAIMS];
-                    __syncwarp();                              /* wgmma wants the warp together */
-                    if (w.tile >= plan.all[1]) break;
-                    w.first = 0;
-                    at.e = -1;
-
-                } else {
-                    if (w.tile >= w.last) break;
-                    if (w.tile == w.last - 1) until = w.until;
-                }
-                at_k = w.first;
-                MOEK_K_(find_tile)(&p, s, w.tile, 1, &at);
-                #pragma unroll
-                for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
-                    const int r = at.row0 + 8 * i + t % 32 / 4;
-                    to[i] = r < at.end ? order[r] : -1;
-                }
-                #pragma unroll
-                for (i = 0; i < M; i++) {
-                    sum[i / (M / 2)][i % (M / 2)] = 0;
-                }
-                for (step = w.first; step < until; step++) {
-                    const unsigned char *const stage = ring + slot * STAGE;
-                    const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 16384);
-                    const uint64_t xs = moek_wgmma_operand_(stage);
-                    moek_mbar_wait_(landed + slot, phase);
-                    moek_mbar_wait_(full + slot, phase);
-                    {
-                        float part[2][1][M / 2];
-                        moek_wgmma_fence_();
-                        #pragma unroll
-                        for (j = 0; j < 4; j++)
-                            MOEK_W_(wgmma_n8)(part[0][j / 4],
-                                ws + 0 + 2 * j, xs + 2 * j, j % 4);
-                        moek_wgmma_commit_();
-                        #pragma unroll
-                        for (j = 0; j < 4; j++)
-                            MOEK_W_(wgmma_n8)(part[1][j / 4],
-                                ws + 512 + 2 * j, xs + 2 * j, j % 4);
-                        moek_wgmma_commit_();
-                        moek_wgmma_wait_(1);
-                        #pragma unroll
-                        for (i = 0; i < M / 2; i++) {
-                            const float y = part[0][0][i];
-                            sum[0][i] += y;
-                        }
-                        moek_wgmma_wait_(0);
-                        #pragma unroll
-                        for (i = 0; i < M / 2; i++) {
-                            const float y = part[1][0][i];
-                            sum[1][i] += y;
-                        }
-                    }
-                    moek_mbar_arrive_warp_(empty + slot);
-                    if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                }
-                w.first = 0;
-                if (at_k > 0) {                    /* the tile is another block's: the one with its first stage */
-                    #pragma unroll
-                    for (i = 0; i < M; i++)
-                        __stcg(mail + ((size_t)blockIdx.x * M + i) * CONSUMERS, sum[i / (M / 2)][i % (M / 2)]);
-                    moek_named_wait_(3, CONSUMERS);
-                    if (t == 128) moek_flag_add_(flag + blockIdx.x);
-                    continue;
-                }
-                if (until < steps)
-                    for (j = blockIdx.x + 1; ; j++) {                  /* those after it have begun with theirs */
-                        if (t % 32 == 0) moek_flag_reach_(flag + j, 1);
-                        __syncwarp();
-                        #pragma unroll
-                        for (i = 0; i < M; i++)
-                            sum[i / (M / 2)][i % (M / 2)] += __ldcg(mail + ((size_t)j * M + i) * CONSUMERS);
-                        if (MOEK_K_(from)(&p, (unsigned)plan.all[1] * steps, 1, j + 1) >=
-                            (unsigned)(w.tile + 1) * steps) break;
-                    }
-                MOEK_K_(down_finish)(&p, sum, &at, to, mine, dtype);
-            }
-        }
+            ((float *)b.counts)[t - 128 + 256 * i] = b.ids[t - 128 + 256 * i] != 0xffff ? weight[i] : 0;
+        MOEK_K_(consume_up)(&p, &b, &of, t, mine, dtype);
+        if (t == 128) moek_mbar_arrive_(b.finished);
+        MOEK_K_(consume_down)(&p, &b, &of, t, mine, dtype);
         moek_named_wait_(3, CONSUMERS);
-        if (t == 128) moek_meet_(met, gridDim.x);
+        if (t == 128) moek_meet_((unsigned long long *)a->state->flags, gridDim.x);
         moek_named_wait_(3, CONSUMERS);
         if (a->y && dtype == MOEK_DTYPE_BF16)
-            MOEK_K_(combine)(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_BF16);
+            MOEK_K_(combine)(&p, b.ids, (const float *)b.counts, b.ring, t - 128, MOEK_DTYPE_BF16);
         if (a->y && dtype == MOEK_DTYPE_FP16)
-            MOEK_K_(combine)(&p, ids, (const float *)counts, ring, t - 128, MOEK_DTYPE_FP16);
+            MOEK_K_(combine)(&p, b.ids, (const float *)b.counts, b.ring, t - 128, MOEK_DTYPE_FP16);
         for (i = 2 + blockIdx.x * CONSUMERS + t - 128; i < MOEK_LAYER_FLAGS; i += gridDim.x * CONSUMERS)
             a->state->flags[i] = 0;
     }

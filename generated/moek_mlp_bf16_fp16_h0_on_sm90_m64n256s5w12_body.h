@@ -5,6 +5,39 @@
  *   moek_mlp_bf16_h0_on_sm90_m64n256s5w12
  *   moek_mlp_fp16_h0_on_sm90_m64n256s5w12
  */
+/* h[r] = act(gate(x[r]), up(x[r])), and y[r] = h[r] . w_down, of the rows r of each expert.
+ *
+ * Two grouped GEMMs by wgmma in one persistent launch: one block an SM.  Experts have tens of rows, and the bytes of
+ * the weights are still the limit.  So each block streams its tiles of w_up and then, with no pause, those of w_down.
+ * The plan takes the kernel where up and down have tiles enough for all SMs (rules.toml: fused_mlp), up to the mean of
+ * rows an expert in tile_rows.  Blocks wait for tiles of h of other blocks: all blocks must be resident at once.
+ * A tile is 64 rows of a by 256 rows of w, with all of k.  Rows of w are wgmma's M, 128 a warpgroup, and
+ * rows of a its N.  Warps have roles:
+ *
+ *     scheduler, producer (warp 0): takes tiles; weights, by TMA
+ *     producer warps (1, 2): rows of a, by cp.async    warp 3: tells other blocks of tiles of h
+ *              | full_w, full [5]                           ^ empty [5]
+ *              v                                            |
+ *     stages [5] of 128 bytes of k: rows of a | rows of w
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then
+ *         up: bias, activation -> page -> h       down: bias -> y
+ *
+ * - Walk: first all tiles of up, then all of down, expert by expert, row block by row block.  The first tile of a block
+ *   has the number of the block.  Later tiles are taken by demand (flags[0], flags[32]): blocks that read as many bytes
+ *   do not end at the same time.
+ * - h: a tile of up has 128 columns of h if gated, else 256.
+ *   flags[64 + row block] counts the tiles of a row block.  A tile of down waits for that count, seldom long: all but
+ *   the last tiles of up are old by then.
+ * - h leaves by way of a page of shared memory: each of the eight consumer warps has some columns of all rows.
+ * - Warp 3 has no other work, for the fence ahead of a count waits behind all loads on their way to the SM.
+ * - Before the schedule is known, a block asks for the first weights of the tile that it would have if each expert had
+ *   one row block.  Where the plan takes this kernel, that guess is most often right.  With up.ids the block counts ids
+ *   itself, so that these weights are on their way while x is quantized and slots are sorted.
+ * - Two stages that lie side by side in memory are asked for together (docs/notes: two-stages-together).
+ */
+
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
 typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles; } MOEK_K_(size);
 typedef struct MOEK_K_(params) {
@@ -235,6 +268,393 @@ MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[32]
         }
     }
 }
+/* What all roles of a block know: its shared memory, and what it guesses its first tile to be. */
+typedef struct MOEK_K_(block) {
+    unsigned char *ring, *page;                    /* stages; h of a tile on its way out */
+    uint64_t *full, *full_w, *empty;               /* barriers [STAGES]: of rows of a, of rows of w, of both */
+    uint64_t *guessed;                             /* barriers [AHEAD]: full_w of what was asked for in advance */
+    uint64_t *stored, *told;                       /* barriers [TOLD]: a tile of h is written; other blocks know */
+    uint64_t *claimed;                             /* barriers [CLAIMS]: of `claim` */
+    int *claim;                                    /* [CLAIMS]: tiles taken by demand */
+    uint16_t *expert;                              /* [MOEK_MLP_BLOCKS] of row blocks */
+    int *row;                                      /* [experts + 2]: each one's first; row blocks */
+    int *order;                                    /* [ORDERS][M]: where rows of a tile of y go */
+    int32_t *flags;
+    int experts;
+    int guess, ahead;                              /* an expert; stages asked for in advance */
+} MOEK_K_(block);
+/* How far a role is: its place in the ring, the phase of the barriers there, tiles so far.  Producers of weights also
+ * know their stages so far, and whether the next one was asked for already, together with the one before. */
+typedef struct MOEK_K_(place) { int slot, phase; unsigned n; int issued, two; } MOEK_K_(place);
+
+/* By one thread: barriers, and loads of the first weights of the tile that the block would have if each expert had one
+ * row block. */
+MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    int i;
+    moek_tma_prefetch_map_(&p->w_up);
+    moek_tma_prefetch_map_(&p->w_down);
+    for (i = 0; i < STAGES; i++) {
+        moek_mbar_init_(b->full_w + i, 1);
+        moek_mbar_init_(b->full + i, 64);
+        moek_mbar_init_(b->empty + i, 8);          /* warps */
+    }
+    for (i = 0; i < CLAIMS; i++) moek_mbar_init_(b->claimed + i, 1);
+    for (i = 0; i < TOLD; i++) {
+        moek_mbar_init_(b->stored + i, 8);
+        moek_mbar_init_(b->told + i, 1);
+    }
+    for (i = 0; i < AHEAD; i++) moek_mbar_init_(b->guessed + i, 1);
+    moek_mbar_init_fence_();
+    for (i = 0; i < b->ahead; i++) {
+        const int j0 = ((int)blockIdx.x - b->guess * p->size[0].tiles) * p->size[0].columns;
+        moek_tma_stage_(b->ring + i * STAGE + A, &p->w_up, b->guessed + i, 32768, moek_evict_first_(), &p->up,
+                        64, i, j0, b->guess);
+    }
+}
+
+/* By all threads: the first rows of experts, and the experts of row blocks.  Ends with a barrier. */
+MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, int t)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    unsigned char *const scratch = b->ring + AHEAD * STAGE;
+    moek_schedule_ s;
+    int i;
+    if (p->up.ids) {                               /* older: the schedule is made while the kernel before runs */
+        moek_tally_ids_((int *)(scratch + 16384), p->up.ids, p->up.slots, b->experts);
+        s = moek_schedule_of_(scratch, (const int *)(scratch + 16384), b->experts, M);
+    } else {
+        moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
+        s = moek_schedule_of_(scratch, p->up.counts, b->experts, M);   /* ends with a barrier, as above */
+    }
+    if (t == 0) b->row[b->experts + 1] = s.block[b->experts];
+    for (i = t; i <= b->experts; i += 384) {
+        int at;
+        b->row[i] = s.row[i];
+        if (i < b->experts) for (at = s.block[i]; at < s.block[i + 1]; at++) b->expert[at] = (uint16_t)i;
+    }
+    moek_proxy_fence_();                           /* TMA will write over the schedule */
+    __syncthreads();
+}
+
+/* Scheduler, which takes tiles by demand, and producer of weights of up: one thread. */
+MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      uint64_t policy)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    const int t = threadIdx.x;
+    MOEK_K_(tile) at;
+    int slot = of->slot, phase = of->phase, issued = of->issued, two = of->two, tile, step, i;
+    unsigned n = of->n;
+    for (;;) {
+        if (t == 0) {
+            if (n == 0) {
+                tile = blockIdx.x;
+            } else {
+                if (n == 1) moek_grid_wait_();     /* for zeros in flags */
+                tile = (int)gridDim.x + atomicAdd(b->flags, 1);
+            }
+            b->claim[n % CLAIMS] = tile;
+            moek_mbar_arrive_(b->claimed + n % CLAIMS);
+        }
+        n++;
+        if (tile >= b->row[b->experts + 1] * p->size[0].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 0, &at);
+        for (step = 0; step < p->size[0].steps; step++) {
+            if (two) {
+                two = 0;
+            } else {
+                const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                int before;                        /* more are not on their way */
+                two = BY_TWO && moek_two_(&p->up, step, p->size[0].steps) && issued >= b->ahead;
+                before = issued + two - (issued < STAGES ? 2 + two : 4);
+                moek_mbar_wait_(b->empty + slot, phase);
+                if (two) moek_mbar_wait_(b->empty + next, next ? phase : phase ^ 1);
+                if (before >= 0) moek_mbar_wait_(b->full_w + before % STAGES, before / STAGES % 2);
+                if (t == 0 && issued < b->ahead) { /* asked for already, if the guess was right */
+                    moek_mbar_wait_(b->guessed + issued, 0);
+                    if (at.e == b->guess) moek_mbar_arrive_(b->full_w + slot);
+                }
+                if (t == 0 && (issued >= b->ahead || at.e != b->guess)) {
+                    moek_tma_stage_(b->ring + slot * STAGE + A, &p->w_up, b->full_w + slot,
+                                    32768, policy, &p->up, 64, step, at.j0, at.e);
+                    if (two)
+                        moek_tma_stage_(b->ring + next * STAGE + A, &p->w_up, b->full_w + next,
+                                        32768, policy, &p->up, 64, step + 1, at.j0, at.e);
+                }
+            }
+            issued++;
+            moek_next_(slot, phase, STAGES);
+        }
+    }
+    for (i = 0; t == 0 && issued == 0 && i < b->ahead; i++) moek_mbar_wait_(b->guessed + i, 0);        /* no tile */
+    of->slot = slot; of->phase = phase; of->n = n; of->issued = issued; of->two = two;
+}
+
+/* Producer of rows of a of up: two warps. */
+MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    const int t = threadIdx.x, u = t - 32;
+    const int row_bytes = p->up.k * 2, steps = p->size[0].steps;
+    const unsigned char *const x = (const unsigned char *)p->up.a + u % 8 * 16;
+    MOEK_K_(tile) at;
+    int slot = of->slot, phase = of->phase, tile, step, i;
+    unsigned n = of->n;
+    for (;;) {
+        int rows;
+        uint32_t from[ROWS];                       /* where rows begin, in 16 bytes */
+        moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+        tile = b->claim[n++ % CLAIMS];
+        __syncwarp();                                  /* wgmma wants the warp together */
+        if (tile >= b->row[b->experts + 1] * p->size[0].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 0, &at);
+        rows = min(at.end - at.row0, M);
+        #pragma unroll
+        for (i = 0; i < ROWS; i++) {
+            const int r = at.row0 + min(u / 8 + 8 * i, rows - 1);
+            from[i] = p->up.a_order ? p->up.a_order[r] : r;
+        }
+        #pragma unroll
+        for (i = 0; i < ROWS; i++) {
+            if (p->up.a_order) from[i] = moek_over_(from[i], p->div);
+            from[i] *= (uint32_t)p->up.a_row_bytes / 16;
+        }
+        for (step = 0; step < steps; step++) {
+            unsigned char *const to = b->ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
+            const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
+            const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
+            moek_mbar_wait_(b->empty + slot, phase);
+            #pragma unroll
+            for (i = 0; i < ROWS; i++)
+                if (u / 8 + 8 * i < rows)
+                    moek_cp_async16_(to + i * 1024, moek_at_(at_k,
+                        from[i], 16), bytes);
+            moek_mbar_arrive_copied_(b->full + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+}
+
+/* Scheduler, which takes tiles by demand, and producer of weights of down: one thread. */
+MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      uint64_t policy)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    const int t = threadIdx.x;
+    MOEK_K_(tile) at;
+    int slot = of->slot, phase = of->phase, issued = of->issued, two = of->two, tile, step;
+    unsigned n = of->n;
+    for (;;) {
+        if (t == 0) {
+            if (n == 1) moek_grid_wait_();         /* (no tile of up) */
+            tile = atomicAdd(b->flags + 32, 1);
+            b->claim[n % CLAIMS] = tile;
+            moek_mbar_arrive_(b->claimed + n % CLAIMS);
+        }
+        n++;
+        if (tile >= b->row[b->experts + 1] * p->size[1].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 1, &at);
+        for (step = 0; step < p->size[1].steps; step++) {
+            if (two) {
+                two = 0;
+            } else {
+                const int next = slot + 1 == STAGES ? 0 : slot + 1;
+                int before;                        /* more are not on their way */
+                two = BY_TWO && moek_two_(&p->down, step, p->size[1].steps);
+                before = issued + two - (issued < STAGES ? 2 + two : 4);
+                moek_mbar_wait_(b->empty + slot, phase);
+                if (two) moek_mbar_wait_(b->empty + next, next ? phase : phase ^ 1);
+                if (before >= 0) moek_mbar_wait_(b->full_w + before % STAGES, before / STAGES % 2);
+                if (t == 0) {
+                    moek_tma_stage_(b->ring + slot * STAGE + A, &p->w_down, b->full_w + slot,
+                                    32768, policy, &p->down, 64, step, at.j0, at.e);
+                    if (two)
+                        moek_tma_stage_(b->ring + next * STAGE + A, &p->w_down, b->full_w + next,
+                                        32768, policy, &p->down, 64, step + 1, at.j0, at.e);
+                }
+            }
+            issued++;
+            moek_next_(slot, phase, STAGES);
+        }
+    }
+    of->slot = slot; of->phase = phase; of->n = n; of->issued = issued; of->two = two;
+}
+
+/* Producer of rows of a of down: two warps. */
+MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    const int t = threadIdx.x, u = t - 32;
+    const int row_bytes = p->down.k * 2, steps = p->size[1].steps;
+    const unsigned char *const x = (const unsigned char *)p->down.a + u % 8 * 16;
+    MOEK_K_(tile) at;
+    int slot = of->slot, phase = of->phase, tile, step, i;
+    unsigned n = of->n;
+    const int32_t *const ready = b->flags + MOEK_MLP_FLAGS;
+    int from_b = 0, known = 0;                     /* row blocks from_b .. known - 1 are ready */
+    for (;;) {
+        int rows;
+        moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+        tile = b->claim[n++ % CLAIMS];
+        __syncwarp();                                  /* wgmma wants the warp together */
+        if (tile >= b->row[b->experts + 1] * p->size[1].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 1, &at);
+        rows = min(at.end - at.row0, M);
+        const uint32_t from = (uint32_t)(at.row0 + u / 8) * (uint32_t)(row_bytes / 16);
+        while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
+            const int other = at.b + u % 32;
+            const int is = other < b->row[b->experts + 1] && moek_flag_read_(ready + other) >= p->size[0].tiles;
+            from_b = at.b;
+            known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
+            if (known < at.b) known = at.b + 32;               /* all of them */
+        }
+        __syncwarp();                  /* what one lane saw, all may read */
+        for (step = 0; step < steps; step++) {
+            unsigned char *const to = b->ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
+            const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
+            const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
+            moek_mbar_wait_(b->empty + slot, phase);
+            if (step == 0 && p->down.out_order)
+                for (i = u; i < rows; i += 64)
+                    moek_cp_async4_(b->order + (n - 1) % ORDERS * M + i, p->down.out_order + at.row0 + i);
+            #pragma unroll
+            for (i = 0; i < ROWS; i++)
+                if (u / 8 + 8 * i < rows)
+                    moek_cp_async16_(to + i * 1024, moek_at_(at_k,
+                        from + (uint32_t)i * (uint32_t)(row_bytes / 2), 16), bytes);
+            moek_mbar_arrive_copied_(b->full + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+}
+
+/* Tells other blocks of each tile of h that it is written: a warp. */
+MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    const int t = threadIdx.x;
+    MOEK_K_(tile) at;
+    unsigned n = 0;
+    int tile;
+    for (;;) {
+        moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+        tile = b->claim[n++ % CLAIMS];
+        __syncwarp();                                  /* wgmma wants the warp together */
+        if (tile >= b->row[b->experts + 1] * p->size[0].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 0, &at);
+        if (t == 96) {
+            const unsigned k = n - 1;
+            moek_mbar_wait_(b->stored + k % TOLD, k / TOLD % 2);
+            moek_mbar_arrive_(b->told + k % TOLD);
+            moek_flag_add_(b->flags + MOEK_MLP_FLAGS + at.b);
+        }
+    }
+}
+
+/* Consumer of up: a warpgroup multiplies 128 rows of w of a tile. */
+MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      int t, int mine, int dtype)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    MOEK_K_(tile) at;
+    int slot = of->slot, phase = of->phase, tile, step, i, j;
+    unsigned n = of->n;
+    for (;;) {
+        float sum[2][M / 2];
+        moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+        tile = b->claim[n++ % CLAIMS];
+        __syncwarp();                                  /* wgmma wants the warp together */
+        if (tile >= b->row[b->experts + 1] * p->size[0].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 0, &at);
+        #pragma unroll
+        for (i = 0; i < M; i++) {
+            sum[i / (M / 2)][i % (M / 2)] = 0;
+            /* (Else the compiler moves zeros behind the fence.) */
+            moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
+        }
+        for (step = 0; step < p->size[0].steps; step++) {
+            const unsigned char *const stage = b->ring + slot * STAGE;
+            const uint64_t ws = moek_uniform_(moek_wgmma_operand_(stage + A + mine * 16384));
+            const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
+            moek_mbar_wait_(b->full_w + slot, phase);
+            moek_mbar_wait_(b->full + slot, phase);
+            moek_wgmma_fence_();
+            #pragma unroll
+            for (j = 0; j < 4; j++)
+                MOEK_W_(wgmma_n64)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
+            #pragma unroll
+            for (j = 0; j < 4; j++)
+                MOEK_W_(wgmma_n64)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
+            moek_wgmma_commit_();
+            moek_wgmma_wait_(0);
+            moek_mbar_arrive_warp_(b->empty + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        MOEK_K_(up_finish)(p, sum, &at, b->page, dtype);
+        if (n > TOLD) moek_mbar_wait_(b->told + (n - 1) % TOLD, ((n - 1) / TOLD + 1) % 2);     /* of an earlier tile */
+        moek_mbar_arrive_warp_(b->stored + (n - 1) % TOLD);
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+    (void)t;
+}
+
+/* Consumer of down: a warpgroup multiplies 128 rows of w of a tile. */
+MOEK_DEVICE void MOEK_K_(consume_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
+                                      int t, int mine, int dtype)
+{
+    enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
+           ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
+    MOEK_K_(tile) at;
+    int slot = of->slot, phase = of->phase, tile, step, i, j;
+    unsigned n = of->n;
+    for (;;) {
+        float sum[2][M / 2];
+        moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
+        tile = b->claim[n++ % CLAIMS];
+        __syncwarp();                                  /* wgmma wants the warp together */
+        if (tile >= b->row[b->experts + 1] * p->size[1].tiles) break;
+        MOEK_K_(find_tile)(p, b->expert, b->row, tile, 1, &at);
+        #pragma unroll
+        for (i = 0; i < M; i++) {
+            sum[i / (M / 2)][i % (M / 2)] = 0;
+            /* (Else the compiler moves zeros behind the fence.) */
+            moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
+        }
+        for (step = 0; step < p->size[1].steps; step++) {
+            const unsigned char *const stage = b->ring + slot * STAGE;
+            const uint64_t ws = moek_uniform_(moek_wgmma_operand_(stage + A + mine * 16384));
+            const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
+            moek_mbar_wait_(b->full_w + slot, phase);
+            moek_mbar_wait_(b->full + slot, phase);
+            moek_wgmma_fence_();
+            #pragma unroll
+            for (j = 0; j < 4; j++)
+                MOEK_W_(wgmma_n64)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
+            #pragma unroll
+            for (j = 0; j < 4; j++)
+                MOEK_W_(wgmma_n64)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
+            moek_wgmma_commit_();
+            moek_wgmma_wait_(0);
+            moek_mbar_arrive_warp_(b->empty + slot);
+            moek_next_(slot, phase, STAGES);
+        }
+        MOEK_K_(down_finish)(p, sum, &at, p->down.out_order ? b->order + (n - 1) % ORDERS * M : NULL, mine, dtype);
+    }
+    of->slot = slot; of->phase = phase; of->n = n;
+    (void)t;
+}
 
 #endif
 
@@ -245,320 +665,48 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
     enum { M = 64, STAGES = 5, STAGE = 40960, A = M * 128, SCALES = 0, CLAIMS = 16,
            ROWS = M / 8, AHEAD = 4, TOLD = 4, ORDERS = 8, BY_TWO = 1 };
     MOEK_SHARED_1024_(ring);
-    unsigned char *const page = ring + STAGES * STAGE;                 /* of h */
-    uint64_t *const full = (uint64_t *)(page + 17408), *const empty = full + STAGES;
-    uint64_t *const landed = empty + STAGES;                           /* the weights; full: the rest */
-    uint64_t *const guessed = landed + STAGES;                         /* [AHEAD]: weights asked for in advance */
-    uint64_t *const stored = guessed + AHEAD, *const told = stored + TOLD;     /* [TOLD]: tiles of h */
-    uint64_t *const named = told + TOLD;                               /* [CLAIMS] */
-    int *const claim = (int *)(named + CLAIMS);                        /* [CLAIMS]: tiles taken by demand */
-    uint16_t *const expert = (uint16_t *)(claim + CLAIMS);             /* [MOEK_MLP_BLOCKS] of row blocks */
-    int *const row = (int *)(expert + MOEK_MLP_BLOCKS);                /* [experts + 2]: each one's first; row blocks */
-    int *const order = row + MOEK_SM90_EXPERTS + 4;                    /* [ORDERS][M]: where rows of a tile of y go */
-    const int t = threadIdx.x, experts = p.up.experts;
-    int32_t *const flags = p.a.flags, *const ready = flags + MOEK_MLP_FLAGS;
-    const int guess = (int)moek_over_(blockIdx.x, p.size[0].over_tiles);       /* of an expert */
-    const int ahead = guess < experts ? min((int)AHEAD, p.size[0].steps) : 0;
-    unsigned char *const scratch = ring + AHEAD * STAGE;
-    moek_schedule_ s;
-    int i, tile, n = 0;
-
-    if (t == 0) {
-        moek_tma_prefetch_map_(&p.w_up);
-        moek_tma_prefetch_map_(&p.w_down);
-        for (i = 0; i < STAGES; i++) {
-            moek_mbar_init_(landed + i, 1);
-            moek_mbar_init_(full + i, 64);
-            moek_mbar_init_(empty + i, 8);        /* warps */
-        }
-        for (i = 0; i < CLAIMS; i++) moek_mbar_init_(named + i, 1);
-        for (i = 0; i < TOLD; i++) {
-            moek_mbar_init_(stored + i, 8);
-            moek_mbar_init_(told + i, 1);
-        }
-        for (i = 0; i < AHEAD; i++) moek_mbar_init_(guessed + i, 1);
-        moek_mbar_init_fence_();
-        for (i = 0; i < ahead; i++) {
-            const int j0 = ((int)blockIdx.x - guess * p.size[0].tiles) * p.size[0].columns;
-            moek_tma_stage_(ring + i * STAGE + A, &p.w_up, guessed + i, 32768, moek_evict_first_(), &p.up,
-                            64, i, j0, guess);
-        }
-    }
-    if (p.up.ids) {                                /* older: the schedule is made while the kernel before runs */
-        moek_tally_ids_((int *)(scratch + 16384), p.up.ids, p.up.slots, experts);
-        s = moek_schedule_of_(scratch, (const int *)(scratch + 16384), experts, M);
-    } else {
-        moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
-        s = moek_schedule_of_(scratch, p.up.counts, experts, M);       /* ends with a barrier, as above */
-    }
-    if (t == 0) row[experts + 1] = s.block[experts];
-    for (i = t; i <= experts; i += 384) {
-        int b;
-        row[i] = s.row[i];
-        if (i < experts) for (b = s.block[i]; b < s.block[i + 1]; b++) expert[b] = (uint16_t)i;
-    }
-    moek_proxy_fence_();                           /* TMA will write over the schedule */
-    __syncthreads();
+    const int t = threadIdx.x;
+    MOEK_K_(place) of = { 0, 0, 0, 0, 0 };
+    MOEK_K_(block) b;
+    b.ring = ring;
+    b.page = ring + STAGES * STAGE;
+    b.full = (uint64_t *)(b.page + 17408); b.empty = b.full + STAGES; b.full_w = b.empty + STAGES;
+    b.guessed = b.full_w + STAGES;
+    b.stored = b.guessed + AHEAD; b.told = b.stored + TOLD;
+    b.claimed = b.told + TOLD;
+    b.claim = (int *)(b.claimed + CLAIMS);
+    b.expert = (uint16_t *)(b.claim + CLAIMS);
+    b.row = (int *)(b.expert + MOEK_MLP_BLOCKS);
+    b.order = b.row + MOEK_SM90_EXPERTS + 4;
+    b.experts = p.up.experts;
+    b.flags = p.a.flags;
+    b.guess = (int)moek_over_(blockIdx.x, p.size[0].over_tiles);
+    b.ahead = b.guess < b.experts ? min((int)AHEAD, p.size[0].steps) : 0;
+    if (t == 0) MOEK_K_(start)(&p, &b);
+    MOEK_K_(schedule)(&p, &b, t);
     moek_grid_go_();
 
     if (t < 128) {
-        /* ---- Producers. ---- */
-        MOEK_K_(tile) at;
-        int slot = 0, phase = 1, step;
+        of.phase = 1;
         moek_registers_less_(72);
-        if (t < 1) {                               /* weights */
+        if (t < 1) {
             const uint64_t policy = moek_evict_first_();
-            int issued = 0, two = 0;               /* two: a stage was asked for with the one before */
-            {
-                for (;;) {
-                    if (t == 0) {
-                        if (n == 0) {
-                            tile = blockIdx.x;
-                        } else {
-                            if (n == 1) moek_grid_wait_();             /* for zeros in flags */
-                            tile = (int)gridDim.x + atomicAdd(flags, 1);
-                        }
-                        claim[n % CLAIMS] = tile;
-                        moek_mbar_arrive_(named + n % CLAIMS);
-                    }
-                    n++;
-                    if (tile >= row[experts + 1] * p.size[0].tiles) break;
-                    MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
-                    for (step = 0; step < p.size[0].steps; step++) {
-                        if (two) {
-                            two = 0;
-                        } else {
-                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
-                            int before;                                /* more are not on their way */
-                            two = BY_TWO && moek_two_(&p.up, step, p.size[0].steps) && issued >= ahead;
-                            before = issued + two - (issued < STAGES ? 2 + two : 4);
-                            moek_mbar_wait_(empty + slot, phase);
-                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
-                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                            if (t == 0 && issued < ahead) {            /* asked for already, if the guess was right */
-                                moek_mbar_wait_(guessed + issued, 0);
-                                if (at.e == guess) moek_mbar_arrive_(landed + slot);
-                            }
-                            if (t == 0 && (issued >= ahead || at.e != guess)) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_up, landed + slot,
-                                                32768, policy, &p.up, 64, step, at.j0, at.e);
-                                if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_up, landed + next,
-                                                    32768, policy, &p.up, 64, step + 1, at.j0, at.e);
-                            }
-                        }
-                        issued++;
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                }
-                for (i = 0; t == 0 && issued == 0 && i < ahead; i++) moek_mbar_wait_(guessed + i, 0);      /* no tile */
-            }
-            {
-                for (;;) {
-                    if (t == 0) {
-                        if (n == 1) moek_grid_wait_();                 /* (no tile of up) */
-                        tile = atomicAdd(flags + 32, 1);
-                        claim[n % CLAIMS] = tile;
-                        moek_mbar_arrive_(named + n % CLAIMS);
-                    }
-                    n++;
-                    if (tile >= row[experts + 1] * p.size[1].tiles) break;
-                    MOEK_K_(find_tile)(&p, expert, row, tile, 1, &at);
-                    for (step = 0; step < p.size[1].steps; step++) {
-                        if (two) {
-                            two = 0;
-                        } else {
-                            const int next = slot + 1 == STAGES ? 0 : slot + 1;
-                            int before;                                /* more are not on their way */
-                            two = BY_TWO && moek_two_(&p.down, step, p.size[1].steps);
-                            before = issued + two - (issued < STAGES ? 2 + two : 4);
-                            moek_mbar_wait_(empty + slot, phase);
-                            if (two) moek_mbar_wait_(empty + next, next ? phase : phase ^ 1);
-                            if (before >= 0) moek_mbar_wait_(landed + before % STAGES, before / STAGES % 2);
-                            if (t == 0) {
-                                moek_tma_stage_(ring + slot * STAGE + A, &p.w_down, landed + slot,
-                                                32768, policy, &p.down, 64, step, at.j0, at.e);
-                                if (two)
-                                    moek_tma_stage_(ring + next * STAGE + A, &p.w_down, landed + next,
-                                                    32768, policy, &p.down, 64, step + 1, at.j0, at.e);
-                            }
-                        }
-                        issued++;
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                }
-            }
-        } else if (t >= 32 && t < 96) {            /* rows of a */
-            const int u = t - 32;
+            MOEK_K_(produce_up)(&p, &b, &of, policy);
+            MOEK_K_(produce_down)(&p, &b, &of, policy);
+        } else if (t >= 32 && t < 96) {
             moek_grid_wait_();                     /* now a is there, and the order of rows */
-            {
-                const int row_bytes = p.up.k * 2, steps = p.size[0].steps;
-                const unsigned char *const x = (const unsigned char *)p.up.a + u % 8 * 16;
-                for (;;) {
-                    int rows;
-                    uint32_t from[ROWS];           /* where rows begin, in 16 bytes */
-                    moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                    tile = claim[n++ % CLAIMS];
-                    __syncwarp();                                  /* wgmma wants the warp together */
-                    if (tile >= row[experts + 1] * p.size[0].tiles) break;
-                    MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
-                    rows = min(at.end - at.row0, M);
-                    #pragma unroll
-                    for (i = 0; i < ROWS; i++) {
-                        const int r = at.row0 + min(u / 8 + 8 * i, rows - 1);
-                        from[i] = p.up.a_order ? p.up.a_order[r] : r;
-                    }
-                    #pragma unroll
-                    for (i = 0; i < ROWS; i++) {
-                        if (p.up.a_order) from[i] = moek_over_(from[i], p.div);
-                        from[i] *= (uint32_t)p.up.a_row_bytes / 16;
-                    }
-                    for (step = 0; step < steps; step++) {
-                        unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
-                        const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                        const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
-                        moek_mbar_wait_(empty + slot, phase);
-                        #pragma unroll
-                        for (i = 0; i < ROWS; i++)
-                            if (u / 8 + 8 * i < rows)
-                                moek_cp_async16_(to + i * 1024, moek_at_(at_k,
-                                    from[i], 16), bytes);
-                        moek_mbar_arrive_copied_(full + slot);
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                }
-            }
-            {
-                const int row_bytes = p.down.k * 2, steps = p.size[1].steps;
-                const unsigned char *const x = (const unsigned char *)p.down.a + u % 8 * 16;
-                int from_b = 0, known = 0;         /* row blocks from_b .. known - 1 are ready */
-                for (;;) {
-                    int rows;
-                    moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                    tile = claim[n++ % CLAIMS];
-                    __syncwarp();                                  /* wgmma wants the warp together */
-                    if (tile >= row[experts + 1] * p.size[1].tiles) break;
-                    MOEK_K_(find_tile)(&p, expert, row, tile, 1, &at);
-                    rows = min(at.end - at.row0, M);
-                    const uint32_t from = (uint32_t)(at.row0 + u / 8) * (uint32_t)(row_bytes / 16);
-                    while (at.b < from_b || at.b >= known) {           /* look at 32 row blocks at once */
-                        const int other = at.b + u % 32;
-                        const int is = other < row[experts + 1] && moek_flag_read_(ready + other) >= p.size[0].tiles;
-                        from_b = at.b;
-                        known = at.b + __ffs(~__ballot_sync(0xffffffff, is)) - 1;
-                        if (known < at.b) known = at.b + 32;               /* all of them */
-                    }
-                    __syncwarp();                  /* what one lane saw, all may read */
-                    for (step = 0; step < steps; step++) {
-                        unsigned char *const to = ring + slot * STAGE + u / 8 * 128 + (u % 8 ^ u / 8) * 16;
-                        const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
-                        const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
-                        moek_mbar_wait_(empty + slot, phase);
-                        if (step == 0 && p.down.out_order)
-                            for (i = u; i < rows; i += 64)
-                                moek_cp_async4_(order + (n - 1) % ORDERS * M + i, p.down.out_order + at.row0 + i);
-                        #pragma unroll
-                        for (i = 0; i < ROWS; i++)
-                            if (u / 8 + 8 * i < rows)
-                                moek_cp_async16_(to + i * 1024, moek_at_(at_k,
-                                    from + (uint32_t)i * (uint32_t)(row_bytes / 2), 16), bytes);
-                        moek_mbar_arrive_copied_(full + slot);
-                        if (++slot == STAGES) { slot = 0; phase ^= 1; }
-                    }
-                }
-            }
-        } else if (t >= 96) {                      /* h is there */
-            for (;;) {
-                moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-                tile = claim[n++ % CLAIMS];
-                __syncwarp();                                  /* wgmma wants the warp together */
-                if (tile >= row[experts + 1] * p.size[0].tiles) break;
-                MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
-                if (t == 96) {
-                    const int k = n - 1;
-                    moek_mbar_wait_(stored + k % TOLD, k / TOLD % 2);
-                    moek_mbar_arrive_(told + k % TOLD);
-                    moek_flag_add_(ready + at.b);
-                }
-            }
+            MOEK_K_(gather_up)(&p, &b, &of);
+            MOEK_K_(gather_down)(&p, &b, &of);
+        } else if (t >= 96) {
+            MOEK_K_(tell)(&p, &b);
         }
         moek_cp_async_commit_();
         moek_cp_async_wait_(0);
     } else {
-        /* ---- Consumers. ---- */
         const int mine = t / 128 - 1, dtype = MOEK_W_DTYPE_;
-        MOEK_K_(tile) at;
-        int slot = 0, phase = 0, step, j;
         moek_registers_more_(216);
-        for (;;) {
-            float sum[2][M / 2];
-            moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-            tile = claim[n++ % CLAIMS];
-            __syncwarp();                                  /* wgmma wants the warp together */
-            if (tile >= row[experts + 1] * p.size[0].tiles) break;
-            MOEK_K_(find_tile)(&p, expert, row, tile, 0, &at);
-            #pragma unroll
-            for (i = 0; i < M; i++) {
-                sum[i / (M / 2)][i % (M / 2)] = 0;
-                /* (Else the compiler moves zeros behind the fence.) */
-                moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
-            }
-            for (step = 0; step < p.size[0].steps; step++) {
-                const unsigned char *const stage = ring + slot * STAGE;
-                const uint64_t ws = moek_uniform_(moek_wgmma_operand_(stage + A + mine * 16384));
-                const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
-                moek_mbar_wait_(landed + slot, phase);
-                moek_mbar_wait_(full + slot, phase);
-                moek_wgmma_fence_();
-                #pragma unroll
-                for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n64)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
-                #pragma unroll
-                for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n64)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
-                moek_wgmma_commit_();
-                moek_wgmma_wait_(0);
-                moek_mbar_arrive_warp_(empty + slot);
-                if (++slot == STAGES) { slot = 0; phase ^= 1; }
-            }
-            MOEK_K_(up_finish)(&p, sum, &at, page, dtype);
-            if (n > TOLD) moek_mbar_wait_(told + (n - 1) % TOLD, ((n - 1) / TOLD + 1) % 2);    /* of an earlier tile */
-            moek_mbar_arrive_warp_(stored + (n - 1) % TOLD);
-        }
-        for (;;) {
-            float sum[2][M / 2];
-            moek_mbar_wait_(named + n % CLAIMS, n / CLAIMS % 2);
-            tile = claim[n++ % CLAIMS];
-            __syncwarp();                                  /* wgmma wants the warp together */
-            if (tile >= row[experts + 1] * p.size[1].tiles) break;
-            MOEK_K_(find_tile)(&p, expert, row, tile, 1, &at);
-            #pragma unroll
-            for (i = 0; i < M; i++) {
-                sum[i / (M / 2)][i % (M / 2)] = 0;
-                /* (Else the compiler moves zeros behind the fence.) */
-                moek_keep_(sum[i / (M / 2)][i % (M / 2)]);
-            }
-            for (step = 0; step < p.size[1].steps; step++) {
-                const unsigned char *const stage = ring + slot * STAGE;
-                const uint64_t ws = moek_uniform_(moek_wgmma_operand_(stage + A + mine * 16384));
-                const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
-                moek_mbar_wait_(landed + slot, phase);
-                moek_mbar_wait_(full + slot, phase);
-                moek_wgmma_fence_();
-                #pragma unroll
-                for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n64)(sum[0], ws + 0 + 2 * j, xs + 2 * j, 1);
-                #pragma unroll
-                for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n64)(sum[1], ws + 512 + 2 * j, xs + 2 * j, 1);
-                moek_wgmma_commit_();
-                moek_wgmma_wait_(0);
-                moek_mbar_arrive_warp_(empty + slot);
-                if (++slot == STAGES) { slot = 0; phase ^= 1; }
-            }
-            MOEK_K_(down_finish)(&p, sum, &at, p.down.out_order ? order + (n - 1) % ORDERS * M : NULL,
-                                     mine, dtype);
-        }
+        MOEK_K_(consume_up)(&p, &b, &of, t, mine, dtype);
+        MOEK_K_(consume_down)(&p, &b, &of, t, mine, dtype);
     }
 #endif
 }

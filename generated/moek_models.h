@@ -26,11 +26,11 @@
     { 6144, 16384, 8, 2, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 0, 0, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GPT_OSS_20B \
-    { 2880, 2880, 32, 4, MOEK_MXFP4_A16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, \
-      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { 2880, 2880, 32, 4, MOEK_MXFP4_A16, MOEK_SWIGLUOAI, 0, 0, 1.702f, 0, 7.0f, 0, 0, 0, \
+      MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GPT_OSS_120B \
-    { 2880, 2880, 128, 4, MOEK_MXFP4_A16, MOEK_SWIGLUOAI, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_TOPK_SOFTMAX, \
-      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { 2880, 2880, 128, 4, MOEK_MXFP4_A16, MOEK_SWIGLUOAI, 0, 0, 1.702f, 0, 7.0f, 0, 0, 0, \
+      MOEK_ROUTE_TOPK_SOFTMAX, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_GLM_4_5_AIR \
     { 4096, 1408, 128, 8, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 1.0f, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -41,7 +41,7 @@
     { 5120, 8192, 16, 1, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 1, MOEK_ROUTE_LLAMA4, 0, 0, 0, 0, 0, 0, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_LLAMA_4_MAVERICK \
-    { 5120, 8192, 128, 1, MOEK_FP8C, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 1, MOEK_ROUTE_LLAMA4, 0, 0, 0, 0, 0, \
+    { 5120, 8192, 128, 1, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 1, MOEK_ROUTE_LLAMA4, 0, 0, 0, 0, 0, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_MINIMAX_M2 \
     { 3072, 1536, 256, 8, MOEK_FP8B128, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_MINIMAX2, 0, 0, 0, 0, \
@@ -80,8 +80,29 @@
     { 2560, 1536, 64, 6, MOEK_BF16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_SOFTMAX_RENORM, 0, 0, 0, \
       0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define MOEK_STEP_3_5_FLASH \
-    { 4096, 1280, 288, 8, MOEK_BF16, MOEK_SWIGLUSTEP, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 0, 0, \
+    { 4096, 1280, 288, 8, MOEK_BF16, MOEK_SWIGLUSTEP, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_MINIMAX2, 0, 0, \
       3.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_DEEPSEEK_V4_FLASH \
+    { 4096, 2048, 256, 6, MOEK_MXFP4_A16, MOEK_SILU, 0, 0, 0, 0, 10.0f, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V4, 0, \
+      0, 1.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_DEEPSEEK_V4_PRO \
+    { 7168, 3072, 384, 6, MOEK_MXFP4_A16, MOEK_SILU, 0, 0, 0, 0, 10.0f, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V4, 0, \
+      0, 2.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_KIMI_K2_THINKING \
+    { 7168, 2048, 384, 8, MOEK_INT4_A16, MOEK_SILU, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, 1, \
+      2.827f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32 }
+#define MOEK_KIMI_K3 \
+    { 3584, 3072, 896, 16, MOEK_MXFP4_A16, MOEK_SITU, 0, 0, 4.0f, 25.0f, 0, 0, 0, 0, \
+      MOEK_ROUTE_DEEPSEEK_V3, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_MINIMAX_M3 \
+    { 6144, 3072, 128, 4, MOEK_BF16, MOEK_SWIGLUOAI_UNINTERLEAVE, 0, 0, 1.702f, 0, 7.0f, 0, 0, 0, \
+      MOEK_ROUTE_MINIMAX2, 0, 0, 2.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_NEMOTRON_3_SUPER \
+    { 1024, 2688, 512, 22, MOEK_BF16, MOEK_RELU2_NO_MUL, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, \
+      1, 5.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define MOEK_NEMOTRON_3_ULTRA \
+    { 2048, 5120, 512, 22, MOEK_BF16, MOEK_RELU2_NO_MUL, 0, 0, 0, 0, 0, 0, 0, 0, MOEK_ROUTE_DEEPSEEK_V3, 1, \
+      1, 5.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* X(NAME, name) for each. */
 #define MOEK_EACH_MODEL(X) \
@@ -110,6 +131,13 @@
     X(MISTRAL_SMALL_4, mistral_small_4) \
     X(LFM2_8B_A1B, lfm2_8b_a1b) \
     X(ERNIE_4_5_21B, ernie_4_5_21b) \
-    X(STEP_3_5_FLASH, step_3_5_flash)
+    X(STEP_3_5_FLASH, step_3_5_flash) \
+    X(DEEPSEEK_V4_FLASH, deepseek_v4_flash) \
+    X(DEEPSEEK_V4_PRO, deepseek_v4_pro) \
+    X(KIMI_K2_THINKING, kimi_k2_thinking) \
+    X(KIMI_K3, kimi_k3) \
+    X(MINIMAX_M3, minimax_m3) \
+    X(NEMOTRON_3_SUPER, nemotron_3_super) \
+    X(NEMOTRON_3_ULTRA, nemotron_3_ultra)
 
 #endif

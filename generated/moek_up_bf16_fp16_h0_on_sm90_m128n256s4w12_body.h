@@ -493,8 +493,6 @@ typedef struct MOEK_K_(block) {
     int ask;                                       /* producers: with this step of a tile the next is asked for */
     int gated, columns, cut;                       /* columns: of a tile; cut: may tiles be? */
 } MOEK_K_(block);
-#define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
-#define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
 /* Producer of weights, and of rows of a that lie side by side. */
 MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
@@ -529,7 +527,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
         asks = of.both && !of.narrow ? ask : -1;
         moek_mbar_arrive_warp_(b->done + q);
         mine = q;
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
         step = 0;
         for (; step < steps; step++) {
             /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now. */
@@ -541,7 +539,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
                 if (step == asks) moek_mbar_arrive_(b->asked + mine);
                 MOEK_K_(rows)(p, stage, b->full + slot, &of, step);
             }
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
         begun = 0;
         if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + mine);
@@ -571,7 +569,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
         }
         uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
         moek_mbar_arrive_warp_(b->done + q);
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
         for (step = 0; step < steps; step++) {
             unsigned char *const stage = b->ring + slot * STAGE;
             const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
@@ -583,7 +581,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
                 if (row[i] != NONE)
                     moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
             moek_mbar_arrive_copied_(b->full + slot);
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
     }
 }
@@ -647,7 +645,7 @@ MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block
         }
         moek_mbar_arrive_warp_(b->told + q);
         if (tile >= all) break;
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
     }
 }
 
@@ -682,10 +680,10 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             for (step = 0; step < steps; step++) {
                 moek_mbar_wait_(b->full + slot, phase);
                 moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
-                MOEK_NEXT_STAGE_
+                moek_next_(slot, phase, STAGES);
             }
             moek_mbar_arrive_warp_(b->done + q);
-            MOEK_NEXT_TILE_
+            moek_next_(q, turn, TILES);
             continue;
         }
         const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
@@ -715,7 +713,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
                     if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs);
-                    MOEK_NEXT_STAGE_
+                    moek_next_(slot, phase, STAGES);
                     step++;
                 }
             moek_wgmma_wait_(0);
@@ -738,7 +736,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
                     if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs);
-                    MOEK_NEXT_STAGE_
+                    moek_next_(slot, phase, STAGES);
                     step++;
                 }
             moek_wgmma_wait_(0);
@@ -757,7 +755,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
                     if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs);
-                    MOEK_NEXT_STAGE_
+                    moek_next_(slot, phase, STAGES);
                     step++;
                 }
             moek_wgmma_wait_(0);
@@ -770,7 +768,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             #pragma unroll
             for (i = 0; i < 4; i++) to[i] = b->list[q].to[at + lane / 8 + 4 * i];
             moek_mbar_arrive_warp_(b->done + q);
-            MOEK_NEXT_TILE_
+            moek_next_(q, turn, TILES);
             #pragma unroll
             for (i = 0; i < 4; i++)
                 if ((i < 2 || !single))
@@ -780,8 +778,6 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
         }
     }
 }
-#undef MOEK_NEXT_TILE_
-#undef MOEK_NEXT_STAGE_
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)

@@ -432,8 +432,6 @@ typedef struct MOEK_K_(block) {
     int ask;                                       /* producers: with this step of a tile the next is asked for */
     int gated, columns, cut;                       /* columns: of a tile; cut: may tiles be? */
 } MOEK_K_(block);
-#define MOEK_NEXT_TILE_ if (++q == TILES) { q = 0; turn ^= 1; }
-#define MOEK_NEXT_STAGE_ if (++slot == STAGES) { slot = 0; phase ^= 1; }
 
 /* Producer of weights, of rows of a that lie side by side, and of scales.  Scales are fetched by a warp of its own if
  * one is free, for they hold up copies. */
@@ -483,7 +481,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
         }
         moek_mbar_arrive_warp_(b->done + q);
         mine = q;
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
         step = 0;
         for (; step < steps; step++) {
             /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now. */
@@ -507,7 +505,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
                                     MOEK_HALF_(a->halves.scale, lane % 2));
                 moek_mbar_arrive_copied_(b->full + slot);
             }
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
         begun = 0;
         if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + mine);
@@ -537,7 +535,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
         }
         uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
         moek_mbar_arrive_warp_(b->done + q);
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
         for (step = 0; step < steps; step++) {
             unsigned char *const stage = b->ring + slot * STAGE;
             const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
@@ -549,7 +547,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
                 if (row[i] != NONE)
                     moek_cp_async16_(stage + i * 1024 + to, moek_at_(from, row[i], 16), bytes);
             moek_mbar_arrive_copied_(b->full + slot);
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
     }
 }
@@ -613,7 +611,7 @@ MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block
         }
         moek_mbar_arrive_warp_(b->told + q);
         if (tile >= all) break;
-        MOEK_NEXT_TILE_
+        moek_next_(q, turn, TILES);
     }
 }
 
@@ -647,10 +645,10 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             for (step = 0; step < steps; step++) {
                 moek_mbar_wait_(b->full + slot, phase);
                 moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
-                MOEK_NEXT_STAGE_
+                moek_next_(slot, phase, STAGES);
             }
             moek_mbar_arrive_warp_(b->done + q);
-            MOEK_NEXT_TILE_
+            moek_next_(q, turn, TILES);
             continue;
         }
         const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
@@ -669,7 +667,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             for (; step < steps; step++) {
                 u = moek_here_(slot);
                 MOEK_STAGE_(1, u);
-                MOEK_NEXT_STAGE_
+                moek_next_(slot, phase, STAGES);
             }
         #pragma unroll 1
         for (; step < steps; step++) {
@@ -684,7 +682,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             if (step == steps) break;
             u = moek_here_(slot);
             MOEK_STAGE_(2, u);
-            MOEK_NEXT_STAGE_
+            moek_next_(slot, phase, STAGES);
         }
 #undef MOEK_STAGE_
         {
@@ -699,7 +697,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
                 else MOEK_K_(codes)(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_BF16);
             }
             moek_mbar_arrive_warp_(b->done + q);
-            MOEK_NEXT_TILE_
+            moek_next_(q, turn, TILES);
             #pragma unroll
             for (i = 0; i < 4; i++)
                 if (cut && (i < 2 || !single))
@@ -709,8 +707,6 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
         }
     }
 }
-#undef MOEK_NEXT_TILE_
-#undef MOEK_NEXT_STAGE_
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(384)

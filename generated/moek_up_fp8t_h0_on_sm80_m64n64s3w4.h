@@ -48,7 +48,8 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
         scale[i] = ((const float *)a->a_scale)[0] * ((const float *)h->scale[0])[e];
         if (gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[at], dtype);
-        up_scale[i] = ((const float *)a->a_scale)[0] * ((const float *)h->scale[1])[e];
+        up_scale[i] = ((const float *)a->a_scale)[0] *
+            ((const float *)h->scale[1])[e];
     }
     #pragma unroll 1
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
@@ -183,55 +184,11 @@ MOEK_K_(k)(const moek_gemm_args a)
     }
     __syncthreads();
 
-    switch (a.act) {                                                   /* a loop each: a branch in it would cost more */
-    case MOEK_SILU:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_SILU, 1);
-        break;
-    case MOEK_GELU:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_GELU, 1);
-        break;
-    case MOEK_GELU_TANH:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_GELU_TANH, 1);
-        break;
-    case MOEK_SWIGLUOAI:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_SWIGLUOAI, 1);
-        break;
-    case MOEK_SWIGLUOAI_UNINTERLEAVE:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_SWIGLUOAI_UNINTERLEAVE, 1);
-        break;
-    case MOEK_SWIGLUSTEP:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_SWIGLUSTEP, 1);
-        break;
-    case MOEK_SITU:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_SITU, 1);
-        break;
-    case MOEK_SILU_NO_MUL:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_SILU_NO_MUL, 0);
-        break;
-    case MOEK_GELU_NO_MUL:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_GELU_NO_MUL, 0);
-        break;
-    case MOEK_GELU_TANH_NO_MUL:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_GELU_TANH_NO_MUL, 0);
-        break;
-    case MOEK_RELU2_NO_MUL:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_RELU2_NO_MUL, 0);
-        break;
-    case MOEK_RELU_NO_MUL:
-        MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n,
-            MOEK_RELU_NO_MUL, 0);
-        break;
+    switch (a.act) {                                              /* a loop each: a branch in it would cost more */
+#define FINISH(NAME, name, number, gated) \
+    case number: MOEK_K_(finish)(&a, tile, row, e, row0, end, j0, n, number, gated); break;
+    MOEK_EACH_ACT(FINISH)
+#undef FINISH
     }
 }
 
@@ -242,7 +199,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     size_t blocks;
     int columns;
     if (!a) return MOEK_READY_(MOEK_K_(k), 74496);
-    columns = a->w_rows > a->n ? 64 : 128;
+    columns = a->w_rows > a->n ? 128 / 2 : 128;
     blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;

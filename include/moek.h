@@ -186,7 +186,7 @@ typedef struct moek_config {
 
     float alpha, beta, limit;         /* of the activation; 0: as above                                               */
     int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
-    int ue8m0;                        /* fp8b128: round activation scales up to powers of two                         */
+    int ue8m0;                        /* fp8b128, mxfp4_a8: round activation scales up to powers of two               */
     int router_weight_on_input;       /* multiply x by the weight before the experts; topk 1 only                     */
 
     int routing;                      /* MOEK_ROUTE_*.  0 is SOFTMAX, which does not renormalize: most models do, by
@@ -250,7 +250,8 @@ typedef struct moek_weights {
     const void *w_down_scale;         /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
     const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
     const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
-    const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic                         */
+    const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic.  nvfp4_a4, required: [1]
+                                         factors on top of the e4m3 scales of x and of h, amax / (6 * 448)            */
     const float *router_bias;         /* [experts] or NULL                                                            */
     const float *router_expert_scale; /* [experts] or NULL: factor on an expert's weight (Gemma 4)                    */
     const int32_t *router_table;      /* [router_table_rows][topk] or NULL: hash routing, ids =
@@ -616,8 +617,8 @@ extern const moek_experts moek_batched_experts;       /* likewise, for the batch
 extern "C" {
 #endif
 /* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.  OK,
- * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for another format than
- * fp8b128, ...), E_NO_KERNEL, E_CUDA.                                                                                */
+ * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for a format without
+ * it, ...), E_NO_KERNEL, E_CUDA.                                                                                     */
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
 #ifdef __cplusplus
 }

@@ -37,6 +37,7 @@
  *     GPTQ_V2_INT4, GPTQ_V2_INT8                 the same, zero points as they are instead of less 1
  *     AWQ             words [K][N / 8]           [G][N]           words [G][N / 8]           int4_a16
  *     INT4_SIGNED     u8 [N][K / 2]              [N][G]           -                          int4_a16
+ *     BF16, FP16, F32 [N][K]                     -                -                          any (quant), QUANTIZE
  *
  * MXFP4: gpt-oss, DeepSeek-V4, compressed-tensors.  Scales are the file's bytes: no cast to a number type.
  * MXFP4_GGUF: a block is a scale, then 16 bytes; byte j has element j in its low half and element j + 16 in its high.
@@ -44,6 +45,8 @@
  * weight_global_scale).  PACKED_*: compressed-tensors pack-quantized; its symmetric int4 is moek's bytes.
  * GPTQ, AWQ: their_zero may be NULL, for weights that are known to be symmetric.  AWQ: the order "gemm", in which bits
  * 4 n of a word hold element 0, 2, 4, 6, 1, 3, 5, 7.  INT4_SIGNED: W4AFP8, two's complement.
+ * "becomes" says what is written by default.  A format of the same elements (quant) has the same, or, int4_a8, scales
+ * of another type: f32, which hold those of bf16 and fp16.
  * Formats without zero points, and `zero` NULL: zero points must be the middle of the codes (8 or 128); the report
  * counts others as lost, and the verdict refuses them.  `zero` given and their_zero NULL: zero points become 8.
  *
@@ -51,6 +54,21 @@
  * NVFP4_*, PACKED_* with K a multiple of a word's elements, INT4_SIGNED; scales, if no type changes.
  * EXACT.  moek_export is the inverse, bit for bit, but where the import has rounded, which the report counts: scales
  * that became T, the quotient of NVFP4_PACKED.  (Words that are not full must be 0 in their unused bits.)
+ *
+ * QUANTIZE.  Plain weights (BF16, FP16, F32) become any format with scales, in f32, every operation rounded as IEEE
+ * says, the same bits on the host and on a GPU.  A group's scale s, from its largest |w|, `most`; codes are w / s, to
+ * nearest, ties to even, saturated:
+ *     f32 or T scales  s = most / 448 (e4m3), 7.5 (int4), 127.5 (int8), in the type of the scale
+ *                      NARROW, integers: 7, 127: codes without -8, -128.  CEIL, fp8b128: the next power of two
+ *     mxfp4, mxfp8     s = 2^(floor(log2(most)) - 2), - 8:  FLOOR (OCP): the largest may saturate;  ROUND: `most` is
+ *                      rounded up to a power of two first where it is 1.75 times one or more;  CEIL: none saturates.
+ *                      Default: ROUND for mxfp4, CEIL for mxfp8
+ *     nvfp4            global g = most of the matrix / (6 * 448); s = e4m3(most / (6 * g)), at least 2^-9; codes are
+ *                      w / (s * g)
+ * A group of zeros has s = 1 (e8m0: 2^-127), also where most / 448 is 0 in the type of the scale.  A NaN or Inf makes
+ * the scale of its group NaN (nvfp4, fp8t: of the matrix), which the report counts; its codes mean 0.
+ * Scales that gate and up share (fp8t; blocks of fp8b128 with rows of both): MOEK_MATRIX_GATE_UP, or in two arrays.
+ * moek_export does not know what the weights were.
  * NOT HERE: fp8 with blocks of 128 x 128: no byte moves (docs/import.md).                                            */
 #ifndef MOEK_IMPORT_H
 #define MOEK_IMPORT_H
@@ -80,8 +98,15 @@ extern "C" {
     X(GPTQ_V2_INT8,   10, INT8_A16,  GPTQ,     0x80, GROUPS, FP16,    TURNED, 0, NONE) \
     X(AWQ,            11, INT4_A16,  AWQ,      0,    GROUPS, FP16,    AWQ,    0, NONE) \
     X(INT4_SIGNED,    12, INT4_A16,  ROWS,     8,    ROWS,   F32,     NONE,   0, NONE)
+/* Weights that nobody has quantized yet; X(name, number), name being that of their MOEK_DTYPE_*. */
+#define MOEK_EACH_PLAIN_SOURCE(X) X(BF16, 13) X(FP16, 14) X(F32, 15)
 #define MOEK_SOURCE_(name, number, quant, codes, flip, scales, type, zeros, less, global) MOEK_FROM_##name = number,
-enum { MOEK_EACH_SOURCE(MOEK_SOURCE_) MOEK_SOURCE_COUNT_ };
+#define MOEK_PLAIN_SOURCE_(name, number) MOEK_FROM_##name = number,
+enum { MOEK_EACH_SOURCE(MOEK_SOURCE_) MOEK_EACH_PLAIN_SOURCE(MOEK_PLAIN_SOURCE_) MOEK_SOURCE_COUNT_ };
+
+enum {                                                /* how plain weights find scales; 0: what QUANTIZE says */
+    MOEK_RECIPE_FLOOR = 1, MOEK_RECIPE_ROUND, MOEK_RECIPE_CEIL, MOEK_RECIPE_NARROW
+};
 
 enum {                                                /* of an expert.  Not gated: UP and DOWN */
     MOEK_MATRIX_GATE, MOEK_MATRIX_UP, MOEK_MATRIX_DOWN,
@@ -132,11 +157,15 @@ typedef struct moek_import_args {
     moek_import_report *report;       /* or NULL; added to                                                            */
     char *why;                        /* NULL, or where a sentence goes if the call is refused                        */
     size_t why_size;
+    int quant;                        /* of moek's arrays: MOEK_INT4_A8, ..., with the elements of `becomes`; 0: that.
+                                         Required for plain weights                                                   */
+    int recipe;                       /* for plain weights: MOEK_RECIPE_*                                             */
 } moek_import_args;
 
-/* Sets rows, columns, block, dtype, row_step, w, scale, zero and global, from what the layer is and where its arrays
- * are: those of expert `expert` of this rank.  OK; E_ARGUMENT, with a sentence in args->why: a matrix that the layer
- * does not have, an array that is NULL, a config whose shard begins inside a group.                                  */
+/* Sets rows, columns, block, dtype, quant, row_step, w, scale, zero and global, from what the layer is and where its
+ * arrays are: those of expert `expert` of this rank.  Formats without scales, bf16 and fp16: scale becomes NULL; copy
+ * the rows of the matrix to w yourself, row_step apart.  OK; E_ARGUMENT, with a sentence in args->why: a matrix that
+ * the layer does not have, an array that is NULL, a config whose shard begins inside a group.                        */
 moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
                               moek_import_args *args);
 /* The checkpoint's arrays -> moek's; and back (w, scale, zero, global are read, their_* written).  arch: 0 for host
@@ -174,5 +203,6 @@ const char *moek_source_name(int source);                                       
 #include "moek/import/codes.h"
 #include "moek/import/scales.h"
 #include "moek/import/launch.h"
+#include "moek/import/quantize.h"
 #include "moek/import/import.h"
 #endif

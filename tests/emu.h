@@ -24,6 +24,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -43,6 +45,16 @@
 #define MOEK_DEVICE static __attribute__((unused)) inline
 #define EMU_FN static __attribute__((unused)) inline
 #define EMU_STATE inline                              /* one of the program, however many objects have kernels */
+
+/* Ranks are processes, more of them than cores: one that waits sleeps.  (sched_yield takes a whole core.) */
+EMU_FN uint64_t emu_ms()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+#define MOEK_EP_MS() emu_ms()
+#define MOEK_EP_PAUSE() ((void)usleep(200))
 
 struct dim3 {
     unsigned x, y, z;

@@ -11,7 +11,6 @@
 #define EMU_NCCL_H
 #include "emu_cuda.h"
 #include <atomic>
-#include <sched.h>
 #include <time.h>
 
 #define NCCL_MAJOR 2
@@ -112,7 +111,7 @@ EMU_FN ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId i
     __atomic_add_fetch(&c->board->there, 1, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(&c->board->there, __ATOMIC_ACQUIRE) < ranks) {
         if (emu_now_s() - start > EMU_SECONDS) return ncclSystemError;
-        sched_yield();
+        usleep(200);
     }
     *comm = c;
     return ncclSuccess;
@@ -178,7 +177,7 @@ EMU_FN int emu_get(ncclComm_t c, emu_op *o)
 EMU_FN void emu_move(ncclComm_t c, std::vector<emu_op> ops, uint64_t turn)
 {
     size_t left = ops.size(), i;
-    while (c->turn < turn) sched_yield();
+    while (c->turn < turn) usleep(200);
     while (left && !c->aborted) {
         uint32_t busy[2] = { 0, 0 };
         int moved = 0;
@@ -190,7 +189,7 @@ EMU_FN void emu_move(ncclComm_t c, std::vector<emu_op> ops, uint64_t turn)
             busy[o->sends] |= 1u << o->peer;
             moved += o->sends ? emu_put(c, o) : emu_get(c, o);
         }
-        if (!moved) sched_yield();
+        if (!moved) usleep(200);
     }
     c->turn = turn + 1;
 }
@@ -301,7 +300,7 @@ EMU_FN void emu_all_come(ncclComm_t c)                 /* without an end: as in 
     for (p = 0; p < c->ranks; p++)
         while (__atomic_load_n(&c->board->come[p], __ATOMIC_ACQUIRE) < now) {
             if (emu_now_s() - start > EMU_SECONDS) emu_stop("ncclCommWindowRegister: rank %ld does not come", p);
-            sched_yield();
+            usleep(200);
         }
 }
 EMU_FN ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *at, size_t bytes, ncclWindow_t *window, int flags)
@@ -376,7 +375,7 @@ extern "C" __attribute__((used)) ncclResult_t ncclGetLsaDevicePointer(ncclWindow
 /* (Never freed: so that it is found out if it is used again.) */
 EMU_FN void emu_end(ncclComm_t c)
 {
-    while (c->turn < c->turns) sched_yield();          /* what is under way leaves, as kernels do */
+    while (c->turn < c->turns) usleep(200);          /* what is under way leaves, as kernels do */
     while (!c->windows.empty()) emu_deregister(c, 0);
     c->aborted = 1;
 }

@@ -17,6 +17,8 @@ static inline int format_quantizes(const moek_format *f) { return f->x_bits < 16
 static inline int format_by_tensor(const moek_format *f) { return f->x_scale.type && !f->x_scale.rows; }
 static inline int format_by_row(const moek_format *f) { return f->x_scale.rows && !f->x_scale.columns; }
 static inline int format_blocked(const moek_format *f) { return f->x_scale.columns > 0; }
+/* x has a static scale on top of those. */
+static inline int format_x_second(const moek_format *f) { return f->static_x && !format_by_tensor(f); }
 static inline int format_scaled(const moek_format *f) { return f->w_scale.type != MOEK_SCALE_TYPE_NONE; }
 /* Rows of w share a scale, so that gate and up may have theirs apart. */
 static inline int format_rows_share(const moek_format *f) { return f->w_scale.rows > 1; }

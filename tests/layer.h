@@ -365,8 +365,10 @@ static inline void layer_new(layer *l, const moek_config *config, int options, i
         l->w.w_up_bias = layer_new_t(l, e * rows, 0.5);
         l->w.w_down_bias = layer_new_t(l, e * h, 0.5);
     }
-    if (options & LAYER_STATIC && f->static_x) {
-        const float most = 4.5f / (float)ref_largest(ref_element(f->x, l->config.dtype));
+    if (format_x_second(f) || (options & LAYER_STATIC && f->static_x)) {
+        const ref_number *const under = ref_scale_type(f->x_scale.type, l->config.dtype);
+        const double largest = ref_largest(ref_element(f->x, l->config.dtype));
+        const float most = (float)(4.5 / largest / (format_x_second(f) ? ref_largest(under) : 1));
         l->w.x_scale = layer_new_f32(l, 1, 0.9f * most, most);
         l->w.h_scale = layer_new_f32(l, 1, 0.9f * most, most);
     }
@@ -548,6 +550,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.rows_per_expert = l->plan.rows_per_expert;
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;
+    ref_w_in_t = layer_arch > 0;
     return r;
 }
 /* Of the last run, in double. */

@@ -74,6 +74,11 @@ static inline unsigned ref_nan(const ref_number *n)    /* where there is none: t
 {
     return n->kind == REF_FLOAT ? ref_sign_bit(n) - 1 : n->kind == REF_POWER ? 0xff : n->top;
 }
+/* Is there a NaN among the codes?  Where not, a NaN in x stays in its scale. */
+static inline int ref_has_nan(const ref_number *n)
+{
+    return n->kind == REF_POWER || (n->kind == REF_FLOAT && n->top < ref_sign_bit(n) - 1);
+}
 static inline double ref_decode_float_(const ref_number *n, unsigned code)
 {
     const unsigned magnitude = code & (ref_sign_bit(n) - 1), step = 1u << (n->bits - 1);
@@ -102,7 +107,7 @@ static inline unsigned ref_encode_float_(const ref_number *n, double x)
     const unsigned sign = signbit(x) ? ref_sign_bit(n) : 0;
     double steps, code;
     int e, scale;
-    if (isnan(x)) return sign | ref_nan(n);
+    if (isnan(x)) return ref_has_nan(n) ? sign | ref_nan(n) : n->top;
     if (isinf(x)) return sign | n->top;
     frexp(x, &e);
     scale = x == 0 || e - n->bits < n->low ? n->low : e - n->bits;
@@ -110,12 +115,13 @@ static inline unsigned ref_encode_float_(const ref_number *n, double x)
     code = steps + (double)(scale - n->low) * (1 << (n->bits - 1));
     return sign | (code > n->top ? n->top : (unsigned)code);
 }
-/* A power of two: the next, if x is none.  Integers: to nearest, as far from 0 on both sides. */
+/* A power of two: the next, if x is none.  Integers: to nearest, as far from 0 on both sides; NaN: 0. */
 static inline unsigned ref_encode(const ref_number *n, double x)
 {
     int e;
     double steps;
     if (n->kind == REF_FLOAT) return ref_encode_float_(n, x);
+    if (isnan(x) && n->kind != REF_POWER) x = 0;
     if (n->kind == REF_POWER) {
         if (isnan(x)) return ref_nan(n);
         if (isinf(x) || !(x > 0)) return x > 0 ? n->top : 0;
@@ -549,6 +555,14 @@ static inline float ref_amax(const moek_quant_args *a, int source, int begin, in
     }
     return most;
 }
+/* The same, but a NaN stays where the codes of x have none. */
+static inline float ref_amax_or_nan(const moek_quant_args *a, const moek_format *f, int source, int begin, int end)
+{
+    int j;
+    for (j = begin; j < end; j++)
+        if (isnan(ref_quant_x(a, source, j)) && !ref_has_nan(ref_element(f->x, a->dtype))) return NAN;
+    return ref_amax(a, source, begin, end, 0);
+}
 /* 2^ceil(log2(s)), kept below the 255 that UE8M0 means NaN by. */
 static inline float ref_power_of_two(float s)
 {
@@ -580,6 +594,25 @@ static inline void ref_put_group_scale(const moek_quant_args *a, const moek_form
         *word |= (uint32_t)(e - 1 + 127) << (8 * (g % 4));
     }
 }
+/* What x is multiplied by to become an integer; 0 where f32 does not hold it. */
+static inline float ref_integer_factor(const ref_number *x, float amax)
+{
+    const float factor = (float)(ref_largest(x) / (double)amax);       /* (a double holds more than twice the bits) */
+    return isinf(factor) || isnan(factor) ? 0 : factor;
+}
+/* The e4m3 scale of a group under the scale g of all, and what x is multiplied by: both by f32 operations, which
+ * doubles round right. */
+static inline float ref_scale_under(const ref_number *x, const ref_number *type, float g, float amax, float *factor)
+{
+    const double most = ref_decode(&ref_numbers[REF_F32], 0x7f7fffff), sixth = (float)(1 / ref_largest(x));
+    const float over = (float)(1 / (double)g), part = (float)(amax * sixth);
+    const float under = (float)((isinf(over) || isnan(over) ? 0.0 : over) * part);
+    const float s = isinf(amax) || isnan(amax) ? NAN : (float)ref_decode(type, ref_encode(type, under));
+    const float product = (float)((double)s * g);
+    const double inverse = 1 / (double)product;
+    *factor = (float)(!(s > 0) ? 0 : inverse > most ? most : inverse);
+    return s;
+}
 /* x / s; of one scale for all, by its reciprocal. */
 static inline float ref_scaled_down(const moek_format *f, float x, float s)
 {
@@ -595,20 +628,27 @@ static inline void ref_quant_row(const moek_quant_args *a, const moek_format *f,
     const int source = r / a->source_div, row = a->target ? a->target[r] : r, columns = f->x_scale.columns;
     const float largest = (float)ref_largest(x), least = 1.0f / (largest * 512.0f);
     char *const q = (char *)a->q + (size_t)row * ref_bytes(x, (size_t)a->cols);
+    float factor = 0;
     int j;
     if (format_by_row(f)) {
-        s = ref_amax(a, source, 0, a->cols, 0) / largest;
-        if (s < least) s = least;
+        const float amax = ref_amax_or_nan(a, f, source, 0, a->cols);
+        s = amax / largest;
+        if (x->kind == REF_SIGNED) factor = ref_integer_factor(x, amax);
+        else if (s < least) s = least;
         ref_put(ref_scale_type(f->x_scale.type, a->dtype), a->scale, (size_t)row, s);
     }
     for (j = 0; j < a->cols; j++) {
         const float value = ref_quant_x(a, source, j);
         if (columns && (j == 0 || (a->group_offset + j) % columns == 0)) {
             const int g = (a->group_offset + j) / columns, end = columns * (g + 1) - a->group_offset;
-            s = ref_group_scale(a, f, source, j, end < a->cols ? end : a->cols);
+            if (format_x_second(f))
+                s = ref_scale_under(x, ref_scale_type(f->x_scale.type, a->dtype), a->static_scale[0],
+                                    ref_amax_or_nan(a, f, source, j, end < a->cols ? end : a->cols), &factor);
+            else s = ref_group_scale(a, f, source, j, end < a->cols ? end : a->cols);
             ref_put_group_scale(a, f, row, g, s);
         }
-        ref_put(x, q, (size_t)j, format_quantizes(f) ? ref_scaled_down(f, value, s) : value);
+        if (!ref_has_nan(x)) ref_put(x, q, (size_t)j, (float)((double)value * factor));
+        else ref_put(x, q, (size_t)j, format_quantizes(f) ? ref_scaled_down(f, value, s) : value);
     }
 }
 static inline void ref_quant(const moek_quant_args *a, const moek_format *f)
@@ -663,7 +703,7 @@ static inline size_t ref_scale_row(const moek_gemm_args *a, int share, int of, i
 /* What is behind the arguments of formats that have more; NULL: nothing. */
 static inline const moek_gemm_more_args *ref_more(const moek_gemm_args *a, const moek_format *f)
 {
-    return f->second || f->zero ? (const moek_gemm_more_args *)a : NULL;
+    return f->second || f->zero || format_x_second(f) ? (const moek_gemm_more_args *)a : NULL;
 }
 /* The second scale of gate or up, or of all; 1: there is none. */
 static inline double ref_second(const moek_gemm_args *a, const moek_format *f, int of, int expert)
@@ -690,22 +730,37 @@ static inline void ref_less_zeros(const moek_gemm_args *a, const moek_format *f,
         w_k[k] -= ref_get(number, zeros, (size_t)(columns ? (a->k_offset + k) / columns : 0));
 }
 /* Of row wrow of an expert's and column k, counted from where the groups of k begin; 1: there are none. */
-static inline double ref_w_scale(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
+static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
 {
     const moek_scale_shape *const s = &f->w_scale;
     const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
     const size_t row = !s->rows ? (size_t)expert : s->rows == 1 ? w_row : ref_scale_row(a, s->rows, of, expert, wrow);
     const void *const scales = a->w_gate && of == REF_GATE ? a->gate_scale : a->w_scale;
     if (!s->type) return 1;
-    return ref_second(a, f, of, expert) *
-        ref_get(ref_scale_type(s->type, a->dtype), scales,
-                row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
+    return ref_get(ref_scale_type(s->type, a->dtype), scales,
+                   row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
+}
+/* Rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the scale, rounded once)
+ * and multiply those.  Set by the test of a row. */
+static int ref_w_in_t;
+static inline int ref_folded(const moek_format *f) { return ref_w_in_t && f->w_scale.rows == 1 && f->w_scale.columns; }
+static inline void ref_fold(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, double *w_k)
+{
+    int k;
+    for (k = 0; ref_folded(f) && k < a->k; k++)
+        w_k[k] = ref_round_t(w_k[k] * ref_w_scale_of(a, f, of, expert, wrow, a->k_offset + k), a->dtype);
+}
+/* What the products of column k are multiplied by. */
+static inline double ref_w_scale(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
+{
+    return ref_second(a, f, of, expert) * (ref_folded(f) ? 1 : ref_w_scale_of(a, f, of, expert, wrow, k));
 }
 static inline double ref_x_scale(const moek_gemm_args *a, const moek_format *f, int row, int k)
 {
     const moek_scale_shape *const s = &f->x_scale;
     if (!s->type) return 1;
-    return ref_get(ref_scale_type(s->type, a->dtype), a->a_scale,
+    return (format_x_second(f) ? ref_more(a, f)->a_global_scale[0] : 1.0) *
+           ref_get(ref_scale_type(s->type, a->dtype), a->a_scale,
                    (s->rows ? (size_t)row : 0) * ref_groups_of(a, s->columns) +
                    (size_t)(s->columns ? k / s->columns : 0));
 }
@@ -794,8 +849,10 @@ static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, in
     int p;
     ref_decode_row(w, apart ? a->w_gate : a->w, 0, first + gate_row, a->k, gate_k);
     ref_less_zeros(a, f, of, expert, gate_row, gate_k);
+    ref_fold(a, f, of, expert, gate_row, gate_k);
     if (gated) ref_decode_row(w, a->w, 0, first + up_row, a->k, up_k);
     if (gated) ref_less_zeros(a, f, REF_UP, expert, up_row, up_k);
+    if (gated) ref_fold(a, f, REF_UP, expert, up_row, up_k);
     for (p = begin; p < end; p++, a_k += a->k) {
         const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
         const ref_sum zero = { 0, 0 }, g = ref_dot(a, f, of, row, expert, gate_row, a_k, gate_k);
@@ -807,7 +864,7 @@ static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, in
     free(gate_k);
 }
 /* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone.  Of formats with a
- * second scale or zero points, a is the first part of a moek_gemm_more_args. */
+ * second scale (of w or x) or zero points, a is the first part of a moek_gemm_more_args. */
 static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int up, double *y, double *slack)
 {
     enum { ROWS = 32 };                                /* at a time: of a, decoded, and with each row of w */
@@ -917,14 +974,15 @@ typedef struct ref_layer_args {
  * the kernels do, so that what is left is
  *   - y rounded to T, 2^-bits of an entry that is up to 6 times the rms, and twice that where o falls to the next T;
  *   - the few h that f32 sums push over to the next code: a step of 2^(1 - bits) of h, in a sum over inter of which a
- *     term of twice the usual h and w is 4 / sqrt(inter) of the rms.
+ *     term of twice the usual h and w is 4 / sqrt(inter) of the rms.  An integer's step is a 127th of the largest h,
+ *     that is 2^-5 of a usual one.
  * That is four to six times the worst seen on the CPU.  fp8 wgmma sums to 13 bits, which moves more h (sm90), and
  * where a row has one scale, that scale (layer.h).  The worst seen on an H100: half of these bounds. */
 static inline double ref_bound(const moek_format *f, int dtype, int inter, int arch)
 {
     const ref_number *const h = ref_element(f->x, dtype);
     const double of_t = ldexp(18, -ref_t(dtype)->bits);
-    const double of_h = ldexp(4, 1 - h->bits) / sqrt((double)inter);
+    const double of_h = ldexp(4, 1 - (h->kind == REF_FLOAT ? h->bits : h->width - 2)) / sqrt((double)inter);
     return of_t + of_h * (arch < 90 || !format_quantizes(f) ? 1 : format_by_row(f) ? 14 : 6);
 }
 
@@ -966,6 +1024,7 @@ static inline moek_gemm_more_args ref_layer_gemm(const ref_layer_args *l, const 
     more.gemm = g;
     more.w_global_scale = up ? l->w->w_up_global_scale : l->w->w_down_global_scale;
     more.w_zero = up ? l->w->w_up_zero : l->w->w_down_zero;
+    if (format_x_second(l->format)) more.a_global_scale = up ? l->w->x_scale : l->w->h_scale;
     if (g.w_gate) more.gate_global_scale = l->w->w_gate_global_scale, more.gate_zero = l->w->w_gate_zero;
     return more;
 }

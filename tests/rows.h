@@ -2,7 +2,7 @@
  *
  * A case asks for buffers, fills them, points the row's struct at them and calls launch_twice: outputs start as
  * poison; inputs and a stretch on both sides of every buffer must come back untouched; two runs must give the same
- * bits (emulated, the second in another order). */
+ * bits (emulated, the second in another order; quick: of one case in three). */
 #ifndef ROWS_H
 #define ROWS_H
 #include "../bench/clock.h"
@@ -28,6 +28,7 @@ static struct {
     char what[160];                                    /* the case, for messages */
 } now;
 
+static int rows_twice = 1;                             /* of so many cases one is run a second time */
 static int rows_tell;                                  /* each case, before it runs: which one hangs, which is slow? */
 static inline void rows_say(const char *what)
 {
@@ -112,7 +113,7 @@ static inline int launch_twice(const void *args)
     int i, clean = 1;
     now.cases++;
     rows_say(now.what);
-    if (!rows_launch(args, 0) || !rows_launch(args, 1)) return 0;
+    if (!rows_launch(args, 0) || (now.cases % rows_twice == 0 && !rows_launch(args, 1))) return 0;
     for (i = 0; i < now.buffers; i++) {
         const rows_buffer *b = &now.buffer[i];
         const size_t end = ROWS_GUARD + b->bytes;

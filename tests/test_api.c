@@ -769,7 +769,7 @@ static void test_models(void)
         CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s batched: %s", #name, p.why);                   \
     }
 #ifdef MOEK_QUANT
-#define MODEL_QUANT c.quant = MOEK_QUANT;
+#define MODEL_QUANT c.quant = MOEK_QUANT; c.block = 0;
 #else
 #define MODEL_QUANT
 #endif
@@ -1021,6 +1021,7 @@ static moek_weights good_weights(int quant)
     w.w_up = w.w_down = memory;
     if (scaled(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
     if (moek_format_of(quant)->second) w.w_up_global_scale = w.w_down_global_scale = (const float *)memory;
+    if (format_x_second(moek_format_of(quant))) w.x_scale = w.h_scale = (const float *)memory;
     return w;
 }
 static moek_weights apart_weights(int quant)
@@ -1145,6 +1146,10 @@ static void test_bind_more(const moek_format *f)
         BIND_REFUSED(c.quant = quant, w.w_gate_global_scale = w.w_up_global_scale, "has that of gate, too");
         BIND_REFUSED(APART, w = apart_weights(quant); w.w_gate_global_scale = NULL,
                      "weights.w_gate_global_scale is NULL");
+    }
+    if (format_x_second(f)) {
+        BIND_REFUSED(c.quant = quant, w.x_scale = NULL, "weights.x_scale is NULL");
+        BIND_REFUSED(c.quant = quant, w.h_scale = NULL, "weights.h_scale is NULL");
     }
     if (f->zero) {
         BIND_REFUSED(c.quant = quant, w.w_up_zero = memory, "w_up_zero and w_down_zero go together");
@@ -1456,6 +1461,7 @@ static void test_quantize(void)
 {
     static float scale[8 * 4], partial[MOEK_QUANT_PARTIALS];
     moek_quant_args good_quant;
+    int i;
     memset(&good_quant, 0, sizeof good_quant);
     good_quant.rows = TOKENS; good_quant.cols = HIDDEN; good_quant.source_div = 1;
     good_quant.dtype = format_dtype_in(moek_format_of(QUANT), 0);
@@ -1506,6 +1512,12 @@ static void test_quantize(void)
     QUANTIZE(a.group_offset = 128, FORMAT_BLOCKED, 0, E_ARGUMENT);
     QUANTIZE(a.group_offset = 4, FORMAT_BLOCKED, 80, E_ARGUMENT);
     QUANTIZE(a.counts = fix.ids, FORMAT_BLOCKED, 0, E_ARGUMENT);
+    for (i = 0; i < FORMATS; i++) {
+        if (!format_x_second(format_at(i))) continue;
+        QUANTIZE((void)0, format_numbers[i], 0, E_ARGUMENT);
+        QUANTIZE(a.static_scale = scale; a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS,
+                 format_numbers[i], 0, E_ARGUMENT);
+    }
     QUANTIZE((void)0, 0, 0, E_NO_KERNEL);
     QUANTIZE((void)0, 99, 0, E_NO_KERNEL);
     QUANTIZE((void)0, QUANT, 75, E_NO_KERNEL);
@@ -1520,6 +1532,8 @@ static void test_quantize(void)
     QUANTIZE(a.rows = 0; a.source_div = INT_MAX, FORMAT_TENSOR, 0, OK);
     QUANTIZE((void)0, FORMAT_TENSOR, 0, OK);
     QUANTIZE(a.partial = NULL; a.static_scale = scale, FORMAT_TENSOR, 0, OK);
+    for (i = 0; i < FORMATS; i++)
+        if (format_x_second(format_at(i))) QUANTIZE(a.static_scale = scale, format_numbers[i], 0, OK);
     QUANTIZE((void)0, FORMAT_ROW, 0, OK);
     QUANTIZE(a.scale_layout = MOEK_SCALE_COLUMN; a.scale_stride = TOKENS, FORMAT_BLOCKED, 0, OK);
     QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS; a.ue8m0 = 1, FORMAT_BLOCKED, 0, OK);

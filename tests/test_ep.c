@@ -2,9 +2,10 @@
  * same bits, with MOEK_EP_EXACT) and against the double reference; and what happens when ranks disagree, stop, or send
  * too much.
  *
- *   cc -std=c99 -O2 -Iinclude -Itests tests/test_ep.c -pthread -lm -o ep && ./ep [quick]
+ *   cc -std=c99 -O2 -Iinclude -Itests tests/test_ep.c -pthread -lm -o ep && ./ep [sample] [quick]
  *
- * With MOEK_SPLIT the implementation is linked from elsewhere.  quick: a part of it, for a build under ThreadSanitizer.
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  sample: fewer cases and no processes, for a build under
+ * a sanitizer (ThreadSanitizer does not like fork); quick: fewer again, for the quick set.
  * A rank of a test is a thread that lives for one call of each_rank.  Windows, workspaces and y lie between guards. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE                                /* MAP_ANONYMOUS */
@@ -14,6 +15,7 @@
 #endif
 #include "moek_ep.h"
 #include "layer.h"
+#include "../bench/clock.h"
 #include "ep_fields.h"
 #include <limits.h>
 #include <pthread.h>
@@ -30,7 +32,7 @@
 enum { RANKS = 8, EXPERTS = 11, TOPK = 3, MOST = 6, HIDDEN = 128, INTER = 48, GUARD = 256 };
 enum { SOON = 700 };                                   /* ms: a rank that does not answer by then is dead */
 
-static int quick;
+static int sample, quick, fewer;                       /* as main was told; either: fewer */
 
 /* ---- a group ----------------------------------------------------------------------------------------------------- */
 
@@ -615,11 +617,13 @@ static void turn_once(int kind, int combine, int format, int turn)
 static void test_all(void)
 {
     int kind, combine, format, turn;
-    for (turn = 0; turn < (quick ? 1 : 3); turn++)
+    for (turn = 0; turn < (fewer ? 1 : 3); turn++)
         for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
             for (combine = MOEK_EP_REDUCED; combine <= MOEK_EP_EXACT; combine++)
-                for (format = 0; format < flavours(NULL); format++)
-                    if (!quick || (format + combine) % 3 == 0) turn_once(kind, combine, format, turn);
+                for (format = 0; format < flavours(NULL); format++) {
+                    if (quick && (format / 3 + kind) % 3) continue;
+                    if (!fewer || (format + combine) % 3 == 0) turn_once(kind, combine, format, turn);
+                }
 }
 
 /* All numbers of ranks, all patterns: the same bits as on one rank. */
@@ -630,7 +634,7 @@ static void test_ranks(void)
         for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
             for (how = 0; how < ROUTINGS; how++) {
                 scene *s;
-                if ((quick && (ranks + kind + how) % 7) || (ranks + kind + how) % 2) continue;
+                if ((fewer && (ranks + kind + how) % 7) || (ranks + kind + how) % 2) continue;
                 s = scene_new(kind, MOEK_EP_EXACT, ranks, how % 2 ? FORMAT_BLOCKED : FORMAT_PLAIN);
                 s->group.placement = how / 2 % 2;
                 give_tokens(s, (how + ranks) % 2 ? UNEVEN : EVEN);
@@ -721,7 +725,7 @@ static void test_nonfinite(void)
 {
     int kind, q, j, t;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        for (q = 0; q < 4; q++) {
+        for (q = quick ? kind % 2 : 0; q < 4; q += quick ? 2 : 1) {
             scene *s = scene_new(kind, q % 2 ? MOEK_EP_REDUCED : MOEK_EP_EXACT, 4, format_of_kind(q));
             uint16_t *x, *y, *again;
             int others = 0, seen = 0;
@@ -763,7 +767,7 @@ static void test_slots_without(void)
                 scene *s;
                 float *weights;
                 uint16_t *y, *again;
-                if (dropped && kind != MOEK_EP_LOW_LATENCY) continue;
+                if ((dropped && kind != MOEK_EP_LOW_LATENCY) || (quick && (how + kind + combine) % 3)) continue;
                 s = scene_new(kind, combine, 4, how % 3 ? format_of_t(MOEK_DTYPE_FP16) : FORMAT_BLOCKED);
                 say(s, dropped ? "no room" : on_input ? "weights on the input" : "no expert");
                 if (on_input) { s->config.topk = 1; s->config.router_weight_on_input = 1; }
@@ -823,7 +827,7 @@ static void test_bounds(void)
     static const int dtypes[] = { MOEK_DTYPE_BF16, MOEK_DTYPE_FP16 };
     int kind, d, i;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        for (d = 0; d < 2; d++) {
+        for (d = quick ? kind % 2 : 0; d < (quick ? kind % 2 + 1 : 2); d++) {
             const int n = TOPK * MOST * HIDDEN;
             const double half = ldexp(1, d ? -11 : -8);                            /* half a last place, at the most */
             double *partials = (double *)ref_alloc(8 * (size_t)n);
@@ -894,7 +898,7 @@ static void test_two_in_flight(void)
 {
     int kind, turn, r;
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
-        for (turn = 0; turn < (quick ? 1 : 4); turn++) {
+        for (turn = 0; turn < (fewer ? 1 : 4); turn++) {
             scene *s = scene_new(kind, MOEK_EP_EXACT, 2 + 2 * turn, turn % 2 ? FORMAT_ROW : FORMAT_PLAIN);
             s->group.handles = 2;
             give_tokens(s, turn % 2 ? UNEVEN : EVEN);
@@ -953,7 +957,7 @@ static moek_status soak_rank(rank *r)
     const size_t row = 2 * HIDDEN;
     moek_status status = MOEK_OK;
     int run, i;
-    for (run = 0; run < (quick ? SOAK_RUNS / 8 : SOAK_RUNS) && status == MOEK_OK; run++) {
+    for (run = 0; run < (fewer ? SOAK_RUNS / 8 : SOAK_RUNS) && status == MOEK_OK; run++) {
         const size_t first = (size_t)soak_plan[r->number].first[run];
         moek_args a = r->args[run / 3 % 2];
         a.tokens = soak_plan[r->number].tokens[run];
@@ -1081,7 +1085,7 @@ static void test_dead_rank(void)
     for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
         const int combine = kind == MOEK_EP_ALLTOALL ? MOEK_EP_COUNTS : MOEK_EP_DISPATCH;
         int how;
-        for (how = quick ? kind - 1 : 0; how < (quick ? kind : 3); how++) {
+        for (how = fewer ? kind - 1 : 0; how < (fewer ? kind : 3); how++) {
             scene *s = scene_new(kind, MOEK_EP_REDUCED, 4, FORMAT_PLAIN);
             uint64_t start;
             int r;
@@ -1339,7 +1343,7 @@ static void spoil(moek_ep_config *g, moek_config *c)
 static void test_extremes(void)
 {
     int i, opened_ = 0, refused = 0;
-    for (i = 0; i < 40000; i++) {
+    for (i = 0; i < (quick ? 8000 : 40000); i++) {
         moek_ep_config g;
         moek_config c;
         moek_plan plan;
@@ -1633,16 +1637,22 @@ static void test_own_experts(void)
 static void run(const char *name, void (*test)(void))
 {
     const int failed = check_failed;
+    const double start = seconds();
     rng_seed(1);
     worst = 0;
     test();
-    printf("%-18s worst %.3f of the tolerance  %s\n", name, worst, check_failed == failed ? "ok" : "FAILED");
+    printf("%-18s worst %.3f of the tolerance, %.1f s  %s\n", name, worst, seconds() - start,
+           check_failed == failed ? "ok" : "FAILED");
     fflush(stdout);
 }
 #define RUN(test) run(#test, test)
 int main(int argc, char **argv)
 {
-    quick = argc > 1 && !strcmp(argv[1], "quick");
+    for (; argc > 1; argc--) {
+        sample |= !strcmp(argv[argc - 1], "sample");
+        quick |= !strcmp(argv[argc - 1], "quick");
+    }
+    fewer = sample || quick;
     RUN(test_selection);
     RUN(test_all);
     RUN(test_ranks);
@@ -1657,7 +1667,7 @@ int main(int argc, char **argv)
     RUN(test_soak);
     RUN(test_capacity);
     RUN(test_dead_rank);
-    if (!quick) RUN(test_processes);                   /* (ThreadSanitizer does not like fork) */
+    if (!sample) RUN(test_processes);
     RUN(test_absent);
     RUN(test_plan_fields);
     RUN(test_same);

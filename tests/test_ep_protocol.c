@@ -2,7 +2,7 @@
  * by word, random delays, two operations in flight, totals that wrap, ranks that stop.  To run under ThreadSanitizer.
  *
  *   cc -std=c99 -fsanitize=thread -O1 -g -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -Iinclude -Itests \
- *      tests/test_ep_protocol.c -pthread -lm -o ep_protocol && ./ep_protocol
+ *      tests/test_ep_protocol.c -pthread -lm -o ep_protocol && ./ep_protocol [quick]
  *
  * An operation here is one phase: grant, store, publish; arrive, load, release.  In a layer the phases that follow also
  * keep ranks apart; without them only credits do. */
@@ -41,6 +41,7 @@ static void pause_a_while(void) { sched_yield(); perhaps_later(); }
 #define MOEK_IMPLEMENTATION
 #include "moek_ep.h"
 #include "ep_fields.h"
+#include "quick.h"
 
 enum { RANKS = 8, ROWS = 5, HIDDEN = 16, WORDS = HIDDEN / 2 };
 
@@ -219,13 +220,14 @@ static void soak(int ranks, int in_flight, int operations)
 }
 static void test_soak(void)
 {
-    soak(1, 1, 300);
-    soak(2, 1, 6000);
-    soak(2, 2, 6000);
-    soak(3, 2, 3000);
-    soak(4, 1, 2000);
-    soak(4, 2, 2000);
-    soak(8, 2, 500);
+    const int part = quick_set ? 10 : 1;               /* one operation of so many */
+    soak(1, 1, 300 / part);
+    soak(2, 1, 6000 / part);
+    soak(2, 2, 6000 / part);
+    soak(3, 2, 3000 / part);
+    soak(4, 1, 2000 / part);
+    soak(4, 2, 2000 / part);
+    soak(8, 2, 500 / part);
 }
 
 /* Totals and counts of operations that run over. */
@@ -394,8 +396,9 @@ static void run(const char *name, void (*test)(void))
     fflush(stdout);
 }
 #define RUN(test) run(#test, test)
-int main(void)
+int main(int argc, char **argv)
 {
+    quick_word(&argc, &argv);
     RUN(test_fields);
     RUN(test_credits);
     RUN(test_errors);

@@ -2,8 +2,11 @@
 bit for bit.
 
 All codes of bf16, fp16, e4m3, e8m0, e2m1, s8 and u4b8 to float; and to the first four: every 16-bit float prefix, every
-tie and its neighbours, random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them.  Skipped
-where ml_dtypes is not installed.
+tie and its neighbours, random floats, NaN, Inf.  Quantizers: rows of bf16 of many sizes, zeros among them; each OBJECT
+(or option of the linker) has a part of the implementation.  Skipped where ml_dtypes is not installed.
+
+    python3 tests/test_numbers.py [OBJECT ...]
+
 Last line: N passed, N failed, N skipped."""
 import os, subprocess, sys
 
@@ -55,7 +58,10 @@ int main(void)
 ROWS, COLS, GROUPS, SMALL = 96, 640, 5, 20                          # groups of 128 and of 32 columns
 QUANTIZE = r"""
 #include <stdio.h>
+#include <string.h>
+#ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
+#endif
 #include "moek.h"
 enum { ROWS = %d, COLS = %d, GROUPS = COLS / 128 };
 static uint16_t x[ROWS * COLS];
@@ -143,10 +149,11 @@ def main():
     with open(os.path.join(out, "quantize.c"), "w") as f:
         f.write(QUANTIZE)
     cc = (os.environ.get("CC") or "cc").split()
-    for program in ("numbers", "quantize"):
+    objects = sys.argv[1:]
+    for program, options in (("numbers", []), ("quantize", (["-DMOEK_SPLIT"] if objects else []) + objects)):
         program = os.path.join(out, program)
-        subprocess.run(cc + ["-std=c99", "-O2", "-I", os.path.join(ROOT, "include"), program + ".c", "-o", program,
-                             "-lm"], check=True)
+        subprocess.run(cc + ["-std=c99", "-O2", "-I", os.path.join(ROOT, "include"), program + ".c", *options,
+                             "-o", program, "-lm"], check=True)
     np.seterr(all="ignore")
     bits = inputs()
     raw = subprocess.run([os.path.join(out, "numbers")], input=bits.tobytes(), stdout=subprocess.PIPE,

@@ -28,11 +28,14 @@ enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
-/* Of large cases, emulated: of a row for Hopper one of so many (of the quick set: fewer), of others none. */
+/* Of large cases, emulated: of a row for Hopper one of so many (of the quick set: fewer, of each format others), of
+ * others none. */
 static int always;                                     /* 1: this case is not left out */
+static int asked;                                      /* of the quick set: how often this was asked */
 static int leave_out(int i, int of)
 {
-    return SMALL && !always && (now.row->arch != 90 || i % (quick_set ? 5 * of : of));
+    if (quick_set) i = asked++, of *= 5;
+    return SMALL && !always && (now.row->arch != 90 || i % of);
 }
 /* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
 static int each_act(int i, int layout, int gated)
@@ -360,23 +363,24 @@ static void test_route(void)
         { 64, 6, 4, 1 }, { 60, 4, 6, 5 }, { 1024, 8, 32, 4 }, { 512, 22, 1, 1 }, { 48, 8, 2, 2 },
         { 1024, 8, 64, 5 }, { 120, 4, 40, 7 }, { 96, 6, 12, 5 }, { 720, 8, 9, 3 }, { 1020, 8, 3, 2 }, { 800, 8, 20, 7 },
     };
+    const int few = quick_set ? 25 : SMALL ? 9 : 1;    /* one case of so many */
     int m, e, k, i, turn = 0;
     for (m = 0; m < COUNT(route_methods); m++) {
         const int sparse = route_methods[m].score == MOEK_SCORE_SPARSEMIXER;
         for (e = 0; e < COUNT(experts); e++)
             for (k = 0; k < COUNT(topks); k++) {
-                if (topks[k] > experts[e] || (sparse && topks[k] != 2) || (SMALL && ++turn % 9)) continue;
+                if (topks[k] > experts[e] || (sparse && topks[k] != 2) || ++turn % few) continue;
                 route_case(&route_methods[m], experts[e], topks[k], 0, 0, rng_below(4), rng_u32() & 0xfff);
             }
         for (i = 0; i < COUNT(grouped) && !sparse; i++) {
             const int *g = grouped[i];
-            if (SMALL && ++turn % 4) continue;
+            if (++turn % (few > 9 ? 8 : few > 1 ? 4 : 1)) continue;
             for (k = 0; k < (g[2] > 1 ? 4 : 2); k++)
                 route_case(&route_methods[m], g[0], g[1], g[2], g[3], k, rng_u32() & 0xfff);
             if (g[2] > 1) route_case(&route_methods[m], g[0], g[1], g[2], g[3], 3, rng_u32() & 0xfff);
         }
     }
-    for (i = 0; i < 2 * COUNT(grouped); i++) {
+    for (i = 0; i < 2 * COUNT(grouped); i += few > 9 ? 3 : 1) {
         const int *g = grouped[i % COUNT(grouped)];
         const route_method *method = &route_methods[(5 * i + 2) % COUNT(route_methods)];
         if (g[2] > 1 && method->score != MOEK_SCORE_SPARSEMIXER)
@@ -536,7 +540,7 @@ static void test_sort(void)
         for (e = 0; e < COUNT(experts); e++)
             for (kind = 0; kind < IDS_KINDS; kind++, turn++) {
                 if (slots[s] > 2000 && (kind > 1 || e % 2 == 0 || SMALL)) continue;
-                if (quick_set && turn % (slots[s] > 100 ? 9 : 2)) continue;
+                if (quick_set && turn % (slots[s] > 100 ? 17 : 5)) continue;
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 1);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 0);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], limits[turn % COUNT(limits)], kind, 0);
@@ -550,6 +554,7 @@ enum { X_PLAIN, X_ZERO, X_SUBNORMAL, X_HUGE, X_NAN, X_INF, X_ALL_NAN, X_ONE, X_S
 static double quant_x(int kind, int dtype, int j)
 {
     const double x = rng_normal() * 3;
+    const double top = format_quantizes(now.format) ? ref_largest(ref_element(now.format->x, dtype)) : 448;
     switch (kind) {
     case X_ZERO:      return j % 2 ? 0.0 : -0.0;
     case X_SUBNORMAL: return x * (dtype == MOEK_DTYPE_FP16 ? 1e-6 : 1e-39);
@@ -557,7 +562,7 @@ static double quant_x(int kind, int dtype, int j)
     case X_NAN:       return rng_below(9) ? x : NAN;
     case X_INF:       return rng_below(9) ? x : rng_below(2) ? INFINITY : -INFINITY;
     case X_ALL_NAN:   return NAN;
-    case X_ONE:       return j == 5 ? 448 : 0.25 * rng_below(40);    /* scale 1: codes fall on ties */
+    case X_ONE:       return j % 16 == 5 ? top : fmin(top, 0.25 * rng_below(40));    /* scale 1: codes on ties */
     case X_SMALL:     return x * (dtype == MOEK_DTYPE_FP16 ? 1e-4 : 1e-12);
     default:          return x;
     }
@@ -616,27 +621,35 @@ static size_t quant_scale_bytes(const quant_case_t *c, const moek_quant_args *h,
     return (size_t)h->scale_stride * (c->layout == MOEK_SCALE_COLUMN ? groups * each : (groups + 3) / 4 * 4);
 }
 /* Bits, but that a NaN is a NaN: its sign is the machine's choice (Inf / Inf is -NaN on x86, +NaN on a GPU). */
-static void quant_same(const moek_quant_args *h, int rows, const void *want)
+static void quant_same_codes(const char *field, const ref_number *number, const void *host, const void *want, size_t n,
+                             int columns)
 {
-    const ref_number *const number = ref_element(now.format->x, h->dtype);
-    const size_t n = (size_t)rows * h->cols;
     size_t i, bad = n;
     unsigned g = 0, w = 0;
     for (i = 0; i < n && bad == n; i++) {
-        g = ref_code(number, got(h->q), i), w = ref_code(number, want, i);
+        g = ref_code(number, got(host), i), w = ref_code(number, want, i);
         if (g == w) continue;
         if (isnan(ref_decode(number, g)) && isnan(ref_decode(number, w))) continue;
         bad = i;
     }
-    CHECK(bad == n, "%s: %s: q row %d column %d is %x, not %x", now.row->name, now.what, (int)(bad / h->cols),
-          (int)(bad % h->cols), g, w);
+    CHECK(bad == n, "%s: %s: %s row %d column %d is %x, not %x", now.row->name, now.what, field,
+          (int)(bad / (size_t)columns), (int)(bad % (size_t)columns), g, w);
+}
+static void quant_same(const moek_quant_args *h, int rows, const void *want)
+{
+    quant_same_codes("q", ref_element(now.format->x, h->dtype), h->q, want, (size_t)rows * h->cols, h->cols);
 }
 static void quant_check(const moek_quant_args *h, moek_quant_args r, int rows)
 {
+    const ref_number *const type = ref_scale_type(now.format->x_scale.type, h->dtype);
     r.q = rows_want(h->q), r.scale = rows_want(h->scale);
     ref_quant(&r, now.format);
     quant_same(h, rows, r.q);
-    rows_same("scale", h->scale, r.scale);
+    if (h->scale_layout == MOEK_SCALE_PACKED) rows_same("scale", h->scale, r.scale);
+    else {
+        quant_same_codes("scale", type, h->scale, r.scale, rows_find(h->scale)->bytes * 8 / (size_t)type->width, 1);
+        free(r.scale);
+    }
     if (h->zero) {
         r.zero = (int32_t *)rows_want(h->zero);
         memset(r.zero, 0, (size_t)h->zeros * 4);
@@ -665,9 +678,10 @@ static void quant_case(const quant_case_t *c)
     h.x = x = (uint16_t *)in(rows_size(sources, c->cols, stride) * 2);
     quant_fill(x, sources, c->cols, stride, c->dtype, (c->options & Q_CALM) != 0, c->only);
     if (c->options & Q_WEIGHT) h.row_weight = array = in_f32(sources), fill_f32(array, (size_t)sources, -1, 1.5f);
-    if (c->options & Q_STATIC) {
+    if (c->options & Q_STATIC || format_x_second(now.format)) {
         h.static_scale = array = in_f32(1);
-        *array = c->only == X_ZERO ? 0 : ldexpf(0.3f + rng_uniform(), -rng_below(9));
+        *array = c->only == X_ZERO ? 0 : ldexpf(now.cases % 4 == 3 ? 0.5f : 0.3f + rng_uniform(), -rng_below(9));
+        if (now.cases % 8 == 6 && !format_by_tensor(now.format)) *array = ldexpf(1, -125);
     }
     rows = quant_targets(c, &h);
     quant_live(c, &h);
@@ -694,9 +708,9 @@ static void test_quant(void)
 {
     static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
     const moek_format *const f = now.format;
-    const int granule = now.row->granule, cases = SMALL ? 40 : quick_set ? 100 : 500;
+    const int granule = now.row->granule, cases = quick_set ? 20 : SMALL ? 40 : 500;
     const int fixed = f->static_x, blocked = format_blocked(f);
-    const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_F32 ? 2 : 3;   /* packed: powers of two */
+    const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_E8M0 ? 3 : 2;  /* packed: powers of two */
     int i;
     quant_case_t c;
     for (i = 0; i < cases; i++) {
@@ -729,6 +743,7 @@ static void test_quant(void)
     }
     c.div = 1, c.only = -1, c.layout = c.ue8m0 = 0;
     /* More experts than blocks, and more of each than a block takes at once: blocks go on, within a row and beyond. */
+    if (quick_set && now.row->quant % 3) return;
     c.per_expert = 13, c.rows = 2055 * c.per_expert, c.options = Q_COUNTS;
     c.cols = now.row->hidden ? now.row->hidden : round_up(264, granule);
     quant_case(&c);
@@ -972,10 +987,16 @@ static moek_gemm_more_args gemm_moved(const moek_gemm_args *h)
     moek_gemm_more_args d = gemm_more;
     d.gemm = *h;
     gemm_move(&d.gemm);
-    MOVE(d.w_global_scale), MOVE(d.gate_global_scale), MOVE(d.w_zero), MOVE(d.gate_zero);
+    MOVE(d.a_global_scale), MOVE(d.w_global_scale), MOVE(d.gate_global_scale), MOVE(d.w_zero), MOVE(d.gate_zero);
     return d;
 }
 static struct { double *y, *slack; } gemm_want;       /* of the case: made for its first launch */
+/* Where weights become T in front of the product, bf16 sums are made 2^32 times too small, and terms below 2^-117 are
+ * lost.  (gemm_codes has 64 of them.) */
+static double gemm_lost(void)
+{
+    return ref_w_in_t && !format_plain(now.format) && !format_quantizes(now.format) ? ldexp(1, -117 + 6) : 0;
+}
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
 static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, int up, size_t size, int exact)
 {
@@ -989,7 +1010,7 @@ static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, in
         for (i = 0; i < size; i++) gemm_want.y[i] = REF_UNWRITTEN;
         rows_say("the reference");
         (up ? ref_up : ref_down)(&gemm_more.gemm, now.format, gemm_want.y, gemm_want.slack);
-        if (exact) memset(gemm_want.slack, 0, size * sizeof(double));
+        for (i = 0; exact && i < size; i++) gemm_want.slack[i] = gemm_lost();
     }
     t_check(got(h->out), gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
 }
@@ -1098,6 +1119,11 @@ static void gemm_case(const gemm_case_t *c)
     else if (columns && c->turn % 4 == 2) h.k_offset = gemm_offset(c->turn / 4, columns);
     gemm_a(c, &h);
     gemm_w(c, &h);
+    if (format_x_second(f)) {
+        float *const second = in_f32(1);
+        fill_f32(second, 1, 0.5f, 2);
+        gemm_more.a_global_scale = second;
+    }
     if (c->a_power) gemm_power(h.a_scale, ref_scale_type(f->x_scale.type, c->dtype), c->a_power);
     if (c->w_power) gemm_power(h.w_scale, ref_scale_type(f->w_scale.type, c->dtype), c->w_power);
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
@@ -1142,6 +1168,7 @@ static void gemm_run(gemm_case_t *c)
     if (now.row->hidden && c->up) c->k = now.row->hidden;
     if (now.row->hidden && !c->up) c->n = now.row->hidden;
     if (now.row->arch == 90 && now.cases % 3 == 0) c->k = round_up(c->k, 128);           /* whole steps: also tiled */
+    if (quick_set && SMALL && (double)c->slots * c->n * c->k > 1e8) return;             /* a second or more, emulated */
     gemm_case(c);
 }
 static void gemm_one(int up, int act, int layout, int turn)
@@ -1174,6 +1201,7 @@ static void gemm_large(int up, int batched)
 {
     gemm_case_t c = gemm_plain(up, IDS_SKEWED, 7, 2 * (now.row->m > 64 ? now.row->m : 64) + 13, SMALL ? 72 : 328,
                                SMALL ? 136 : 648);
+    if (quick_set && (up + batched + now.row->quant) % 2) return;
     c.batched = batched;
     gemm_run(&c);
 }
@@ -1269,7 +1297,7 @@ static void gemm_extremes(int up)
     static const int powers[][2] = { { 124, -113 }, { -113, 124 }, { 118, -100 }, { 60, 59 }, { -60, -40 } };
     int i;
     if (now.format->x_scale.type != MOEK_SCALE_TYPE_F32 || now.format->w_scale.type != MOEK_SCALE_TYPE_F32) return;
-    for (i = 0; i < COUNT(powers); i++) {
+    for (i = quick_set ? up : 0; i < COUNT(powers); i += quick_set ? 3 : 1) {
         gemm_case_t c = gemm_plain(up, IDS_RANDOM, 3, now.row->m + 9, 72, 392);
         c.act = MOEK_RELU_NO_MUL, c.a_power = powers[i][0], c.w_power = powers[i][1];
         gemm_run(&c);
@@ -1316,9 +1344,48 @@ static void gemm_codes(int mode)
     if (f->x_scale.type) h.a_scale = (const float *)a_scale;
     if (f->w_scale.type) h.w_scale = (const float *)w_scale;
     if (f->second) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
+    if (format_x_second(f)) gemm_more.a_global_scale = second = in_f32(1), *second = 1;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
     gemm_launch(&h, 0, size, 1);
+    gemm_clear();
+}
+/* Integers on both sides whose partial sums need more than the 24 bits of f32, and whose sums do not: all of it must be
+ * exact. */
+static void gemm_exact(void)
+{
+    enum { HALF = 4096, N = 64 };
+    const moek_format *const f = now.format;
+    const int half = round_up(HALF, now.row->granule), n = round_up(N, now.row->granule);
+    const ref_number *const of_a = ref_element(f->x, MOEK_DTYPE_FP16), *const of_w = ref_element(f->w, MOEK_DTYPE_FP16);
+    gemm_case_t c;
+    moek_gemm_args h;
+    uint8_t *a, *w;
+    void *a_scale, *w_scale;
+    size_t i, j;
+    if (of_a->kind != REF_SIGNED || of_w->kind != REF_SIGNED || ref_columns(f)) return;
+    memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
+    SAY("sums of integers");
+    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = N;
+    h.dtype = MOEK_DTYPE_FP16, h.k = 2 * half, h.n = h.w_rows = n;
+    gemm_rows(&c, &h);
+    h.rows = N, h.a = a = (uint8_t *)in((size_t)N * h.k), h.w = w = (uint8_t *)in((size_t)n * h.k);
+    for (i = 0; i < (size_t)N; i++)
+        for (j = 0; j < (size_t)half; j++) {
+            const int v = 100 + rng_below(28);
+            ref_put(of_a, a, i * h.k + j, v);
+            ref_put(of_a, a, i * h.k + half + j, -v + (j ? 0 : rng_below(17)));        /* what is left: 16 * 127 */
+        }
+    for (i = 0; i < (size_t)n; i++)
+        for (j = 0; j < (size_t)half; j++) {
+            const int v = 100 + rng_below(28);
+            ref_put(of_w, w, i * h.k + j, v), ref_put(of_w, w, i * h.k + half + j, v);
+        }
+    h.a_scale = a_scale = in((size_t)N * 4), h.w_scale = w_scale = in((size_t)n * 4);
+    fill_scales(a_scale, (size_t)N, ref_scale_type(f->x_scale.type, h.dtype), 1, 1);
+    fill_scales(w_scale, (size_t)n, ref_scale_type(f->w_scale.type, h.dtype), 1, 1);
+    h.out = out((size_t)N * n * 2);
+    gemm_launch(&h, 0, (size_t)N * n, 1);
     gemm_clear();
 }
 #define UP_ACT(NAME, name, number, gated) { number, gated },
@@ -1352,7 +1419,7 @@ static void test_down(void)
     gemm_tails(0);
     gemm_many_tokens(0);
     gemm_extremes(0);
-    if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS);
+    if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS), gemm_exact();
 }
 
 /* ---- combine ----------------------------------------------------------------------------------------------------- */
@@ -1482,7 +1549,7 @@ static void test_repack(void)
     static const int sizes[] = { 8, 16, 40, 264, 1032 }, steps[] = { 1, 2, 5, 33, 56 };
     int i, layout;
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
-        for (i = 0; i < (SMALL ? 12 : 25); i++)
+        for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)]);
 }
 
@@ -1711,6 +1778,7 @@ static void test_layer(void)
             layer_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 8 + turn % 60,
                        gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392),
                        kind);
+    if (quick_set && SMALL) return;                    /* (a case takes up to ten seconds) */
     /* Tiles by demand, more than one a block; then runs cut in many places. */
     layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 60, round_up(520, now.row->granule),
                round_up(24, now.row->granule), IDS_RANDOM);
@@ -1926,10 +1994,11 @@ static void test_row(const moek_kernel *row)
     now.row = row;
     now.format = format_with(moek_format_of(row->quant), row->block);
     now.start = seconds();
-    turns = row->m / 8 + 3 * row->quant;
+    turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
     /* (The most seen: 1.30.) */
     ref_products_error = row->arch == 90 && row->quant && format_quantizes(now.format) ? ldexp(1.5, -12) : 0;
+    ref_w_in_t = row->arch > 0;
     switch (row->op) {
     case MOEK_OP_ROUTE:   test_route(); break;
     case MOEK_OP_MAP:     test_map(); break;
@@ -1971,6 +2040,7 @@ int main(int argc, char **argv)
     int count;
     const moek_kernel *const rows = moek_kernels(&count);
     quick_word(&argc, &argv);
+    if (quick_set) rows_twice = 3;
     if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
     test_rows(rows, count, argc, argv);
     return check_end();

@@ -274,6 +274,7 @@ static void test_layer(const moek_format *f, int act, int layout, int rows_per_e
     for (i = 0; i < COUNT(second); i++) second[i] = 0.5f + rng_uniform();
     for (i = 0; i < COUNT(zero); i++) zero[i] = (uint8_t)rng_below(256);
     if (f->second) w.w_up_global_scale = second, w.w_down_global_scale = second + 1;
+    if (format_x_second(f)) w.x_scale = w.h_scale = second + 2;
     if (f->zero) w.w_up_zero = zero, w.w_down_zero = zero + 1;
     l.tokens = TOKENS, l.hidden = HIDDEN, l.inter = INTER, l.slots = SLOTS, l.experts = EXPERTS;
     l.format = f, l.dtype = dtype, l.act = act, l.alpha = 1.702f, l.beta = 1, l.limit = 7, l.up_layout = layout;

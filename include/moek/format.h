@@ -41,7 +41,8 @@ typedef struct moek_format {
     int w, x;                                         /* MOEK_ELEMENT_*                                               */
     int w_bits, x_bits;                               /* of an element, 4 to 16.  x_bits 16: activations stay T       */
     moek_scale_shape w_scale, x_scale;
-    int static_x;                                     /* x and h may have scales that are known beforehand            */
+    int static_x;                                     /* x and h may have a scale each that is known beforehand; where
+                                                         x_scale is not one for all: they have, on top of it          */
     int ue8m0;                                        /* config.ue8m0: scales of x rounded up to powers of two        */
     int second;                                       /* weights have an f32 more an expert (w_up_global_scale, ...)  */
     int zero;                                         /* weights may have zero points (w_up_zero, ...)                */

@@ -117,11 +117,19 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *               q = e4m3(x * (1/s)), 0 if 1/s is Inf
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
+ *   int4_a8     as fp8c
+ *   mxfp4_a8    as fp8b128
+ *   int8_a8     s = amax/127 of the row          q = s8(x * (127/amax)), all 0 where f32 does not hold 127/amax
+ *   nvfp4_a4    g = *static_scale; s = e4m3(1/g * (amax * (1/6))) of each 16 columns, 1/g being 0 where f32 does not
+ *               hold it; q = e2m1(x * min(1/(s * g), FLT_MAX)), 0 where s is 0
  *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
- *   ue8m0 not 0 (fp8b128 only): s = 2^ceil(log2(max(s, 1e-10))), exactly.
+ *   s8 and e2m1 round to nearest even and saturate, to 127 and 6 on both sides.  They have no NaN, so it is
+ *   in the scale that a NaN or Inf is seen: s = NaN (int8_a8: Inf of an Inf), and q = 0 (e2m1: 6 of the NaN or Inf
+ *   itself, else 0 of x's sign).  Where all are zeros: s = 0, q = 0.
+ *   ue8m0 not 0 (fp8b128, mxfp4_a8): s = 2^ceil(log2(max(s, 1e-10))), exactly.
  *   Where columns share a scale, C of them (moek/format.h; fp8b128: 128):
  *   group_offset: group g has columns from C g - group_offset on, C at most.
  *   scale, G = ceil((group_offset + cols) / C) groups, is of the format's type unless packed:
@@ -134,7 +142,7 @@ typedef struct moek_quant_args {
     int dtype;                      /* of x                                                                          */
     const void *x;                  /* [ceil(rows / source_div)][cols] T                                             */
     const float *row_weight;        /* [ceil(rows / source_div)] or NULL                                             */
-    const float *static_scale;      /* [1] or NULL: dynamic; fp8t only                                               */
+    const float *static_scale;      /* fp8t: [1] or NULL: dynamic.  nvfp4_a4: [1].  Others have none                 */
     int ue8m0, scale_layout, scale_stride;
     const int32_t *target;          /* [rows] or NULL                                                                */
     const int32_t *row_limit;       /* [1] or NULL                                                                   */
@@ -142,7 +150,7 @@ typedef struct moek_quant_args {
     int rows_per_expert;
     float *partial;                 /* fp8t dynamic: scratch, MOEK_QUANT_PARTIALS floats                             */
     void *q;                        /* written: rows of cols, T or e4m3                                              */
-    void *scale;                    /* written: fp8t [1] (also when static), fp8c [rows], others as above            */
+    void *scale;                    /* written: fp8t [1] (also when static); a scale a row: [rows]; others as above  */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* 1: see above.  2: likewise, and the previous kernel writes nothing that is read
                                        here, and reads nothing that is written here                                  */
@@ -164,6 +172,11 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *   Scales multiply in f32:
  *     fp8t     a_scale[1],          w_scale[experts]
  *     fp8c     a_scale[row],        w_scale[experts][w_rows]
+ *     int4_a8  a_scale[row],        w_scale[experts][w_rows][k/128]; each 128 of k are summed by themselves
+ *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
+ *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its second scale; each 16 of
+ *              k are summed by themselves
+ *     int8_a8  as fp8c; the sum is that of the integers, rounded to f32 once
  *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
  *              multiplied by both scales and then added.  Where scales of gate and up are apart, there are
  *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number
@@ -235,7 +248,8 @@ typedef struct moek_gemm_args {
                                        tiled, and 0 for rows that quantize h                                         */
     moek_halves halves;             /* launchers fill it from the fields above; callers leave it                     */
 } moek_gemm_args;
-/* What rows of formats with a second scale or zero points take: more than a moek_gemm_args, which comes first. */
+/* What rows of formats with a second scale, of w or x, or zero points take: more than a moek_gemm_args, which comes
+ * first. */
 typedef struct moek_gemm_more_args {
     moek_gemm_args gemm;
     const float *w_global_scale;    /* second scale: [experts], gated [experts][2] of what comes first in w and of the
@@ -244,6 +258,7 @@ typedef struct moek_gemm_more_args {
     const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
                                        from a byte on; w - zero counts.  NULL: there are none                        */
     const void *gate_zero;          /* with w_gate: of w_gate                                                        */
+    const float *a_global_scale;    /* of a, on top of a_scale: [1], where the format has that; else NULL            */
     const float *global[2];         /* as moek_halves has scales, found likewise.  Of expert 0, or NULL              */
     int globals;                    /* from an expert to the next                                                    */
     const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */

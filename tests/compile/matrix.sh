@@ -1,10 +1,13 @@
 #!/bin/sh
-# matrix.sh c|cuda [quick] -- compiles and links moek.h in every way that it promises: a line a case, and at the end
-# N passed, N failed, N skipped.  c: C and C++ compilers; cuda: nvcc (quick: with the kernels of one format, and no
-# examples, which examples.sh compiles).  CC, CXX, NVCC as in ./moek.
+# matrix.sh c|cuda [quick [OPTION]] -- compiles and links moek.h in every way that it promises: a line a case, and at
+# the end N passed, N failed, N skipped.  c: C and C++ compilers (quick: nothing optimized, examples only read, and of
+# the rows alone one in five); cuda: nvcc (quick: with the kernels of one format; all but a row alone with OPTION; some
+# cases, and the examples, which examples.sh compiles, left out).  CC, CXX, NVCC as in ./moek.
 cd "$(dirname "$0")/../.." || exit 1
-root=$PWD part=${1:-c} quick=${2:-}
+root=$PWD part=${1:-c} quick=${2:-} option=${3:-}
 quick_arch=${quick:+0}
+o1=-O1 o3=-O3 step=1
+[ "$quick" ] && o1=-O0 o3=-O0 step=5
 work=$root/build/compile_$part
 rm -rf "$work"
 mkdir -p "$work"
@@ -77,7 +80,7 @@ int caller_import(const moek_config *config, const moek_weights *weights, void *
 int caller_import(const moek_config *config, const moek_weights *weights, void *w, void *scale)
 {
     moek_import_args a = { 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL,
-                           0 };
+                           0, 0, 0 };
     a.source = MOEK_FROM_MXFP4;
     a.their_w = w;  a.their_scale = scale;
     return moek_import_place(config, weights, MOEK_MATRIX_DOWN, 0, &a) == MOEK_OK &&
@@ -191,13 +194,14 @@ c_part() {
         for std in c99 c11 c17; do
             must "$cc -std=$std: caller" $cc -std=$std -pedantic $warnings -c caller.c -o caller.o
         done
-        must "$cc -std=c99: implementation" $cc -std=c99 -pedantic $warnings -O1 -c implementation.c -o implementation.o
-        must "$cc -std=c99: implementation of moek_ep.h" $cc -std=c99 -pedantic $warnings -O1 -c ranks.c -o ranks.o
+        must "$cc -std=c99: implementation" \
+            $cc -std=c99 -pedantic $warnings $o1 -c implementation.c -o implementation.o
+        must "$cc -std=c99: implementation of moek_ep.h" $cc -std=c99 -pedantic $warnings $o1 -c ranks.c -o ranks.o
         must "$cc -std=c99: caller of moek_ep.h" $cc -std=c99 -pedantic $warnings -c ranks_caller.c -o ranks_caller.o
         must "$cc -std=c99: implementation of moek_import.h" \
-            $cc -std=c99 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c import.c -o import.o
-        must "$cc -std=c99 -fopenmp -O3: implementation" \
-            $cc -std=c99 -pedantic $warnings -O3 -fopenmp -c implementation.c -o openmp.o
+            $cc -std=c99 -pedantic $warnings $o1 -DMOEK_QUANT=MOEK_BF16 -c import.c -o import.o
+        must "$cc -std=c99 -fopenmp $o3: implementation" \
+            $cc -std=c99 -pedantic $warnings $o3 -fopenmp -c implementation.c -o openmp.o
     done
     for cxx in "${CXX:-g++}" clang++; do
         have "$cxx" || { skip "no $cxx"; continue; }
@@ -205,13 +209,13 @@ c_part() {
             must "$cxx -std=c++$std: caller" $cxx -std=c++$std -pedantic $warnings -c caller.cc -o caller_cc.o
         done
         must "$cxx -std=c++11: implementation" \
-            $cxx -std=c++11 -pedantic $warnings -O1 -c implementation.cc -o implementation_cc.o
+            $cxx -std=c++11 -pedantic $warnings $o1 -c implementation.cc -o implementation_cc.o
         must "$cxx -std=c++11: implementation of moek_ep.h" \
-            $cxx -std=c++11 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c ranks.cc -o ranks_cc.o
+            $cxx -std=c++11 -pedantic $warnings $o1 -DMOEK_QUANT=MOEK_BF16 -c ranks.cc -o ranks_cc.o
         must "$cxx -std=c++11: caller of moek_ep.h" \
             $cxx -std=c++11 -pedantic $warnings -c ranks_caller.cc -o ranks_caller_cc.o
         must "$cxx -std=c++11: implementation of moek_import.h" \
-            $cxx -std=c++11 -pedantic $warnings -O1 -DMOEK_QUANT=MOEK_BF16 -c import.cc -o import_cc.o
+            $cxx -std=c++11 -pedantic $warnings $o1 -DMOEK_QUANT=MOEK_BF16 -c import.cc -o import_cc.o
         must "$cxx -std=c++11: caller of moek_import.h" \
             $cxx -std=c++11 -pedantic $warnings -c import_caller.cc -o import_caller_cc.o
     done
@@ -220,9 +224,11 @@ c_part() {
             clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c $f.c -o $f.o
     done
 
-    cc=${CC:-cc}
+    cc=${CC:-cc} n=0
     for f in "$root"/generated/*_on_cpu*.h; do
         case $f in *_body.h) continue ;; esac          # included by the files of its kernels
+        n=$((n + 1))
+        [ $((n % step)) = 0 ] || continue
         must "alone: $(basename "$f")" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -x c -c "$f" -o alone.o
     done
     for f in "$root"/include/moek/*.h "$root"/include/moek/kernel/*.h; do
@@ -328,7 +334,7 @@ example() {                                            # FILE NAME LANGUAGE COMM
         done
         [ "$cuda" ] || { skip "no CUDA headers: example $(basename "$1")"; return; }
     fi
-    must "example $(basename "$1") as $2" $4 $warnings $cuda -x $3 -c "$1" -o example.o
+    must "example $(basename "$1") as $2" $4 $warnings ${quick:+-fsyntax-only} $cuda -x $3 -c "$1" -o example.o
 }
 
 cuda_part() {
@@ -337,6 +343,7 @@ cuda_part() {
     arch=$(sed -n 's/^arch = //p' "$root"/build/config.ninja 2> /dev/null)
     arch=${arch:-80}
     nv="$nvcc -std=c++17 -gencode=arch=compute_$arch,code=sm_$arch -I$root/include -Xcompiler -Wall,-Wextra"
+    all=$nv nv="$nv $option"
     must "nvcc: implementation" $nv ${quick:+-DMOEK_QUANT=MOEK_BF16} -c implementation.cu -o implementation.o
     symbols "symbol leak: implementation.cu" implementation.o
     must "nvcc: implementation of moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c ranks.cu -o ranks.o
@@ -350,6 +357,7 @@ cuda_part() {
             -DMOEK_IMPLEMENTATION -x cu -c "$root/include/moek_ep_nccl.h" -o nccl.o
         symbols "symbol leak: moek_ep_nccl.h" nccl.o
         for order in "moek_ep_nccl.h D moek_ep_nccl.h" "moek.h D moek_ep.h moek_ep_nccl.h moek_ep_nccl.h"; do
+            [ "$quick" ] && continue
             order order.cu $order
             must "nvcc: headers: $order" $nv $flags -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c order.cu -o order.o
             nm -g --defined-only order.o | grep -q ' moek_ep_nccl_open' || echo "no moek_ep_nccl_open" > log
@@ -361,14 +369,15 @@ cuda_part() {
         skip "no NCCL: moek_ep_nccl.h"
     fi
     row=$(ls "$root"/generated/moek_combine_h0_on_sm80*.h | sed -n 1p)
-    must "nvcc: a row alone" $nv -DMOEK_SPLIT -x cu -c "$row" -o row.o
+    must "nvcc: a row alone" $all -DMOEK_SPLIT -x cu -c "$row" -o row.o
     for flag in --use_fast_math --ftz=true --prec-div=false; do
         must_fail "$flag: a row says no" "moek_is_not_for_use_fast_math" \
-            $nv $flag -DMOEK_SPLIT -x cu -c "$row" -o never.o
-        must "$flag: callers may" $nv $flag -c caller.cu -o fast.o
+            $all $flag -DMOEK_SPLIT -x cu -c "$row" -o never.o
+        [ "$quick" ] || must "$flag: callers may" $nv $flag -c caller.cu -o fast.o
     done
     order order.cu moek.h D moek.h moek_ep.h
-    must "nvcc: headers: moek.h D moek.h moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c order.cu -o order.o
+    [ "$quick" ] || must "nvcc: headers: moek.h D moek.h moek_ep.h" \
+        $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c order.cu -o order.o
     must "nvcc: caller and main" $nv -c caller.cu main.cu
     must "link: two .cu without the implementation, one with it" $nvcc caller.o main.o implementation.o -o program
     must "run it" sh -c './program > rows.txt'

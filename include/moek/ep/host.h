@@ -87,7 +87,8 @@ static int moek_ep_may_lose_(const moek_ep *ep)
     return moek_ep_low_latency_(ep) && ep->config.combine == MOEK_EP_EXACT;
 }
 
-/* Rows travel with their scales if both are e4m3 and f32; other rows as T, to be quantized where they arrive. */
+/* Rows travel with their scales if elements have 8 bits and scales are f32; other rows as T, to be quantized where they
+ * arrive. */
 static int moek_ep_carries_(int quant)
 {
     return moek_format_of(quant)->x_bits == 8 && moek_x_scale_(quant)->type == MOEK_SCALE_TYPE_F32;
@@ -398,6 +399,7 @@ static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_w
     if (!late) return MOEK_OK;
     a = moek_quant_to_(plan, w->unquantized, (size_t)plan->local_experts * (size_t)plan->rows_per_expert,
                        (size_t)plan->config.hidden, w->arrived);
+    a.static_scale = plan->weights.x_scale;
     a.counts = w->expert_tokens;
     a.rows_per_expert = plan->rows_per_expert;
     return plan->quant->launch(&a, stream);
@@ -433,6 +435,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     step->expert_tokens = NULL;
     if (!moek_ep_late_(plan) || !step->rows) return MOEK_OK;
     a = moek_quant_to_(plan, step->a, (size_t)step->rows, (size_t)plan->config.hidden, w->arrived);
+    a.static_scale = plan->weights.x_scale;
     if (gather || ep->config.move) { a.counts = w->counts; a.rows_per_expert = moek_ep_share_(ep); }
     else if (gpu) a.row_limit = w->offsets + last + 1;
     step->a = w->arrived.q;

@@ -12,6 +12,21 @@ typedef struct moek_source_ {
 static const moek_source_ moek_sources_[] = { MOEK_EACH_SOURCE(MOEK_ROW_) };
 #undef MOEK_ROW_
 
+#define MOEK_PLAIN_ROW_(name, number) { #name, number, MOEK_DTYPE_##name },
+static const struct { const char *name; int number, dtype; } moek_plain_sources_[] = {
+    MOEK_EACH_PLAIN_SOURCE(MOEK_PLAIN_ROW_)
+};
+#undef MOEK_PLAIN_ROW_
+enum { MOEK_PLAIN_SOURCES_ = sizeof moek_plain_sources_ / sizeof moek_plain_sources_[0] };
+
+/* MOEK_DTYPE_* of plain weights; 0: it is another source. */
+static int moek_plain_dtype_(int source)
+{
+    int i;
+    for (i = 0; i < MOEK_PLAIN_SOURCES_; i++)
+        if (moek_plain_sources_[i].number == source) return moek_plain_sources_[i].dtype;
+    return 0;
+}
 static const moek_source_ *moek_source_of_(int source)
 {
     size_t i;
@@ -22,6 +37,9 @@ static const moek_source_ *moek_source_of_(int source)
 const char *moek_source_name(int source)
 {
     const moek_source_ *const s = moek_source_of_(source);
+    int i;
+    for (i = 0; i < MOEK_PLAIN_SOURCES_; i++)
+        if (moek_plain_sources_[i].number == source) return moek_plain_sources_[i].name;
     return s ? s->name : NULL;
 }
 
@@ -39,16 +57,20 @@ typedef struct moek_import_ {
 
 static int moek_bad_pointer_(const void *p, size_t align) { return !p || (uintptr_t)p % align; }
 
-static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m)
+/* May what becomes `of` become f too?  Scales of other types are those that a file has as f32 or T. */
+static int moek_import_fits_(const moek_format *of, const moek_format *f)
 {
-    const moek_format *f;
+    const int open = of->w_scale.type == MOEK_SCALE_TYPE_F32 || of->w_scale.type == MOEK_SCALE_TYPE_T;
+    const int type = f->w_scale.type;
+    return f->w == of->w && f->second == of->second && f->w_scale.rows == of->w_scale.rows &&
+           (type == of->w_scale.type || (open && (type == MOEK_SCALE_TYPE_F32 || type == MOEK_SCALE_TYPE_T)));
+}
+
+/* Rows and columns of the matrix in m->format. */
+static moek_status moek_import_shape_(const moek_import_args *a, moek_import_ *m)
+{
+    const moek_format *const f = m->format;
     moek_scale_shape shape;
-    memset(m, 0, sizeof *m);
-    m->source = moek_source_of_(a->source);
-    if (!m->source)
-        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %d: take one of MOEK_FROM_*, 1 to %d", a->source,
-                     MOEK_SOURCE_COUNT_ - 1);
-    m->format = f = moek_format_of(m->source->quant);
     if (f->blocks ? !moek_has_block_(f, a->block) : a->block && a->block != f->w_scale.columns)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "block is %d: scales of %s have not so many columns; block as in the config, "
                      "0 for a whole row%s", a->block, f->name, f->blocks ? "" : " or where the format has one choice");
@@ -57,10 +79,6 @@ static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m
                      MOEK_MAX_COLUMNS_);
     if (a->columns % f->granule)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: %s takes multiples of %d", a->columns, f->name, f->granule);
-    if (m->source->codes == MOEK_CODES_GGUF && a->columns % 32)
-        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: blocks of GGUF have 32", a->columns);
-    if (m->source->codes == MOEK_CODES_AWQ && a->rows % 8)
-        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d: AWQ packs 8 of them", a->rows);
     shape = moek_weight_scale(f, a->block);
     m->rows = (size_t)a->rows; m->columns = (size_t)a->columns; m->step = (size_t)(a->row_step ? a->row_step : 1);
     m->groups = moek_scale_count(&shape, 1, m->columns);
@@ -68,6 +86,29 @@ static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m
     if (a->row_step < 0 || (m->dtype != MOEK_DTYPE_BF16 && m->dtype != MOEK_DTYPE_FP16))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d, at least 0; dtype %d, MOEK_DTYPE_BF16 or _FP16", a->row_step,
                      a->dtype);
+    return MOEK_OK;
+}
+
+static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m)
+{
+    const moek_format *f;
+    moek_status status;
+    m->source = moek_source_of_(a->source);
+    if (!m->source)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %d: take one of MOEK_FROM_*, 1 to %d", a->source,
+                     MOEK_SOURCE_COUNT_ - 1);
+    m->format = f = moek_format_of(a->quant ? a->quant : m->source->quant);
+    if (!f || !moek_import_fits_(moek_format_of(m->source->quant), f))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "quant is %d, %s: %s becomes %s, or what has the same elements", a->quant,
+                     f ? f->name : "no format", m->source->name, moek_quant_name(m->source->quant));
+    status = moek_import_shape_(a, m);
+    if (status != MOEK_OK) return status;
+    if (m->source->codes == MOEK_CODES_GGUF && a->columns % 32)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: blocks of GGUF have 32", a->columns);
+    if (m->source->codes == MOEK_CODES_AWQ && a->rows % 8)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d: AWQ packs 8 of them", a->rows);
+    if (a->recipe)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "recipe is %d: %s is quantized already", a->recipe, m->source->name);
     return MOEK_OK;
 }
 
@@ -203,16 +244,121 @@ static moek_status moek_import_factors_(int arch, const moek_import_args *a, con
     r.report = (uint64_t *)a->report;
     return moek_rescale_run_(arch, &r, stream);
 }
+/* ---- plain weights ----------------------------------------------------------------------------------------------- */
+
+/* Powers of two: what is added to the bits of the largest |w|, so that its exponent is the next where the recipe wants
+ * that.  top: bits of the mantissa of the largest element. */
+static uint32_t moek_plain_up_(int recipe, uint32_t top)
+{
+    return recipe == MOEK_RECIPE_ROUND ? 0x200000 : recipe == MOEK_RECIPE_CEIL ? 0x7fffff - top : 0;
+}
+static moek_status moek_plain_recipe_(const moek_import_args *a, const moek_format *f, moek_plain_ *p)
+{
+    const int powers = f->w_scale.type == MOEK_SCALE_TYPE_E8M0, blocks = f->w_scale.rows > 1;
+    const int integers = f->w == MOEK_ELEMENT_S8 || f->w == MOEK_ELEMENT_U4B8, e2m1 = f->w == MOEK_ELEMENT_E2M1;
+    const int narrow = a->recipe == MOEK_RECIPE_NARROW;
+    int recipe = a->recipe;
+    if (recipe < 0 || recipe > MOEK_RECIPE_NARROW || (narrow && !integers) ||
+        (recipe && !narrow && !powers && !(blocks && recipe == MOEK_RECIPE_CEIL)))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "recipe is %d: %s takes 0%s", recipe, f->name, integers
+                     ? " or MOEK_RECIPE_NARROW" : powers ? ", MOEK_RECIPE_FLOOR, _ROUND or _CEIL"
+                     : blocks ? " or MOEK_RECIPE_CEIL" : "");
+    if (powers && !recipe) recipe = e2m1 ? MOEK_RECIPE_ROUND : MOEK_RECIPE_CEIL;
+    p->largest = integers ? (float)(1 << (f->w_bits - 1)) - (narrow ? 1.0f : 0.5f) : e2m1 ? 6.0f : 448.0f;
+    p->whole_largest = f->second ? p->largest * 448.0f : p->largest;
+    p->up = moek_plain_up_(recipe, e2m1 ? 0x400000 : 0x600000);
+    p->less = powers || recipe == MOEK_RECIPE_CEIL ? (e2m1 ? 2 : 8) : 0;
+    return MOEK_OK;
+}
+static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m, moek_plain_ *p)
+{
+    const moek_format *const f = m->format = moek_format_of(a->quant);
+    const int dtype = moek_plain_dtype_(a->source);
+    moek_scale_shape shape;
+    moek_status status;
+    if (!f || !f->w_scale.type)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "quant is %d, %s: what plain weights become, a format with scales", a->quant,
+                     f ? f->name : "no format");
+    status = moek_import_shape_(a, m);
+    if (status == MOEK_OK) status = moek_plain_recipe_(a, f, p);
+    if (status != MOEK_OK) return status;
+    shape = moek_weight_scale(f, a->block);
+    if (a->row_order || a->column_order || a->their_scale || a->their_zero || a->their_global || a->scale_dtype)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_order, column_order, their_scale, their_zero, their_global, scale_dtype: "
+                     "leave them 0, plain weights have none");
+    if (shape.rows != 1 && m->step != 1)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d: rows of %s that share a scale lie side by side", a->row_step,
+                     f->name);
+    if (moek_bad_pointer_(a->w, 1) || moek_bad_pointer_(a->their_w, dtype == MOEK_DTYPE_F32 ? 4 : 2) ||
+        a->w == a->their_w || moek_bad_pointer_(a->scale, moek_factors_bytes_(shape.type)))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w, their_w or scale is %s, or not aligned as its elements",
+                     a->w == a->their_w ? "another of them" : "NULL");
+    if (f->second ? moek_bad_pointer_(a->global, 4) : a->global != NULL)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global: %s has %s", f->name,
+                     f->second ? "one, an f32" : "none: leave it NULL");
+    if (!f->zero && a->zero) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "zero: %s has none", f->name);
+    p->from = (const unsigned char *)a->their_w; p->dtype = dtype;
+    p->element = f->w; p->bits = f->w_bits;
+    p->rows = m->rows; p->columns = m->columns;
+    p->group_rows = shape.rows ? (size_t)shape.rows : 1;
+    p->group_columns = shape.columns ? (size_t)shape.columns : m->columns;
+    p->w = (unsigned char *)a->w; p->pitch = moek_element_bytes(f->w, m->columns) * m->step;
+    m->our_scale.at = (unsigned char *)a->scale; m->our_scale.type = shape.type;
+    if (shape.type == MOEK_SCALE_TYPE_T) m->our_scale.dtype = m->dtype;
+    m->our_scale.group = moek_factors_bytes_(shape.type);
+    m->our_scale.row = m->our_scale.group * m->groups * m->step;
+    if (shape.rows) p->scale = m->our_scale;
+    p->whole = f->second ? a->global : shape.rows ? NULL : (float *)a->scale;
+    m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, p->bits, m->rows, m->groups, m->step);
+    return MOEK_OK;
+}
+/* What the report says of scales, they are there already. */
+static moek_status moek_plain_report_(int arch, const moek_import_args *a, const moek_import_ *m, moek_stream stream)
+{
+    const int rows = m->format->w_scale.rows;
+    moek_rescale_ r;
+    memset(&r, 0, sizeof r);
+    r.to = r.from = m->our_scale;
+    r.rows = !rows ? 1 : (m->rows + (size_t)rows - 1) / (size_t)rows;
+    r.groups = m->groups;
+    r.from_global = r.to_global = m->format->second ? a->global : NULL;
+    r.report = (uint64_t *)a->report;
+    return r.report ? moek_rescale_run_(arch, &r, stream) : MOEK_OK;
+}
+static moek_status moek_import_plain_(int arch, const moek_import_args *a, moek_import_ *m, int back,
+                                      moek_stream stream)
+{
+    moek_plain_ p;
+    moek_recode_ zeros;
+    moek_status status;
+    if (back) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %s: quantized weights do not become what they were",
+                           moek_source_name(a->source));
+    memset(&p, 0, sizeof p);
+    memset(&zeros, 0, sizeof zeros);
+    status = moek_plain_begin_(a, m, &p);
+    if (status != MOEK_OK) return status;
+    status = moek_plain_run_(arch, &p, stream);
+    zeros.to = zeros.from = m->our_zero;
+    zeros.from.at = NULL;
+    zeros.counter = zeros.all = -1;
+    if (status == MOEK_OK && a->zero) status = moek_recode_run_(arch, &zeros, stream);
+    if (status == MOEK_OK) status = moek_plain_report_(arch, a, m, stream);
+    if (status != MOEK_OK) MOEK_REFUSE_(a, status, "%s: a launch failed", moek_source_name(a->source));
+    return MOEK_OK;
+}
+
 static moek_status moek_import_run_(int arch, const moek_import_args *a, int back, moek_stream stream)
 {
     moek_import_ m;
     moek_status status;
     if (!a) return MOEK_E_ARGUMENT;
-    status = moek_import_begin_(a, &m);
-    if (status != MOEK_OK) return status;
+    memset(&m, 0, sizeof m);
     if (arch && !MOEK_HAVE_CUDA_)
         MOEK_REFUSE_(a, MOEK_E_NO_KERNEL, "arch is %d: this implementation was compiled without CUDA; arch 0 is the "
                      "host", arch);
+    if (moek_plain_dtype_(a->source)) return moek_import_plain_(arch, a, &m, back, stream);
+    status = moek_import_begin_(a, &m);
+    if (status != MOEK_OK) return status;
     status = moek_import_codes_(arch, a, &m, back, stream);
     if (status == MOEK_OK) status = moek_import_zeros_(arch, a, &m, back, stream);
     if (status == MOEK_OK) status = moek_import_factors_(arch, a, &m, back, stream);
@@ -230,12 +376,28 @@ moek_status moek_export(int arch, const moek_import_args *args, moek_stream stre
 
 /* ---- where a matrix belongs -------------------------------------------------------------------------------------- */
 
+/* Scales that rows share: the first of the matrix, counted in rows of scales.  -1: some of its scales are for rows of
+ * another one, too. */
+static int64_t moek_place_shared_(const moek_config *c, const moek_format *f, int matrix, int expert)
+{
+    const int of = f->w_scale.rows, gated = moek_act_gated_(c->act), layout = moek_up_layout_(c);
+    const int gate = matrix == MOEK_MATRIX_GATE, both = matrix == MOEK_MATRIX_GATE_UP;
+    const int apart = gated && layout == MOEK_UP_APART, halves = gated && !apart;
+    const int second = halves && !both && gate != (layout != MOEK_UP_SWAPPED);
+    const int64_t blocks = of ? (c->inter + of - 1) / of : 1;
+    const int64_t up = !halves ? blocks : !of ? 1 : c->up_scales ? 2 * blocks : (2 * (int64_t)c->inter + of - 1) / of;
+    if (matrix == MOEK_MATRIX_DOWN) return (int64_t)expert * (of ? (c->hidden + of - 1) / of : 1);
+    if (both) return c->up_scales ? -1 : expert * up;
+    if (halves && (!of || layout == MOEK_UP_INTERLEAVED || (!c->up_scales && c->inter % of))) return -1;
+    return expert * up + (second ? blocks : 0);
+}
 moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
                               moek_import_args *args)
 {
     const moek_format *f;
     moek_scale_shape shape;
     size_t row, w, scale, zero, expert_rows;
+    int64_t shared = 0;
     const int down = matrix == MOEK_MATRIX_DOWN, both = matrix == MOEK_MATRIX_GATE_UP;
     const int gate = matrix == MOEK_MATRIX_GATE;
     int gated, apart, interleaved, layout;
@@ -259,8 +421,13 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
                      "is imported by rows and columns that you set yourself", config->inter_offset);
     args->rows = down ? config->hidden : config->inter * (both ? 2 : 1);
     args->columns = down ? config->inter : config->hidden;
-    args->block = config->block; args->dtype = config->dtype;
+    args->block = config->block; args->dtype = config->dtype; args->quant = config->quant;
     args->row_step = interleaved && !down && !both ? 2 : 1;
+    if (f->w_scale.type && f->w_scale.rows != 1) shared = moek_place_shared_(config, f, matrix, expert);
+    if (shared < 0)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "matrix %d: scales of %s are for rows of gate and up: %s", matrix, f->name,
+                     both ? "and up_scales keeps them apart: one after the other"
+                          : "MOEK_MATRIX_GATE_UP has both, as up_layout has them; or give each an array");
     shape = moek_weight_scale(f, config->block);
     w = moek_element_bytes(f->w, (size_t)args->columns);
     scale = moek_scale_bytes(&shape, 1, (size_t)args->columns);
@@ -274,10 +441,10 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     zero_at = down ? weights->w_down_zero : apart && gate ? weights->w_gate_zero : weights->w_up_zero;
     global = down ? weights->w_down_global_scale
                   : apart && gate ? weights->w_gate_global_scale : weights->w_up_global_scale;
-    if (!at || !scale_at || (f->second && !global))
+    if (!at || (f->w_scale.type && !scale_at) || (f->second && !global))
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
     args->w = (char *)at + row * w;
-    args->scale = (char *)scale_at + row * scale;
+    args->scale = scale_at ? (char *)scale_at + (f->w_scale.rows == 1 ? row : (size_t)shared) * scale : NULL;
     args->zero = zero_at ? (char *)zero_at + row * zero : NULL;
     args->global = f->second ? (float *)global + row / (size_t)args->rows : NULL;
     if (f->second && interleaved && !down) args->global = (float *)global + 2 * expert + !gate;
@@ -337,7 +504,7 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
 #undef MOEK_MUST_NOT_
     if (r->zeros_lost)
         MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu zero points are not the middle of the codes, and there is no "
-                 "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, int8_a16 none",
+                 "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, others none",
                  (unsigned long long)r->zeros_lost, (unsigned long long)r->zeros);
     if (r->globals_bad)
         MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu second scales are 0, negative, NaN or Inf",

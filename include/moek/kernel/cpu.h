@@ -31,6 +31,17 @@ enum { MOEK_LANES = 16, MOEK_PIECE = 128 };           /* a piece: what is decode
 
 MOEK_CPU_FN int moek_finite_(float x) { return (moek_bits_(x) & 0x7fffffff) < 0x7f800000; }
 
+/* The bits of the largest |x|, or of `top`.  NaN is above all others. */
+MOEK_CPU_FN uint32_t moek_top_(uint32_t top, const float *x, int n)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        const uint32_t magnitude = moek_bits_(x[i]) & 0x7fffffff;
+        top = magnitude > top ? magnitude : top;
+    }
+    return top;
+}
+
 /* n numbers to f32. */
 MOEK_CPU_FN void moek_decode_t_(float *to, const uint16_t *from, int n, int dtype)
 {

@@ -13,6 +13,13 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
 #include <cuda_runtime_api.h>
 #define MOEK_DEVICE static MOEK_UNUSED __device__ __forceinline__
 
+/* Shared memory of an SM, of which each block takes 1024 bytes more than it asks for: 227 KB, 164 KB on Ampere. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define MOEK_SM_SHARED_ 167936
+#else
+#define MOEK_SM_SHARED_ 232448
+#endif
+
 /* Every launcher goes through here.  (cudaLaunchKernel would look the kernel up each time: 1 us more.)  What an earlier
  * call left behind would show here, too: moek_run refuses to start on it. */
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
@@ -340,7 +347,16 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* a * b + c of two T each, rounded once; subnormals count. */
+MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    uint32_t d;
+    if (dtype == MOEK_DTYPE_FP16) asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    else asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 #else
+#define MOEK_SM_SHARED_ 232448
 #define MOEK_SM90_CODE_ 1
 #define MOEK_SM90_BOUNDS_(threads)
 #define MOEK_READY_SM90_(kernel, threads, shared) MOEK_READY_(kernel, shared)
@@ -408,7 +424,24 @@ MOEK_FN uint32_t moek_most_t2_(uint32_t a, uint32_t b, int dtype)
     return (lo > other_lo ? lo : other_lo) | (hi > other_hi ? hi : other_hi);
 }
 MOEK_FN float moek_about_one_over_(float s) { return 1.0f / s; }
+/* (f32 holds the products and sums that kernels ask for exactly.) */
+MOEK_FN uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    float x[2], y[2], z[2];
+    moek_from_t2_(x, a, dtype);
+    moek_from_t2_(y, b, dtype);
+    moek_from_t2_(z, c, dtype);
+    return moek_to_t2_(fmaf(x[0], y[0], z[0]), fmaf(x[1], y[1], z[1]), dtype);
+}
 #endif
+
+/* d += a * b of T, 16 x 8 x 16. */
+MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2], int dtype)
+{
+    if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
+    else moek_mma_bf16_(d, a, b);
+}
+#include "../../../generated/moek_element_cuda.h"
 
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
 

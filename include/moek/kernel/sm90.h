@@ -371,6 +371,8 @@ MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)
     __syncwarp();
     if (threadIdx.x % 32 == 0) moek_mbar_arrive_(bar);
 }
+/* To the next place of a ring of n, whose barriers change phase with each round. */
+#define moek_next_(place, phase, n) do { if (++(place) == (n)) { (place) = 0; (phase) ^= 1; } } while (0)
 /* An operand that is the same in all lanes, so that the compiler knows it, too: it then reckons with it in uniform
  * registers, where wgmma wants it. */
 MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)

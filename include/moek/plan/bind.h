@@ -133,9 +133,12 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
         if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_second_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;
-        if (!moek_by_tensor_(c->quant) && (weights->x_scale || weights->h_scale))
-            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only fp8t has static scales, "
-                     "not %s", moek_quant_name(c->quant));
+        if (!moek_format_of(c->quant)->static_x && (weights->x_scale || weights->h_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only formats with static scales "
+                     "have them, not %s", moek_quant_name(c->quant));
+        if (moek_x_second_(c->quant) && (!weights->x_scale || !weights->h_scale))
+            MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s needs x_scale and h_scale, a factor on top of the "
+                     "scales of x and of h", weights->x_scale ? "h_scale" : "x_scale", moek_quant_name(c->quant));
         if (c->batch_invariant && moek_by_tensor_(c->quant) && (!weights->x_scale || !weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
                      "fp8t needs x_scale and h_scale for it");

@@ -95,7 +95,8 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
                  "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
                  moek_w_line_(c->quant));
     if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 is for fp8b128, not for %s", moek_quant_name(c->quant));
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x, as fp8b128 has them; "
+                 "not for %s", moek_quant_name(c->quant));
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
                  (double)c->scale, (double)c->shared_weight);

@@ -1,0 +1,255 @@
+"""moek_transformers.py -- moek as an experts implementation of Hugging Face transformers 5.
+
+    import moek_transformers
+    moek_transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", experts_implementation="moek")
+
+Needs torch, transformers and a compiler: nvcc for models on a GPU, a C compiler for models on the CPU.  The first layer
+that runs compiles moek's kernels into a shared library, in ~/.cache/moek; later processes load the library.
+
+What a layer is, comes from its module: shapes from the weights, layout from is_transposed and is_concatenated, the
+activation from a few values that the module's own function is asked for.  A layer that moek cannot serve runs
+transformers' grouped_mm instead, and one warning says why.
+
+Nothing here holds a weight: a plan has their addresses and is looked up by these addresses.  README.md of this folder
+says what happens to transposed weights, what works under torch.compile and CUDA graphs, and what one_launch is."""
+import collections
+import itertools
+import pathlib
+import types
+import warnings
+
+import torch
+import torch.nn.functional as F
+from transformers.integrations import finegrained_fp8, moe
+
+import moek_torch
+from moek_torch import DTYPES, FORMATS, UP_HALVES, UP_INTERLEAVED, Formula, Weights, settings
+
+
+def register(moek=None, library=None, one_launch=False):
+    """Makes "moek" an experts_implementation.
+
+    moek: folder of moek, by default the one that this file is in.  library: a shared library that you built from it
+    (README.md has the commands); by default one is compiled where it is needed.  one_launch: GPU layers of few tokens
+    take one launch.  Only where no other process and no other stream runs moek on the same GPU: docs/one-launch.md."""
+    settings.update(library=library, one_launch=one_launch)
+    if moek:
+        settings["moek"] = pathlib.Path(moek).resolve()
+    moe.ALL_EXPERTS_FUNCTIONS.register("moek", experts_forward)
+    finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS.register("moek", fp8_experts_forward)
+
+
+def use(model):
+    """For a model that is there already, and for blocks without an experts_implementation (Llama 4): sets "moek", then
+    prepares."""
+    if "moek" not in moe.ALL_EXPERTS_FUNCTIONS:
+        register()
+    if any(_decorated(module) for module in model.modules()):
+        model.set_experts_implementation("moek")
+    for module in model.modules():
+        if type(module).__name__ == "Llama4TextMoe":
+            experts = module.experts
+            experts.has_gate, experts.has_bias, experts.is_transposed = True, False, True
+            experts._apply_gate = types.MethodType(moe._default_apply_gate, experts)
+            module.forward = types.MethodType(_llama4_forward, module)
+    return prepare(model)
+
+
+def prepare(model):
+    """Does ahead what the first run would do: compiles moek, looks at each layer, rearranges transposed weights.  To be
+    called before torch.compile(fullgraph=True).  Returns {name of a layer: "", or why moek does not serve it}."""
+    return {name: _look_at(module, on_input=not hasattr(module, "is_concatenated")).why
+            for name, module in model.named_modules() if _decorated(module)}
+
+
+def _decorated(module):                                # by @use_experts_implementation, or by use()
+    return hasattr(module, "is_transposed") and hasattr(module, "has_gate")
+
+
+# ---- what a module is ------------------------------------------------------------------------------------------------
+
+Layer = collections.namedtuple("Layer", "why dtype device formula")
+GATED = {
+    "silu": lambda g, u, alpha, limit: F.silu(g) * u,
+    "gelu": lambda g, u, alpha, limit: F.gelu(g) * u,
+    "gelu_tanh": lambda g, u, alpha, limit: F.gelu(g, approximate="tanh") * u,
+}
+LIMITED = {                                            # with a limit, and maybe alpha, that the module has
+    "silu": lambda g, u, alpha, limit: F.silu(g.clamp(max=limit)) * u.clamp(-limit, limit),
+    "swigluoai": lambda g, u, alpha, limit:
+        g.clamp(max=limit) * torch.sigmoid(alpha * g.clamp(max=limit)) * (u.clamp(-limit, limit) + 1),
+    "swiglustep": lambda g, u, alpha, limit: F.silu(g).clamp(max=limit) * u.clamp(-limit, limit),
+}
+SINGLE = {
+    "silu_no_mul": F.silu, "gelu_no_mul": F.gelu, "relu_no_mul": F.relu,
+    "gelu_tanh_no_mul": lambda g: F.gelu(g, approximate="tanh"), "relu2_no_mul": lambda g: F.relu(g).square(),
+}
+
+
+def _same(got, want):
+    return got.shape == want.shape and torch.allclose(got.float(), want, rtol=1e-4, atol=1e-5)
+
+
+def _activation(module, device):
+    """The formula that gives what the module's own function gives, or None."""
+    edge = torch.tensor([-1e4, -80.0, -9.0, 9.0, 80.0, 1e4], device=device)
+    some = torch.cat([torch.linspace(-8, 8, 33, device=device), edge])
+    if not module.has_gate:
+        got = module.act_fn(some)
+        acts = [act for act, f in SINGLE.items() if _same(got, f(some))]
+        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False) if acts else None
+    g, u = (x.reshape(1, -1) for x in torch.meshgrid(some, some, indexing="ij"))
+    numbers = {float(v) for v in vars(module).values() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+    numbers = sorted(v for v in numbers if 0 < v < 1e4)
+    layouts = {UP_HALVES: torch.cat([g, u], 1), UP_INTERLEAVED: torch.stack([g, u], 2).flatten(1)}
+    for up_layout, both in layouts.items():
+        got = module._apply_gate(both)
+        for act, f in GATED.items():
+            if _same(got, f(g, u, 0, 0)):
+                return Formula(act, up_layout, 0.0, 0.0, 0.0, False)
+        for (act, f), limit in itertools.product(LIMITED.items(), numbers):
+            for alpha in numbers if act == "swigluoai" else [0.0]:
+                if _same(got, f(g, u, alpha, limit)):
+                    return Formula(act, up_layout, alpha, 0.0, limit, False)
+    return None
+
+
+def _weights(module):
+    up = "gate_up_proj" if module.has_gate else "up_proj"
+    names = up, "down_proj", up + "_bias", "down_proj_bias", up + "_scale_inv", "down_proj_scale_inv"
+    has = module._parameters                           # (faster than getattr, and only parameters count)
+    return Weights(*(has.get(name) for name in names))
+
+
+def _turn(parameter):
+    """From [experts][in][out] in memory to [experts][out][in], an expert at a time and at its place.  The parameter's
+    shape stays, its strides change: what else reads the parameter sees the same values."""
+    data = parameter.data
+    if not data.transpose(1, 2).is_contiguous():
+        data = data.contiguous()
+        experts, rows, columns = data.shape
+        for expert in data:
+            expert.view(columns, rows).copy_(expert.t().clone(memory_format=torch.contiguous_format))
+        parameter.data = data.view(experts, columns, rows).transpose(1, 2)
+
+
+def _reason(module):
+    """Why moek cannot serve it, or None."""
+    weights = _weights(module)
+    if weights.w_up is None or weights.w_down is None:
+        return "it has no parameters gate_up_proj (or up_proj) and down_proj"
+    for w in filter(lambda w: w is not None, weights):
+        if type(w) not in (torch.nn.Parameter, torch.Tensor):
+            return f"its weights are {type(w).__name__}"
+        if w.device.type not in ("cpu", "cuda") or w.device != weights.w_up.device:
+            return f"its weights are on {w.device}"
+    if weights.w_up.dtype not in FORMATS or weights.w_down.dtype != weights.w_up.dtype:
+        return f"its weights are {weights.w_up.dtype}, neither bfloat16 nor float16 nor float8_e4m3fn"
+    if weights.w_up_bias is not None and weights.w_up_bias.dtype != weights.w_up.dtype:
+        return f"its biases are {weights.w_up_bias.dtype}, its weights {weights.w_up.dtype}"
+    if getattr(module, "has_post_expert_norm", False):
+        return "it has a norm behind each expert"
+    return _fp8_reason(module, weights) if weights.w_up.dtype == torch.float8_e4m3fn else None
+
+
+def _fp8_reason(module, weights):
+    if tuple(module.block_size or ()) != (128, 128) or module.activation_scheme != "dynamic":
+        return f"block_size {module.block_size}, activation_scheme {module.activation_scheme}, not (128, 128), dynamic"
+    if weights.w_up_scale.dtype != torch.float32:
+        return f"its scales are {weights.w_up_scale.dtype}, not float32"
+    if weights.w_down.shape[2] % 128:
+        return f"inter is {weights.w_down.shape[2]}: gate and up share blocks of 128 rows"
+    return None
+
+
+@torch.compiler.disable
+@torch.no_grad()
+def _look_at(module, on_input=False):
+    weights = _weights(module)
+    w_up, w_down = weights.w_up, weights.w_down
+    why, formula = _reason(module), None
+    if not why:
+        formula = _activation(module, w_up.device)
+        why = None if formula else "its activation is none of moek's"
+    if not why:
+        formula = formula._replace(on_input=on_input)
+        if not module.is_transposed and not all(w is None or w.is_contiguous() for w in weights):
+            why = "its weights are not contiguous"
+    if not why:
+        try:                                           # compiles, and tells whether there are kernels
+            moek_torch.plan_of(_x_dtype(w_up, w_up), 1, 1, weights, formula, module.is_transposed)
+        except (RuntimeError, OSError) as error:
+            why = str(error)
+    if not why and module.is_transposed:
+        _turn(w_up), _turn(w_down)
+    if why:
+        _warn(f"moek does not serve {type(module).__name__}, transformers' own code does: {why}")
+    module._moek = Layer(why or "", w_up.dtype, w_up.device, formula)
+    return module._moek
+
+
+def _x_dtype(w_up, x):                                 # of what goes into the operator
+    return w_up.dtype if w_up.dtype in DTYPES else x.dtype if x.dtype in DTYPES else torch.bfloat16
+
+
+_warned = set()
+
+
+@torch.compiler.disable
+def _warn(text):
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text)
+
+
+# ---- the forward functions -------------------------------------------------------------------------------------------
+
+def _call(module, layer, x, ids, weights):
+    of = _weights(module)
+    y = torch.ops.moek.experts(x.to(_x_dtype(of.w_up, x)), ids, weights, *of, *layer.formula, module.is_transposed)
+    return y.to(x.dtype)
+
+
+def _layer(module, x, topk, on_input=False):
+    """What _look_at found, or None: transformers' own code is to run."""
+    w_down, layer = module.down_proj, getattr(module, "_moek", None)
+    if layer is None or layer.dtype != w_down.dtype or layer.device != w_down.device or \
+            (w_down.stride(1 if module.is_transposed else 2) != 1 and not layer.why):
+        layer = _look_at(module, on_input)             # the first run, or there are new weights
+    if layer.why or topk > moek_torch.MOST_TOPK:
+        return None
+    if torch.is_grad_enabled() and (x.requires_grad or w_down.requires_grad):
+        _warn("moek has no backward pass, so transformers' own code runs: torch.no_grad() or inference_mode()")
+        return None
+    return layer
+
+
+def _forward(self, default, hidden_states, top_k_index, top_k_weights):
+    layer = _layer(self, hidden_states, top_k_index.shape[-1])
+    if layer is None:
+        return default(self, hidden_states, top_k_index, top_k_weights)
+    if self._is_expert_parallel:                       # there, num_experts is the id of an expert of another rank
+        top_k_index = top_k_index.masked_fill(top_k_index >= self.num_experts, -1)
+    return _call(self, layer, hidden_states, top_k_index, top_k_weights)
+
+
+def experts_forward(self, hidden_states, top_k_index, top_k_weights):
+    """In the place of the forward function of a class that has @use_experts_implementation."""
+    return _forward(self, moe.grouped_mm_experts_forward, hidden_states, top_k_index, top_k_weights)
+
+
+def fp8_experts_forward(self, hidden_states, top_k_index, top_k_weights):
+    """Likewise, where a model with FineGrainedFP8Config has FP8Experts."""
+    return _forward(self, finegrained_fp8.fp8_grouped_mm_experts_forward, hidden_states, top_k_index, top_k_weights)
+
+
+def _llama4_forward(self, hidden_states):
+    """In the place of Llama4TextMoe.forward, which runs each token through each expert, most of them with zeros."""
+    layer = _layer(self.experts, hidden_states, 1, True) if self.top_k == 1 else None
+    if layer is None:
+        return type(self).forward(self, hidden_states)
+    x = hidden_states.reshape(-1, self.hidden_dim)
+    scores, logits = self.router(x)
+    weights, ids = scores.max(1, keepdim=True)
+    return self.shared_expert(x) + _call(self.experts, layer, x, ids, weights), logits

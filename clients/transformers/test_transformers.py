@@ -1,0 +1,388 @@
+"""test_transformers.py -- small random models of many classes: logits and greedy tokens of "moek" against eager ones.
+
+   python clients/transformers/test_transformers.py [quick] [cuda] [TEST ...]       quick: all but torch.compile
+
+The last line counts, as that of all tests does; where torch or transformers is missing, one test is skipped.
+
+Logits of whole models: eager in f32, of the same bf16 weights, is the truth.  "moek" may be off by 1.25 times what
+eager in bf16 is off by, and by 1e-3 more, in relative L2: the median over tokens, since a token whose experts score
+alike may take another one after any rounding.  Experts must matter: without them logits are off by 20 times that bound.
+Blocks: what each one made of its input, against f32, per token and at most.
+Tokens: those of eager, up to a step where the best two logits of eager are close: a tenth of their standard deviation.
+"""
+import ast
+import copy
+import importlib
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import warnings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+try:
+    import torch
+    import transformers
+    from transformers.integrations import moe
+    assert int(transformers.__version__.split(".")[0]) >= 5
+except (ImportError, AssertionError) as missing:
+    print(f"no torch with transformers 5 for {sys.executable}: {missing}")
+    print("0 passed, 0 failed, 1 skipped")
+    sys.exit()
+
+import moek_transformers
+
+SMALL = dict(vocab_size=160, hidden_size=64, intermediate_size=96, moe_intermediate_size=48, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128, num_experts=8,
+             num_local_experts=8, n_routed_experts=8, num_experts_per_tok=2, initializer_range=0.1, pad_token_id=0,
+             bos_token_id=1, eos_token_id=None, tie_word_embeddings=False)
+LATENT = dict(q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+              num_key_value_heads=4, n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1)
+CLASSES = {                                            # model: what its config has beside SMALL
+    "Mixtral": {},
+    "Qwen2Moe": dict(shared_expert_intermediate_size=64),
+    "Qwen3Moe": dict(norm_topk_prob=True),
+    "Qwen3Next": dict(shared_expert_intermediate_size=64, linear_num_value_heads=4, linear_num_key_heads=2,
+                      linear_key_head_dim=16, linear_value_head_dim=16,
+                      layer_types=["linear_attention", "full_attention"]),
+    "Olmoe": {},
+    "DeepseekV2": dict(LATENT, topk_method="group_limited_greedy"),
+    "DeepseekV3": dict(LATENT, head_dim=8),
+    "Glm4Moe": dict(n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1),
+    "GptOss": dict(layer_types=["sliding_attention", "full_attention"], sliding_window=16),
+    "Llama4Text:Llama4": dict(intermediate_size_mlp=96, num_experts_per_tok=1, interleave_moe_layer_step=1,
+                              moe_layers=[0, 1], layer_types=["full_attention", "full_attention"]),
+    "MiniMaxM2": dict(rotary_dim=8),
+    "Phimoe": {},
+    "Ernie4_5_Moe": dict(moe_num_experts=8, moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=0,
+                         moe_layer_end_index=1, moe_layer_interval=1),
+    "NemotronH": dict(layers_block_type=["mamba", "moe", "attention", "moe"], num_hidden_layers=4, mamba_num_heads=4,
+                      mamba_head_dim=16, ssm_state_size=16, n_groups=2, n_group=1, topk_group=1, chunk_size=16,
+                      moe_shared_expert_intermediate_size=64, n_shared_experts=1, routed_scaling_factor=1.0),
+    "Gemma4Text:Gemma4": dict(enable_moe_block=True, top_k_experts=2, num_global_key_value_heads=2,
+                              global_head_dim=16, layer_types=["sliding_attention", "full_attention"],
+                              vocab_size_per_layer_input=160, hidden_size_per_layer_input=0, num_kv_shared_layers=0),
+    "HunYuanMoEV1": dict(moe_topk=[2, 2], moe_intermediate_size=[48, 48], num_shared_expert=[1, 1]),
+    "Lfm2Moe": dict(layer_types=["conv", "full_attention"], num_dense_layers=1),
+    "DeepseekV4": {},
+}
+PROMPT, STEPS, DEVICE = 21, 12, "cuda" if "cuda" in sys.argv else "cpu"
+BLOCK = 8e-3                                           # x, h, o and y of a block are bf16: 2^-9 each, and sums
+
+
+def build(name, dtype=torch.bfloat16, **more):
+    config, _, model = name.partition(":")
+    config = getattr(transformers, config + "Config")(**{**SMALL, **CLASSES[name], **more})
+    torch.manual_seed(1)
+    model = getattr(transformers, (model or name) + "ForCausalLM")(config).eval().requires_grad_(False)
+    for key, value in [*model.named_parameters(), *model.named_buffers()]:
+        if "bias" in key or "correction" in key or "statics" in key:       # what starts as zeros
+            value.add_(0.1 * torch.randn_like(value))
+        elif "proj" in key and value.dim() == 3:
+            value.normal_(0, value.shape[-1] ** -0.5)
+    return model.to(dtype).to(DEVICE)
+
+
+def prompt():
+    return torch.randint(2, SMALL["vocab_size"], (2, PROMPT), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+
+
+def some(tokens):                                      # what a block of SMALL takes: x, ids, weights
+    return (torch.randn(tokens, 64).bfloat16().to(DEVICE), torch.rand(tokens, 8).topk(2)[1].to(DEVICE),
+            torch.rand(tokens, 2).to(DEVICE))
+
+
+def off(got, want):                                    # relative L2 of each token
+    got, want = got.double().flatten(0, -2), want.double().flatten(0, -2)
+    return (got - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-30)
+
+
+def is_block(module):                                  # the experts; in Llama 4, where moek takes the router in, both
+    return isinstance(getattr(module, "down_proj", None), torch.nn.Parameter) and hasattr(module, "is_concatenated") \
+        or type(module).__name__ == "Llama4TextMoe"
+
+
+def eager(model):
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")
+    return model
+
+
+def without_experts(model, ids):
+    for block in filter(is_block, model.modules()):
+        block = getattr(block, "experts", block)
+        block.down_proj.zero_()
+        if getattr(block, "has_bias", False):
+            block.down_proj_bias.zero_()
+    return model(ids).logits
+
+
+def run_with_blocks(model, exact, ids):
+    """Logits of the model, and the largest error of a token in a block: each block's input goes to that of `exact`."""
+    exact, worst, hooks = dict(exact.named_modules()), [], []
+    for name, block in model.named_modules():
+        if is_block(block):
+            def compare(_, inputs, out, block=exact[name]):
+                want = block(*[x.float() if x.is_floating_point() else x for x in inputs])
+                out, want = (v[0] if isinstance(v, tuple) else v for v in (out, want))
+                worst.append(off(out, want).max().item())
+            hooks.append(block.register_forward_hook(compare))
+    logits = model(ids).logits
+    for hook in hooks:
+        hook.remove()
+    return logits, max(worst)
+
+
+def greedy(model, ids):
+    steps = []
+    for _ in range(STEPS):
+        steps.append(model(ids, use_cache=False).logits[:, -1].float())
+        ids = torch.cat([ids, steps[-1].argmax(-1, keepdim=True)], 1)
+    return ids[:, -STEPS:], torch.stack(steps, 1)
+
+
+def check_tokens(got, want, logits):
+    for row, (a, b) in enumerate(zip(got.tolist(), want.tolist())):
+        step = next((i for i in range(STEPS) if a[i] != b[i]), None)
+        if step is not None:
+            best = logits[row, step].topk(2)[0]
+            gap = ((best[0] - best[1]) / logits[row, step].std()).item()
+            assert gap < 0.1, f"token {step} is {a[step]}, not {b[step]}, which is better by {gap:.2f} deviations"
+
+
+def check_class(name):
+    """The logits' and the blocks' errors, and tokens; returns what was measured."""
+    model, ids = eager(build(name)), prompt()
+    exact = copy.deepcopy(model).float()
+    truth, theirs = exact(ids).logits, model(ids).logits
+    tokens, steps = greedy(model, ids)
+    served = moek_transformers.use(model)
+    assert served and not any(served.values()), f"not served: {served}"
+    ours, block = run_with_blocks(model, exact, ids)
+    check_tokens(greedy(model, ids)[0], tokens, steps)
+    by_moek, by_eager = off(ours, truth).median().item(), off(theirs, truth).median().item()
+    matter = off(without_experts(exact, ids), truth).median().item()
+    assert block < BLOCK, f"a block is off by {block:.2e}"
+    bound = 1.25 * by_eager + 1e-3
+    assert by_moek < bound, f"off by {by_moek:.2e}, eager by {by_eager:.2e}"
+    assert matter > 20 * bound, f"experts matter {matter:.2e} only, bound {bound:.2e}"
+    return f"eager {by_eager:.2e}  moek {by_moek:.2e}  between {off(ours, theirs).median():.2e}  block {block:.2e}"
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+def two_lines():
+    """from_pretrained(..., experts_implementation="moek"), and generate."""
+    with tempfile.TemporaryDirectory() as folder:
+        build("Qwen3Moe").save_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, experts_implementation="moek").eval().to(DEVICE)
+    got = model.generate(prompt(), max_new_tokens=STEPS, do_sample=False)[:, -STEPS:]
+    assert all(m._moek.why == "" for m in model.modules() if is_block(m)), "moek did not run"
+    check_tokens(got, *greedy(eager(model), prompt()))
+
+
+def transposed():
+    """gpt-oss: parameters keep their values, and eager reads them as before."""
+    model, ids = build("GptOss"), prompt()
+    before, want = copy.deepcopy(model.state_dict()), eager(model)(ids).logits
+    address = model.model.layers[0].mlp.experts.gate_up_proj.data_ptr()
+    moek_transformers.use(model)
+    w = model.model.layers[0].mlp.experts.gate_up_proj
+    assert w.data_ptr() == address and w.transpose(1, 2).is_contiguous(), "a copy was made"
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items()), "values changed"
+    assert off(eager(model)(ids).logits, want).median() < 1e-2
+    want = model.set_experts_implementation("moek") or model(ids).logits
+    for block in filter(is_block, model.modules()):    # new weights, as they come from a checkpoint
+        block.gate_up_proj.data, block.down_proj.data = (v.contiguous() for v in (block.gate_up_proj, block.down_proj))
+    assert torch.equal(model(ids).logits, want)
+
+
+def compiled():
+    """torch.compile: without a graph break once prepared; and unprepared.  Then torch's own checks of an operator."""
+    ids = prompt()
+    for name, full in ("GptOss", True), ("Mixtral", False):
+        model, fresh = build(name), build(name)
+        moek_transformers.use(model)
+        want = model(ids, use_cache=False).logits
+        fresh.set_experts_implementation("moek")
+        code = torch.compile(model if full else fresh, fullgraph=full, backend="aot_eager")
+        for _ in range(2):
+            assert off(code(ids, use_cache=False).logits, want).median() < 5e-3
+    x, chosen, share = some(5)
+    block = fresh.model.layers[0].mlp.experts
+    torch.library.opcheck(torch.ops.moek.experts.default, (
+        x, chosen, share, *moek_transformers._weights(block), *block._moek.formula, False))
+
+
+def graphs():
+    """CUDA graphs: of blocks alone, and of a whole model; new inputs through an old graph; a stream of one's own."""
+    for name in "Mixtral", "GptOss", "NemotronH":
+        model, ids = build(name), prompt()
+        moek_transformers.use(model)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            want = model(ids, use_cache=False).logits
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            got = model(ids, use_cache=False).logits
+        for turn in range(3):
+            ids.copy_(ids.flip(1) if turn else ids)
+            graph.replay()
+            assert torch.equal(got, model(ids, use_cache=False).logits), f"{name}, replay {turn}"
+        assert not turn or off(got, want).max() > 0
+    model, ids = build("Mixtral"), prompt()
+    want = moek_transformers.use(model) and model(ids, use_cache=False).logits
+    moek_transformers.settings["one_launch"] = True
+    got = [model(ids[:1, :n], use_cache=False).logits for n in (1, 2, 4, PROMPT)]
+    moek_transformers.settings["one_launch"] = False
+    assert off(got[-1], want[:1]).median() < 1e-2 and off(got[0], want[:1, :1]).median() < 1e-2
+
+
+class AnyConfig(dict):                                 # sizes under all the names that classes have for them
+    __getattr__ = dict.__getitem__
+
+
+def decorated_classes():
+    for file in sorted(pathlib.Path(transformers.__file__).parent.glob("models/*/modeling_*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and "use_experts_implementation" in map(
+                    lambda d: ast.unparse(d).partition("(")[0], node.decorator_list):
+                yield getattr(importlib.import_module(f"transformers.models.{file.parent.name}.{file.stem}"), node.name)
+
+
+def each_class():
+    """The experts of each class of transformers that has @use_experts_implementation: eager's numbers, or a reason."""
+    sizes = AnyConfig(SMALL, moe_num_experts=8, moe_hidden_size=64, hidden_act="silu", mlp_hidden_act="relu2",
+                      hidden_activation="gelu_pytorch_tanh", swiglu_limit=1.5, swiglu_alpha=1.702, moe_latent_size=None,
+                      mlp_gate_softcap=5.0, mlp_up_softcap=5.0, rms_norm_eps=1e-6, post_norm_eps=1e-6)
+    served, reasons = 0, []
+    x, chosen, share = some(7)
+    for of_class in decorated_classes():
+        block = of_class(sizes).bfloat16().to(DEVICE).requires_grad_(False)
+        for value in block.parameters():
+            value.normal_(0, 0.2)
+        sizes["_experts_implementation"] = "eager"
+        want = block(x, chosen, share.bfloat16())
+        sizes["_experts_implementation"] = "moek"
+        got, said = told(lambda: block(x, chosen, share.bfloat16()))
+        worst = off(got, want).max()
+        assert worst < 2e-2, f"{of_class.__name__} is off by {worst:.2e}"
+        served += block._moek.why == ""
+        reasons += [f"{of_class.__name__}: {block._moek.why}"] if said else []
+    assert served >= 60 and len(reasons) < 8, reasons
+    return f"{served} served; not: " + "; ".join(reasons)
+
+
+def fp8():
+    """FP8Experts of a FineGrainedFP8Config, against f32 with the same rounding of activations to e4m3."""
+    from transformers.integrations import finegrained_fp8
+    def rounded(x):
+        groups = x.unflatten(-1, (-1, 128))
+        scale = groups.abs().amax(-1, keepdim=True) / 448
+        return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2)
+    config = transformers.Qwen3MoeConfig(**{**SMALL, "hidden_size": 256, "moe_intermediate_size": 128})
+    config._experts_implementation = "moek"
+    block = moe.use_experts_implementation(
+        experts_class=finegrained_fp8.FP8Experts, experts_interface=finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS)(
+            config, block_size=[128, 128]).requires_grad_(False)
+    for name, value in block.named_parameters():
+        value.copy_(torch.rand(value.shape) / 256 if "scale" in name else torch.randn(value.shape) * 16)
+    block, w = block.to(DEVICE), []
+    for name in "gate_up_proj", "down_proj":
+        scale = getattr(block, name + "_scale_inv").repeat_interleave(128, 1).repeat_interleave(128, 2)
+        w.append(getattr(block, name).float() * scale)
+    x, chosen, share = torch.randn(7, 256).bfloat16().to(DEVICE), *some(7)[1:]
+    want = torch.zeros(7, 256, device=DEVICE)
+    for token, (ids, weights) in enumerate(zip(chosen.tolist(), share.tolist())):
+        for expert, weight in zip(ids, weights):
+            gate, up = (w[0][expert] @ rounded(x[token].float())).chunk(2)
+            h = (torch.nn.functional.silu(gate) * up).bfloat16().float()
+            want[token] += weight * (w[1][expert] @ rounded(h))
+    got, said = told(lambda: block(x, chosen, share))
+    assert not said and block._moek.why == "", said
+    assert off(got, want).max() < 2 * BLOCK, off(got, want)        # an h may fall to the next e4m3
+    return f"off by {off(got, want).max():.2e}"
+
+
+def told(act):
+    moek_transformers._warned.clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        out = act()
+    return out, [str(w.message) for w in said if "moek" in str(w.message)]
+
+
+def falls_back():
+    """What moek cannot serve runs transformers' code, and one warning says why."""
+    ids = prompt()
+    model = build("Mixtral", torch.float32)
+    want = eager(model)(ids).logits
+    model.set_experts_implementation("moek")
+    got, said = told(lambda: model(ids).logits)
+    assert off(got, want).max() < 1e-5 and len(said) == 1 and "float32" in said[0], said
+    model = build("Mixtral", hidden_act="tanh")
+    want = eager(model)(ids).logits
+    model.set_experts_implementation("moek")
+    got, said = told(lambda: model(ids).logits)
+    assert off(got, want).median() < 2e-2 and len(said) == 1 and "activation" in said[0], said
+    model = build("Mixtral").requires_grad_(True)
+    model.set_experts_implementation("moek")
+    with torch.enable_grad():
+        loss, said = told(lambda: model(ids, labels=ids).loss)
+        loss.backward()
+    assert model.model.layers[0].mlp.experts.down_proj.grad.abs().sum() > 0
+    assert len(said) == 1 and "grad" in said[0], said
+
+
+def moves():
+    """Weights that change their dtype or their place; activations in f32 (autocast); no tokens; odd strides."""
+    model, ids = build("Mixtral"), prompt()
+    moek_transformers.use(model)
+    block = model.model.layers[0].mlp.experts
+    x, chosen, share = some(7)
+    want = block(x, chosen, share)
+    assert torch.equal(copy.deepcopy(block)(x, chosen, share), want)
+    block.down_proj.data = block.down_proj.data.clone()
+    assert torch.equal(block(x, chosen, share), want)
+    assert block(x.float(), chosen, share).dtype == torch.float32
+    assert block(x[:0], chosen[:0], share[:0]).shape == (0, 64)
+    odd = torch.empty(7, 65, dtype=x.dtype, device=DEVICE)[:, 1:]
+    odd.copy_(x)
+    assert torch.equal(block(odd, chosen.int(), share.double()), want)
+    half = copy.deepcopy(block).half()
+    assert off(half(x.half(), chosen, share), want).max() < 1e-2 and half._moek.dtype == torch.float16
+    many, chosen, share = some(9000)                   # more than one chunk
+    part = slice(8000, 8100)
+    assert off(block(many, chosen, share)[part], block(many[part], chosen[part], share[part])).max() < BLOCK
+
+
+def main():
+    moek_transformers.register()
+    tests = {name: (lambda name=name: check_class(name)) for name in CLASSES}
+    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, compiled, graphs, falls_back, moves))
+    words = [word for word in sys.argv[1:] if word not in ("quick", "cuda")]
+    if "quick" in sys.argv:
+        del tests["compiled"]
+    if DEVICE == "cpu":
+        del tests["graphs"]
+    chosen = words or list(tests)
+    failed = 0
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {DEVICE}")
+    for name in chosen:
+        start = time.time()
+        try:
+            with torch.no_grad():
+                text, word = tests[name]() or "", "ok"
+        except Exception as error:
+            text, word, failed = f"{type(error).__name__}: {error}", "FAILED", failed + 1
+        print(f"{name:18} {text}  {time.time() - start:.1f} s  {word}", flush=True)
+    print(f"{len(chosen) - failed} passed, {failed} failed, 0 skipped")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+/* test_lm.c -- examples/moe_lm.c against transformers: logits and greedy tokens of the checkpoints in tests/data/lm,
+ * which tests/data/make_lm.py made.
+ *
+ *   cc -std=c99 -O2 -Iinclude -Iexamples -Itests tests/test_lm.c -lm -o lm && ./lm [FOLDER]
+ *   c++ -std=c++17 -O1 -DMOEK_EMU -DMOEK_EMU_CUDA -DEXAMPLE_CUDA -DMOEK_ARCH=80 -Iinclude -Itests -Itests/emu \
+ *       -x c++ -pthread tests/test_lm.c -o lm         (a GPU and its memory, emulated)
+ *
+ * The prompt runs at once and the rest a token at a time, then all a token at a time: each position's logits count, and
+ * the cache of keys and values.  Bound: what a run of transformers in bf16 is off by, which rounds more often.  Half
+ * more where activations are quantized: another last bit of x may be another code of e4m3, 1 / 16 away. */
+#ifdef MOEK_EMU
+#include "emu_cuda.h"
+#undef MOEK_IMPLEMENTATION                             /* the example defines it */
+#endif
+#define main moe_lm_main
+#include "../examples/moe_lm.c"
+#undef main
+#include "check.h"
+
+enum { MOST = 64 };
+
+typedef struct golden { int tokens, id[MOST], vocab; const float *logits; double bf16_error; } golden;
+
+static void read_golden(golden *g, const char *folder)
+{
+    static lm none;
+    const tensor *t, *of;
+    char path[PATH];
+    float error;
+    int i;
+    none.files.count = 0;
+    snprintf(path, sizeof path, "%s/golden.safetensors", folder);
+    add_file(&none.files, path);
+    t = find(&none, -1, "tokens", "", 1); of = find(&none, -1, "logits", "", 1);
+    g->tokens = (int)(t->bytes / 8);
+    CHECK(g->tokens <= MOST, "%s: %d tokens", folder, g->tokens);
+    for (i = 0; i < g->tokens; i++) {
+        int64_t id;
+        memcpy(&id, t->data + 8 * i, 8);
+        g->id[i] = (int)id;
+    }
+    g->vocab = (int)(of->bytes / 4) / g->tokens;
+    g->logits = (const float *)(const void *)of->data;
+    memcpy(&error, find(&none, -1, "bf16_error", "", 1)->data, 4);
+    g->bf16_error = error;
+}
+
+/* Relative L2 of all logits from position `first` on. */
+static double run(lm *m, const golden *g, int prompt, const char *folder)
+{
+    double error = 0, square = 0;
+    float *logits = floats((size_t)g->vocab);
+    int t, i;
+    m->position = 0;
+    for (t = prompt - 1; t < g->tokens; t++) {
+        const float *const want = g->logits + (size_t)t * (size_t)g->vocab;
+        lm_run(m, t < prompt ? g->id : g->id + t, t < prompt ? prompt : 1, logits);
+        for (i = 0; i < g->vocab; i++) {
+            const double d = logits[i] - want[i];
+            error += d * d;
+            square += (double)want[i] * want[i];
+        }
+        if (t >= g->tokens / 2 - 1 && t + 1 < g->tokens)
+            CHECK(best_of(logits, g->vocab) == g->id[t + 1], "%s, %d at once: token %d is %d, transformers has %d",
+                  folder, prompt, t + 1, best_of(logits, g->vocab), g->id[t + 1]);
+    }
+    free(logits);
+    return sqrt(error / square);
+}
+static void check_folder(const char *folder)
+{
+    golden g;
+    lm *m;
+    double whole, single, bound;
+    const int failed = check_failed;
+    read_golden(&g, folder);
+    m = lm_open(folder, g.tokens);
+    bound = g.bf16_error * (moek_format_of(m->moe.quant)->x_bits < 16 ? 1.5 : 1);
+    whole = run(m, &g, g.tokens / 2, folder);
+    single = run(m, &g, 1, folder);
+    CHECK(whole < bound && single < bound, "%s: logits are off by %.2e and %.2e, more than %.2e", folder, whole, single,
+          bound);
+    printf("%-34s off by %.2e, a token at a time %.2e, transformers in bf16 %.2e  %s\n", folder, whole, single,
+           g.bf16_error, check_failed == failed ? "ok" : "FAILED");
+}
+
+int main(int argc, char **argv)
+{
+    const char *const root = argc > 1 ? argv[1] : "tests/data/lm";
+    DIR *d = opendir(root);
+    struct dirent *e;
+    char path[512];
+    int n = 0;
+    if (CHECK(d != NULL, "can not read %s", root))
+        while ((e = readdir(d)) != NULL) {
+            if (e->d_name[0] == '.') continue;
+            snprintf(path, sizeof path, "%s/%s", root, e->d_name);
+            check_folder(path);
+            n++;
+        }
+    if (d) closedir(d);
+    CHECK(n >= 5, "%s has %d checkpoints", root, n);
+    return check_end();
+}
