@@ -378,16 +378,26 @@ static const moek_kernel *cell_row(const cell *c)
 static void cell_tile(cell *c)
 {
     void *const up = mem_alloc(80, c->n.up), *const down = mem_alloc(80, c->n.down);
-    const int experts = c->config.experts;
+    const int experts = c->config.experts, scales = format_in_fragments(moek_format_of(c->config.quant));
     cudaEvent_t e[2];
     c->tiled = c->w;
     c->tiled.w_up = up; c->tiled.w_down = down;
+    if (scales) {
+        c->tiled.w_up_scale = mem_alloc(80, c->n.up_scale);
+        c->tiled.w_down_scale = mem_alloc(80, c->n.down_scale);
+    }
     must(moek_plan_init(&c->plan, &c->config), "moek_plan_init", c->plan.why);
     for (int i = 0; i < 2; i++) CUDA(cudaEventCreate(&e[i]));
     for (int i = 0; i < 2; i++) {                     /* the second time counts */
         CUDA(cudaEventRecord(e[0]));
         must(moek_repack_up(&c->plan, c->w.w_up, up, experts, 0, NULL), "moek_repack_up", NULL);
         must(moek_repack_down(&c->plan, c->w.w_down, down, experts, 0, NULL), "moek_repack_down", NULL);
+        if (scales)
+            must(moek_repack_up_scale(&c->plan, c->w.w_up_scale, (void *)c->tiled.w_up_scale, experts, 0, NULL),
+                 "moek_repack_up_scale", NULL);
+        if (scales)
+            must(moek_repack_down_scale(&c->plan, c->w.w_down_scale, (void *)c->tiled.w_down_scale, experts, 0, NULL),
+                 "moek_repack_down_scale", NULL);
         CUDA(cudaEventRecord(e[1]));
     }
     const double s = ceiling_seconds(e[0], e[1]);
@@ -506,8 +516,11 @@ static void run_shape(const shape *of, int quant, const char *device, const time
         else report(&c, by);
         cell_free(&c);
     }
-    free_weights(&c.w);
+    if (c.tiled.w_up_scale != c.w.w_up_scale) {
+        mem_free(80, (void *)c.tiled.w_up_scale); mem_free(80, (void *)c.tiled.w_down_scale);
+    }
     mem_free(80, (void *)c.tiled.w_up); mem_free(80, (void *)c.tiled.w_down);
+    free_weights(&c.w);
 }
 
 static void heads(int argc, char **argv, const cudaDeviceProp *device, const timer *by)

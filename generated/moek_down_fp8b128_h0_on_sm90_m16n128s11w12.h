@@ -41,41 +41,9 @@
 typedef struct MOEK_K_(params) { moek_gemm_args a; CUtensorMap w; } MOEK_K_(params);
 
 #ifdef MOEK_SM90_CODE_
-/* Where a tile lies: expert, rows [row0, end), columns from j0 on. */
-typedef struct MOEK_K_(tile) { int e, row0, end, j0, b, j; } MOEK_K_(tile);
-
-/* at: the tile before, or e < 0. */
-MOEK_DEVICE void MOEK_K_(find_tile)(const moek_gemm_args *a, moek_schedule_ s, int tile, int tiles, int columns,
-                                    MOEK_K_(tile) *at)
-{
-    int b, j, first;
-    if (at->e < 0) {
-        b = tile / tiles; j = tile % tiles;
-        at->e = moek_schedule_find_(s, a->experts, b);
-    } else {
-        b = at->b; j = at->j + 1;
-        if (j == tiles) { j = 0; b++; }
-        while (b >= s.block[at->e + 1]) at->e++;
-    }
-    at->b = b; at->j = j;
-    first = a->rows_per_expert ? at->e * a->rows_per_expert : s.row[at->e];
-    at->row0 = first + (b - s.block[at->e]) * 16;
-    at->end = first + s.row[at->e + 1] - s.row[at->e];
-    at->j0 = j * columns;
-}
-
-/* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
- * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
-MOEK_DEVICE unsigned MOEK_K_(share)(const moek_gemm_args *a, moek_schedule_ s, int tiles, int steps, unsigned block)
-{
-    const unsigned all = (unsigned)s.block[a->experts] * tiles * (a->split ? steps : 1);
-    const unsigned each = all / gridDim.x, more = all % gridDim.x;
-    return each * block + (block < more ? block : more);
-}
-
 /* One stage of weights. */
 MOEK_DEVICE void MOEK_K_(weights)(const MOEK_K_(params) *p, unsigned char *to, uint64_t *full, uint64_t policy,
-                                  const MOEK_K_(tile) *at, int step)
+                                  const moek_tile_ *at, int step)
 {
     moek_tma_stage_(to, &p->w, full, 16384, policy, &p->a, 128, step, at->j0, at->e);
 }
@@ -83,7 +51,7 @@ MOEK_DEVICE void MOEK_K_(weights)(const MOEK_K_(params) *p, unsigned char *to, u
 /* Scale, bias, and out.  sum: this lane's rows of w g and g + 8
  *  columns 2q and 2q + 1 of each 8 rows of a.
  * row: where the lane's rows go. */
-MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const MOEK_K_(tile) *at, const int *row,
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const moek_tile_ *at, const int *row,
                                  int n, int part, int dtype)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
@@ -112,45 +80,16 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const MOEK
         if (j + c < n) *(uint32_t *)out = low;
         if (!gated && j + c + 8 < n) *(uint32_t *)(out + 8) = high;
     }
-}/* What all roles of a block know: its shared memory, facts of the GEMM, and the block's share: tiles [tile, last), the
- * first of them from stage first_step on, the last up to stage last_step. */
+}/* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
 typedef struct MOEK_K_(block) {
     unsigned char *ring;                           /* stages */
     uint64_t *full, *empty;                        /* barriers [STAGES] */
     float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
     int *row;                                      /* [M]: the tile's rows of a; [8][M]: slots, a list a warp */
     uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
-    moek_schedule_ s;
-    int n, row_bytes, steps, tiles;                /* steps: stages of a tile; tiles: of a row block */
-    int tile, last, first_step, last_step;
+    moek_part_ part;
+    int n, row_bytes;
 } MOEK_K_(block);
-
-/* Schedule and share of the block; by all threads, ends with a barrier.  counts: scratch, [MOEK_SM90_EXPERTS]; behind
- * it comes the schedule. */
-MOEK_DEVICE void MOEK_K_(schedule)(const moek_gemm_args *a, MOEK_K_(block) *b, int *counts)
-{
-    enum { M = 16, N = 128, STAGES = 11, STAGE = 18432, A = M * 128, SCALES = 18,
-           ELEMENT = 1, CONSUMERS = 256, gated = 0, columns = N };
-    void *const schedule = counts + MOEK_SM90_EXPERTS;
-    unsigned begin, end;
-    if (a->ids) {                                  /* older than the kernel before */
-        moek_grid_go_();
-        moek_count_ids_(b->ids, counts, a->ids, a->slots, a->experts);
-        b->s = moek_schedule_of_(schedule, counts, a->experts, M);
-    } else {
-        moek_grid_go_();                           /* the schedule is older: the up row waited for it */
-        b->s = moek_schedule_of_(schedule, a->counts, a->experts, M);  /* ends with a barrier, as above */
-    }
-    begin = MOEK_K_(share)(a, b->s, b->tiles, b->steps, blockIdx.x);
-    end = MOEK_K_(share)(a, b->s, b->tiles, b->steps, blockIdx.x + 1);
-    if (a->split) {
-        b->tile = (int)(begin / b->steps); b->last = (int)((end + b->steps - 1) / b->steps);
-        b->first_step = (int)(begin % b->steps); b->last_step = (int)end - (b->last - 1) * b->steps;
-    } else {
-        b->tile = (int)begin; b->last = (int)end;
-        b->first_step = 0; b->last_step = b->steps;
-    }
-}
 
 /* Producer of weights, one thread: weights are there before anything else is. */
 MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
@@ -159,12 +98,12 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_K_(params) *p, const MOEK_K_(block)
            ELEMENT = 1, CONSUMERS = 256, gated = 0, columns = N };
     const moek_gemm_args *const a = &p->a;
     const uint64_t policy = moek_evict_first_();
-    MOEK_K_(tile) at;
-    int tile, slot = 0, phase = 1, step = b->first_step, i;
+    moek_tile_ at;
+    int tile, slot = 0, phase = 1, step = b->part.first_step, i;
     at.e = -1;
-    for (tile = b->tile; tile < b->last; tile++) {
-        const int until = tile == b->last - 1 ? b->last_step : b->steps;
-        MOEK_K_(find_tile)(a, b->s, tile, b->tiles, columns, &at);
+    for (tile = b->part.tile; tile < b->part.last; tile++) {
+        const int until = tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+        moek_find_tile_(a, &b->part, tile, M, columns, &at);
         while (step < until) {
             const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
             moek_mbar_wait_(b->empty + slot, phase);
@@ -186,17 +125,17 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
     enum { M = 16, N = 128, STAGES = 11, STAGE = 18432, A = M * 128, SCALES = 18,
            ELEMENT = 1, CONSUMERS = 256, gated = 0, columns = N };
     const moek_gemm_args *const a = &p->a;
-    const int t = threadIdx.x, u = t - 32, steps = b->steps, row_bytes = b->row_bytes, n = b->n;
+    const int t = threadIdx.x, u = t - 32, steps = b->part.steps, row_bytes = b->row_bytes, n = b->n;
     const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
     int *const row = b->row;
-    int tile, slot = 0, phase = 1, step = b->first_step, rows = 0, e = -1, row0 = -1, i;
-    MOEK_K_(tile) at;
+    int tile, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1, i;
+    moek_tile_ at;
     const float *w_scale = NULL;
     at.e = -1;
     moek_grid_wait_();                             /* now a is there */
-    for (tile = b->tile; tile < b->last; tile++) {
-        const int until = tile == b->last - 1 ? b->last_step : steps;
-        MOEK_K_(find_tile)(a, b->s, tile, b->tiles, columns, &at);
+    for (tile = b->part.tile; tile < b->part.last; tile++) {
+        const int until = tile == b->part.last - 1 ? b->part.last_step : steps;
+        moek_find_tile_(a, &b->part, tile, M, columns, &at);
         if (at.row0 != row0 || at.e != e) {
             int source[1];
             #pragma unroll
@@ -238,53 +177,27 @@ MOEK_DEVICE void MOEK_K_(gather)(const MOEK_K_(params) *p, const MOEK_K_(block) 
     moek_cp_async_wait_(0);
 }
 
-/* The sums of a tile that is cut along k: the block with its first stage adds those of the others.  first: this block's
- * first stage of the tile.  1: the tile is another block's. */
-MOEK_DEVICE int MOEK_K_(exchange)(const moek_gemm_args *a, const MOEK_K_(block) *b, float *sum, int t, int tile,
-                                  int first)
-{
-    enum { M = 16, N = 128, STAGES = 11, STAGE = 18432, A = M * 128, SCALES = 18,
-           ELEMENT = 1, CONSUMERS = 256, gated = 0, columns = N };
-    float *const mail = a->split + (t - 128);                          /* [blocks][M / 2][CONSUMERS] */
-    int i, j;
-    if (first > 0) {
-        #pragma unroll
-        for (i = 0; i < M / 2; i++) __stcg(mail + ((size_t)blockIdx.x * (M / 2) + i) * CONSUMERS, sum[i]);
-        __threadfence();
-        moek_named_wait_(3, CONSUMERS);
-        if (t == 128) moek_flag_add_(a->split_flags + blockIdx.x);
-        return 1;
-    }
-    for (i = blockIdx.x + 1; ; i++) {              /* those after it have begun with theirs, and are long done */
-        moek_flag_reach_(a->split_flags + i, 1);
-        #pragma unroll
-        for (j = 0; j < M / 2; j++) sum[j] += __ldcg(mail + ((size_t)i * (M / 2) + j) * CONSUMERS);
-        if (MOEK_K_(share)(a, b->s, b->tiles, b->steps, i + 1) >= (unsigned)(tile + 1) * b->steps) break;
-    }
-    return 0;
-}
-
 /* Consumer: a warpgroup multiplies 64 rows of w of a tile. */
 MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
     enum { M = 16, N = 128, STAGES = 11, STAGE = 18432, A = M * 128, SCALES = 18,
            ELEMENT = 1, CONSUMERS = 256, gated = 0, columns = N };
     const moek_gemm_args *const a = &p->a;
-    const int t = threadIdx.x, mine = t / 128 - 1, steps = b->steps;
+    const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     const int dtype = a->dtype;
-    MOEK_K_(tile) at;
-    int tile, first_step = b->first_step, slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8], i;
+    moek_tile_ at;
+    int tile, first_step = b->part.first_step, slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8], i;
     at.e = -1;
     moek_grid_wait_();
-    for (tile = b->tile; tile < b->last; tile++) {
-        const int until = tile == b->last - 1 ? b->last_step : steps, whole = first_step == 0 && until == steps;
-        const int first = first_step;
+    for (tile = b->part.tile; tile < b->part.last; tile++) {
+        const int until = tile == b->part.last - 1 ? b->part.last_step : steps;
+        const int first = first_step, whole = first == 0 && until == steps;
         float sum[M / 2];
         int step;
-        MOEK_K_(find_tile)(a, b->s, tile, b->tiles, columns, &at);
+        moek_find_tile_(a, &b->part, tile, M, columns, &at);
         if (at.row0 != row0 || at.e != e) {
             int *const slots = b->row + (t / 32 - 3) * M;              /* this warp's list */
-            if (a->ids) moek_slots_of_(slots, b->ids, a->slots, at.e, at.row0 - b->s.row[at.e], M, 1);
+            if (a->ids) moek_slots_of_(slots, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, 1);
             #pragma unroll
             for (i = 0; i < M / 8; i++) {                              /* where this lane's rows go */
                 const int r = at.row0 + 8 * i + t % 32 / 4;
@@ -321,7 +234,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_K_(params) *p, const MOEK_K_(block)
             moek_next_(slot, phase, STAGES);
         }
         first_step = 0;
-        if (!whole && MOEK_K_(exchange)(a, b, sum, t, tile, first)) continue;
+        if (!whole && moek_exchange_(a, &b->part, sum, M / 2, CONSUMERS, tile, first)) continue;
         MOEK_K_(finish)(a, sum, &at, to, b->n, mine, dtype);
     }
 }
@@ -346,8 +259,8 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
     const int k = a->k;
     b.n = a->n;
     b.row_bytes = k * ELEMENT;
-    b.tiles = (b.n + columns - 1) / columns;
-    b.steps = (a->k_offset + b.row_bytes + 127) / 128;
+    b.part.tiles = (b.n + columns - 1) / columns;
+    b.part.steps = (a->k_offset + b.row_bytes + 127) / 128;
 
     if (t == 0) {
         moek_tma_prefetch_map_(&p.w);
@@ -357,7 +270,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
         }
         moek_mbar_init_fence_();
     }
-    MOEK_K_(schedule)(a, &b, (int *)(b.ids + MOEK_SELF_SORT));
+    moek_part_of_(a, &b.part, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, 0);
     if (t < 128) {
         if (t == 0) MOEK_K_(produce)(&p, &b);
         else if (t >= 32) MOEK_K_(gather)(&p, &b);

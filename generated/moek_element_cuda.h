@@ -40,6 +40,74 @@ MOEK_DEVICE void moek_pairs_e2m1_(uint32_t to[4], const uint32_t *codes, uint32_
     to[3] = moek_fma_t2_((high << (left - 4) & mask) | (w & sign), scale, sign, dtype);
 }
 
+/* A word of a fragment (kernel/fragments.h) in the order of bits from which three of its four pairs of bf16 come by a
+ * shift and a mask: code j of each half, bits 0 to 3, goes to bits 6 7 8 15; 3 4 5 12; 0 1 2 9; 10 11 13 14.
+ * And back. */
+MOEK_DEVICE uint32_t moek_arrange_e2m1_(uint32_t w)
+{
+    return (w << 6 & 0x01c001c0) | (w << 12 & 0x80008000) | (w >> 1 & 0x00380038) | (w << 5 & 0x10001000) |
+           (w >> 8 & 0x00070007) | (w >> 2 & 0x02000200) | (w >> 2 & 0x0c000c00) | (w >> 1 & 0x20002000) |
+           (w >> 1 & 0x40004000);
+}
+MOEK_DEVICE uint32_t moek_rearrange_e2m1_(uint32_t w)
+{
+    return (w >> 6 & 0x00070007) | (w >> 12 & 0x00080008) | (w << 1 & 0x00700070) | (w >> 5 & 0x00800080) |
+           (w << 8 & 0x07000700) | (w << 2 & 0x08000800) | (w << 2 & 0x30003000) | (w << 1 & 0x40004000) |
+           (w << 1 & 0x80008000);
+}
+/* Such a word -> its pairs, of rows g, g + 8, g and g + 8, times the scale of the row and 2^-32 (fp16: 2^-7). */
+MOEK_DEVICE void moek_fragment_e2m1_(uint32_t to[4], uint32_t w, const uint32_t scale[2], int dtype)
+{
+    const uint32_t sign = 0x80008000;
+    if (dtype == MOEK_DTYPE_FP16) {
+        const uint32_t mask = 0x0e000e00;
+        to[0] = moek_fma_t2_((w & sign) | (w << 3 & mask), scale[0], sign, dtype);
+        to[1] = moek_fma_t2_((w << 3 & sign) | (w << 6 & mask), scale[1], sign, dtype);
+        to[2] = moek_fma_t2_((w << 6 & sign) | (w << 9 & mask), scale[0], sign, dtype);
+        to[3] = moek_fma_t2_((w << 1 & sign) | (w >> 2 & 0x08000800) | (w >> 1 & 0x06000600), scale[1], sign, dtype);
+    } else {
+        const uint32_t mask = 0x81c081c0;
+        to[0] = moek_fma_t2_(w & mask, scale[0], sign, dtype);
+        to[1] = moek_fma_t2_(w << 3 & mask, scale[1], sign, dtype);
+        to[2] = moek_fma_t2_(w << 6 & mask, scale[0], sign, dtype);
+        to[3] = moek_fma_t2_((w << 1 & sign) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0), scale[1], sign, dtype);
+    }
+}
+/* Scales of rows g and g + 8 for two groups each, bytes of `from`, twice as moek_fragment_e2m1_ takes them. */
+MOEK_DEVICE void moek_scales_e8m0_e2m1_(uint32_t to[2][2], uint32_t from, int dtype)
+{
+    /* Bytes 0 and 255 have no bf16 of their own shape. */
+    const uint32_t odd = ((from - 0x01010101) & ~from) | ((~from - 0x01010101) & from);
+    int i;
+    if (dtype == MOEK_DTYPE_FP16 || odd & 0x80808080) {
+        #pragma unroll
+        for (i = 0; i < 4; i++)
+            to[i / 2][i % 2] = moek_scale_e2m1_(moek_from_e8m0_((uint8_t)(from >> 8 * i)), dtype);
+    } else {
+        #pragma unroll
+        for (i = 0; i < 4; i++)
+            to[i / 2][i % 2] = moek_fma_t2_(__byte_perm(from, 0, 0x4040 + 0x0101 * i) << 7, 0x6e806e80 /* 2^94 */,
+                                            0x80008000, dtype);
+    }
+}
+MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2][2], uint32_t from, int dtype)
+{
+    /* NaN, and negative ones. */
+    const uint32_t odd = ((~from & 0x7f7f7f7f) - 0x01010101) | from;
+    int i;
+    if (dtype == MOEK_DTYPE_FP16 || odd & 0x80808080) {
+        #pragma unroll
+        for (i = 0; i < 4; i++)
+            to[i / 2][i % 2] = moek_scale_e2m1_(moek_from_e4m3_((uint8_t)(from >> 8 * i)), dtype);
+    } else {
+        #pragma unroll
+        for (i = 0; i < 4; i++)                       /* bits of e4m3 in bf16: 2^-120 of it; 2^107 twice: 2^94 of it */
+            to[i / 2][i % 2] = moek_fma_t2_(
+                moek_fma_t2_(__byte_perm(from, 0, 0x4040 + 0x0101 * i) << 4, 0x75007500, 0x80008000, dtype),
+                0x75007500, 0x80008000, dtype);
+    }
+}
+
 /* 8 s8 -> 4 pairs of T, exactly, times 2^-32 in bf16.  code + 128 is a multiple of 2^-133 in bf16; in fp16 of 1, on top
  * of 1024. */
 MOEK_DEVICE void moek_pairs_s8_(uint32_t to[4], const uint32_t *codes, int dtype)
@@ -81,6 +149,37 @@ MOEK_DEVICE void moek_pairs_u4b8_(uint32_t to[4], const uint32_t *codes, uint32_
     to[1] = moek_fma_t2_(moek_fma_t2_((w & high_bits) | base, high_by, high_zero, dtype), scale, none, dtype);
     to[2] = moek_fma_t2_(moek_fma_t2_((high & low_bits) | base, low_by, zero, dtype), scale, none, dtype);
     to[3] = moek_fma_t2_(moek_fma_t2_((high & high_bits) | base, high_by, high_zero, dtype), scale, none, dtype);
+}
+
+/* Scales in T of rows g (low half of `from`) and g + 8, twice as moek_fragment_u4b8_ takes them.  bf16: what the codes
+ * of the row are multiplied by where they lie, and -8 times the scale; up to 2^26. */
+typedef struct moek_scales_u4b8_ { uint32_t by[2], less[2]; } moek_scales_u4b8_;
+MOEK_DEVICE void moek_scales_t_u4b8_(moek_scales_u4b8_ *to, uint32_t from, int dtype)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        const uint32_t s = __byte_perm(from, 0, i ? 0x3232 : 0x1010), by = i ? 0x70007000 /* 2^97 */ : 0x72007200;
+        to->by[i] = dtype == MOEK_DTYPE_FP16 ? s : moek_fma_t2_(s, by, 0x80008000, dtype);
+        to->less[i] = dtype == MOEK_DTYPE_FP16 ? 0x80008000 : moek_fma_t2_(s, 0xb100b100 /* -2^-29 */, 0x80008000, dtype);
+    }
+}
+/* A word of a fragment (kernel/fragments.h) -> its pairs, of rows g, g + 8, g and g + 8: (code - 8) * scale, rounded
+ * once, times 2^-32 in bf16.  The codes of row g are the low 4 bits of a byte, 2^-133 in bf16, those of g + 8 the high
+ * ones, 2^-129. */
+MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scales_u4b8_ *scale, int dtype)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        uint32_t low = w >> 8 * i & 0x000f000f, high = w >> 8 * i & 0x00f000f0;
+        if (dtype == MOEK_DTYPE_FP16) {
+            low = moek_fma_t2_(low | 0x64006400, 0x3c003c00 /* 1 */, 0xe408e408 /* -1032 */, dtype);
+            high = moek_fma_t2_(high | 0x64006400, 0x2c002c00 /* 1/16 */, 0xd480d480 /* -72 */, dtype);
+        }
+        to[2 * i] = moek_fma_t2_(low, scale->by[0], scale->less[0], dtype);
+        to[2 * i + 1] = moek_fma_t2_(high, scale->by[1], scale->less[1], dtype);
+    }
 }
 
 #endif

@@ -40,12 +40,107 @@ MOEK_K_(k)(const moek_repack_args a)
     }
 }
 
+/* Where row j of the tiled order lies in the other one. */
+MOEK_DEVICE size_t MOEK_K_(plain_row)(const moek_repack_args *a, int j)
+{
+    const int gated = a->w_rows > a->n, other = j / 8 % 2;
+    if (!gated) return (size_t)j;
+    return (other ? max(a->gate_first, a->up_first) : min(a->gate_first, a->up_first)) +
+           (size_t)(j / 16 * 8 + j % 8) * a->w_step;
+}
+
+/* A thread's place: e, block of 64 rows, unit of k, row 16v + g as 8v + g; rows: the first bytes of both in the unit of
+ * `group` bytes.  0: there is none. */
+typedef struct MOEK_K_(place) { size_t unit, rows[2]; int pair; } MOEK_K_(place);
+MOEK_DEVICE int MOEK_K_(find)(const moek_repack_args *a, int group, MOEK_K_(place) *at)
+{
+    const unsigned long long thread = (unsigned long long)blockIdx.x * 256 + threadIdx.x;
+    const unsigned units = (unsigned)(a->row_bytes / group), blocks = (unsigned)a->w_rows / 64;
+    const unsigned long long of = thread / 32 / units;
+    const unsigned e = (unsigned)(of / blocks), block = (unsigned)(of % blocks);
+    int i;
+    at->pair = threadIdx.x % 32;
+    at->unit = thread / 32;
+    if (e >= (unsigned)a->experts) return 0;
+    for (i = 0; i < 2; i++) {
+        const int j = block * 64 + at->pair / 8 * 16 + i * 8 + at->pair % 8;
+        at->rows[i] = ((size_t)e * a->w_rows + MOEK_K_(plain_row)(a, j)) * a->row_bytes + thread / 32 % units * group;
+    }
+    return 1;
+}
+
+/* 64 of k of two rows, 32 bytes each: to words of four lanes, or back. */
+static __global__ void __launch_bounds__(256)
+MOEK_K_(fragments)(const moek_repack_args a)
+{
+    const int e2m1 = a.codes == MOEK_ELEMENT_E2M1;
+    MOEK_K_(place) at;
+    moek_words_ rows[2][2], lanes[4];
+    char *at_rows = (char *)a.from, *at_lanes = (char *)a.to;
+    int i, q, s, h;
+    if (!MOEK_K_(find)(&a, 32, &at)) return;
+    if (a.back) { at_rows = (char *)a.to; at_lanes = (char *)a.from; }
+    at_lanes += at.unit * 2048 + at.pair * 64;
+    #pragma unroll
+    for (i = 0; i < 4; i++)
+        if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
+        else rows[i / 2][i % 2] = moek_load_words_(at_rows + at.rows[i / 2] + i % 2 * 16);
+    #pragma unroll
+    for (s = 0; s < 4; s++) {                          /* 16 of k: two words of a row; byte q of each is lane q's */
+        uint32_t words[4];                             /* row g and g + 8 of the first; of the second */
+        #pragma unroll
+        for (h = 0; h < 4; h++) words[h] = a.back ? 0 : rows[h % 2][s / 2].w[s % 2 * 2 + h / 2];
+        #pragma unroll
+        for (q = 0; q < 4; q++) {
+            uint32_t w = !a.back ? 0 : e2m1 ? moek_rearrange_e2m1_(lanes[q].w[s]) : lanes[q].w[s];
+            #pragma unroll
+            for (h = 0; h < 4; h++) {
+                if (a.back) words[h] |= ((w >> 4 * h & 15) | (w >> (16 + 4 * h) & 15) << 4) << 8 * q;
+                else w |= (words[h] >> 8 * q & 15) << 4 * h | (words[h] >> (8 * q + 4) & 15) << (16 + 4 * h);
+            }
+            if (!a.back) lanes[q].w[s] = e2m1 ? moek_arrange_e2m1_(w) : w;
+        }
+        #pragma unroll
+        for (h = 0; h < 4; h++) if (a.back) rows[h % 2][s / 2].w[s % 2 * 2 + h / 2] = words[h];
+    }
+    #pragma unroll
+    for (i = 0; i < 4; i++)
+        if (a.back) moek_store_words_(at_rows + at.rows[i / 2] + i % 2 * 16, rows[i / 2][i % 2]);
+        else moek_store_words_(at_lanes + i * 16, lanes[i]);
+}
+
+/* The scales of two rows for 64 of k, or for more if one is: scale by scale of both. */
+static __global__ void __launch_bounds__(256)
+MOEK_K_(scales)(const moek_repack_args a)
+{
+    MOEK_K_(place) at;
+    int i, h, b;
+    if (!MOEK_K_(find)(&a, a.group, &at)) return;
+    for (i = 0; i < a.group; i += a.scale_bytes)
+        for (h = 0; h < 2; h++)
+            for (b = 0; b < a.scale_bytes; b++) {
+                const size_t plain = at.rows[h] + i + b;
+                const size_t tiled = (at.unit * 32 + at.pair) * 2 * a.group + 2 * i + h * a.scale_bytes + b;
+                ((char *)a.to)[a.back ? plain : tiled] = ((const char *)a.from)[a.back ? tiled : plain];
+            }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_repack_args *a = (const moek_repack_args *)args;
     unsigned long long units;
     if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->experts < 1) return MOEK_OK;
+    if (a->codes || a->group) {
+        const int group = a->codes ? 32 : a->group, each = a->scale_bytes;
+        if (a->row_bytes < (size_t)group || a->row_bytes % group || a->w_rows < 64 || a->w_rows % 64 || a->n % 32 ||
+            (a->codes ? a->group || (a->codes != MOEK_ELEMENT_E2M1 && a->codes != MOEK_ELEMENT_U4B8)
+                      : (group != 2 && group != 4) || (each != 1 && each != 2))) return MOEK_E_ARGUMENT;
+        units = a->row_bytes / group * (unsigned long long)(a->w_rows / 64) * (unsigned)a->experts;
+        if (units > 0x7fffffff) return MOEK_E_ARGUMENT;
+        return a->codes ? MOEK_LAUNCH_(MOEK_K_(fragments), (unsigned)((units + 7) / 8), 256, 0, stream, *a)
+                        : MOEK_LAUNCH_(MOEK_K_(scales), (unsigned)((units + 7) / 8), 256, 0, stream, *a);
+    }
     if (a->row_bytes < 128 || a->row_bytes % 128 || a->w_rows < 8 || a->n % 8 || a->w_rows % 8)
         return MOEK_E_ARGUMENT;
     units = a->row_bytes / 128 * (unsigned long long)(a->w_rows / 8) * (unsigned)a->experts;

@@ -434,7 +434,10 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
  * 4 tokens it is within 1 %).
  *   w_up, w_down    [experts][rows][columns]  ->  [experts][columns / C][rows][C],  C columns are 128 bytes
  *   rows of w_up    gated: 8 of those that lie first of gate and up, 8 of the other, the next 8 of the first, and so on
- * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.  back: tiled
+ * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.
+ * Formats with weights of 4 bits are tiled otherwise: in fragments, as tensor cores take them (moek/ops.h draws them),
+ * and their scales likewise, by moek_repack_up_scale and _down_scale; global scales stay.  Their kernels on Hopper read
+ * weights only so; hidden and inter must be multiples of 64; there are no zero points.  back: tiled
  * weights to those of a checkpoint.  `experts` of them at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
@@ -443,6 +446,10 @@ moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, in
                            moek_stream stream);
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
                              moek_stream stream);
+moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                 moek_stream stream);            /* formats of 4 bits with scales of blocks, else E_ARGUMENT */
+moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                   moek_stream stream);
 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */

@@ -303,6 +303,19 @@ EMU_FN void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar, int 
     const int at[2] = { k, row };
     emu_tma(to, map, bar, 2, 0, at);
 }
+EMU_FN void moek_bulk_(void *to, const void *from, int bytes, uint64_t *bar, uint64_t)
+{
+    char *const there = (char *)to, *const mine = emu_shared;
+    const uint32_t counter = moek_shared_address_(bar);
+    if (((uintptr_t)from | moek_shared_address_(to) | (uint32_t)bytes) % 16 || bytes < 16)
+        emu_die("bulk copy: not aligned");
+    if (moek_shared_address_(to) + (uint32_t)bytes > EMU_SHARED) emu_die("bulk copy: to where it may not go");
+    memset(there, EMU_POISON, (size_t)bytes);
+    emu_add_later([=] {
+        memcpy(there, from, (size_t)bytes);
+        emu_mbar_count(mine + counter, 0, -bytes);
+    });
+}
 /* Always the same lane, but which is not said: nothing may lean on the first. */
 EMU_FN int moek_elect_(void) { __syncwarp(); return threadIdx.x % 32 == (moek_emu_backwards ? 21 : 0); }
 EMU_FN void moek_tma_prefetch_map_(const CUtensorMap *) {}
@@ -312,8 +325,10 @@ EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
 
 /* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
-/* word: EMU_MMA_BF16, EMU_MMA_FP16; 0: e4m3.  before: the sums it begins with, if it is the `first` to change them. */
-struct emu_wgmma { float *d; uint64_t a, b; int n, word, add, group, first; float before[128]; };
+/* word: EMU_MMA_BF16, EMU_MMA_FP16; 0: e4m3.  registers: a is there, else in shared memory.  before: the sums it begins
+ * with, if it is the `first` to change them. */
+struct emu_wgmma { float *d; uint64_t a, b; int n, word, add, group, first, of_registers; uint32_t registers[4];
+                   float before[128]; };
 
 EMU_FN uint64_t moek_wgmma_operand_(const void *p) { return moek_shared_address_(p) >> 4 | (uint64_t)64 << 32; }
 EMU_FN void moek_wgmma_fence_(void) {}
@@ -330,7 +345,7 @@ EMU_FN void emu_wgmma_hold(emu_fibre *f, int i)
     memcpy(op->before, op->d, bytes);
     memset(op->d, 0xff, bytes);
 }
-EMU_FN void emu_wgmma_issue(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
+EMU_FN emu_wgmma *emu_wgmma_add(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
 {
     enum { MOST = 64 };
     emu_fibre *const me = &emu_fibres[emu_now];
@@ -339,37 +354,65 @@ EMU_FN void emu_wgmma_issue(float *d, int n, const char *kind, uint64_t a, uint6
     if (!me->wgmmas || me->wgmmas_count == MOST) emu_die("more than 64 wgmma on their way");
     op = &me->wgmmas[me->wgmmas_count++];
     op->d = d, op->a = a, op->b = b, op->n = n, op->add = add, op->group = me->wgmma_groups, op->first = 0;
+    op->of_registers = 0;
     op->word = strstr(kind, "e4m3") ? 0 : strstr(kind, "bf16") ? EMU_MMA_BF16 : EMU_MMA_FP16;
     emu_wgmma_hold(me, me->wgmmas_count - 1);
+    return op;
 }
-/* rows of 32 bytes of k from `operand` on -> to[k][pitch] */
-EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, int rows, int word)
+EMU_FN void emu_wgmma_issue(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
+{
+    emu_wgmma_add(d, n, kind, a, b, add);
+}
+EMU_FN void emu_wgmma_issue_of_registers(float *d, int n, const char *kind, const uint32_t a[4], uint64_t b, int add)
+{
+    emu_wgmma *const op = emu_wgmma_add(d, n, kind, 0, b, add);
+    op->of_registers = 1;
+    memcpy(op->registers, a, 16);
+}
+/* 32 bytes of k -> to[k * pitch] */
+EMU_FN void emu_wgmma_decode(float *to, int pitch, const unsigned char *bytes, int word)
 {
     static float of_e4m3[256];
-    const uint32_t from = (uint32_t)operand << 4;
-    if (operand >> 32 != 64) emu_die("wgmma: an operand that is none");
+    uint16_t t;
     if (!of_e4m3[1])
         for (int i = 0; i < 256; i++) {
             const int e = i >> 3 & 15, m = i & 7;
             const double v = (i & 127) == 127 ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
             of_e4m3[i] = (float)(i & 128 ? -v : v);
         }
+    if (!word)
+        for (int k = 0; k < 32; k++) to[k * pitch] = of_e4m3[bytes[k]];
+    else
+        for (int k = 0; k < 16; k++) {
+            memcpy(&t, bytes + 2 * k, 2);
+            to[k * pitch] = emu_half(word, t);
+        }
+}
+/* rows of 32 bytes of k from `operand` on -> to[k][pitch] */
+EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, int rows, int word)
+{
+    const uint32_t from = (uint32_t)operand << 4;
+    if (operand >> 32 != 64) emu_die("wgmma: an operand that is none");
     for (int r = 0; r < rows; r++) {
         const int row = first + r;
         const uint32_t at = emu_swizzled(from + (uint32_t)(row / 8 * 1024 + row % 8 * 128));
         const uint32_t next = emu_swizzled(from + (uint32_t)(row / 8 * 1024 + row % 8 * 128 + 16));
         unsigned char bytes[32];
-        uint16_t t;
         if (at + 16 > EMU_SHARED || next + 16 > EMU_SHARED) emu_die("wgmma: an operand outside of shared memory");
         memcpy(bytes, emu_shared + at, 16);
         memcpy(bytes + 16, emu_shared + next, 16);
-        if (!word)
-            for (int k = 0; k < 32; k++) to[k * pitch + r] = of_e4m3[bytes[k]];
-        else
-            for (int k = 0; k < 16; k++) {
-                memcpy(&t, bytes + 2 * k, 2);
-                to[k * pitch + r] = emu_half(word, t);
-            }
+        emu_wgmma_decode(to + r, pitch, bytes, word);
+    }
+}
+/* The same of 16 rows, in the registers of a warp: a lane has 4 bytes of k of row g, of row g + 8, and those 16 bytes
+ * on. */
+EMU_FN void emu_wgmma_gather(float *to, int pitch, const emu_fibre *warp, int which, int word)
+{
+    for (int r = 0; r < 16; r++) {
+        unsigned char bytes[32];
+        for (int i = 0; i < 8; i++)
+            memcpy(bytes + 4 * i, &warp[r % 8 * 4 + i % 4].wgmmas[which].registers[i / 4 * 2 + r / 8], 4);
+        emu_wgmma_decode(to + r, pitch, bytes, word);
     }
 }
 typedef float emu_4 __attribute__((vector_size(16)));
@@ -382,11 +425,13 @@ EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
     for (int lane = 0; lane < 32; lane++) {
         const emu_wgmma *const other = &warp[lane].wgmmas[which];
         if (warp[lane].wgmmas_count != warp[0].wgmmas_count || other->a != op->a || other->b != op->b ||
-            other->n != op->n || other->add != op->add || other->group != op->group)
+            other->n != op->n || other->add != op->add || other->group != op->group ||
+            other->of_registers != op->of_registers)
             emu_die("wgmma: lanes of a warp differ");
         if (other->first) memcpy(other->d, other->before, (size_t)op->n / 2 * 4);
     }
-    emu_wgmma_load(a[0], 16, op->a, first, 16, op->word);
+    if (op->of_registers) emu_wgmma_gather(a[0], 16, warp, which, op->word);
+    else emu_wgmma_load(a[0], 16, op->a, first, 16, op->word);
     emu_wgmma_load(b[0], 256, op->b, 0, op->n, op->word);
     for (int r = 0; r < 16; r++) {
         const emu_fibre *const lanes = warp + r % 8 * 4;               /* of this row: two columns of 8 each */
@@ -432,6 +477,7 @@ EMU_FN void emu_wgmma_wait(int n, int line)
 #define moek_wgmma_wait_(n) emu_wgmma_wait((n), __LINE__)
 /* In place of the instruction, in functions that have d, a, b, add. */
 #define moek_wgmma_(n, kind, ...) emu_wgmma_issue(d, n, kind, a, b, add)
+#define moek_wgmma_of_registers_(n, kind, ...) emu_wgmma_issue_of_registers(d, n, kind, a, b, add)
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 

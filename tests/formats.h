@@ -61,6 +61,8 @@ static inline int format_has(const moek_format *f, int op, int arch)
     for (i = 0; i < n; i++) if (k[i].op == op && k[i].quant == f->number && k[i].arch == arch) return 1;
     return 0;
 }
+/* Do kernels of Hopper read its weights as fragments, and no others (MOEK_WEIGHTS_TILED)? */
+static inline int format_in_fragments(const moek_format *f) { return f->w_bits == 4; }
 /* Has a GPU, of any kind, kernels for it? */
 static inline int format_on_gpu(const moek_format *f)
 {

@@ -19,7 +19,8 @@ static int layer_arch;                                 /* of the backend under t
 static void *layer_state;                              /* args.state of the next runs, or NULL */
 static void (*layer_says)(const char *what);           /* or NULL: what comes next */
 
-typedef struct layer_array { unsigned char *host, *got, *there; size_t bytes; int kind; } layer_array;
+/* repacked: what lies there in place of host, or NULL. */
+typedef struct layer_array { unsigned char *host, *got, *there, *repacked; size_t bytes; int kind; } layer_array;
 typedef struct layer {
     moek_config config;
     const moek_format *format;                         /* of config.quant, with config.block */
@@ -45,6 +46,7 @@ static inline void *layer_array_new(layer *l, size_t bytes, int kind)
     a->host = (unsigned char *)mem_alloc(0, all);
     a->got = (unsigned char *)mem_alloc(0, all);
     a->there = (unsigned char *)mem_alloc(layer_arch, all);
+    a->repacked = NULL;
     memset(a->host, kind == LAYER_IN ? 0xff : LAYER_POISON, all);
     return a->host + LAYER_GUARD;
 }
@@ -52,6 +54,7 @@ static inline void layer_array_free(layer_array *a)
 {
     mem_free(0, a->host);
     mem_free(0, a->got);
+    free(a->repacked);
     mem_free(layer_arch, a->there);
 }
 static inline layer_array *layer_find(layer *l, const void *host)
@@ -405,7 +408,7 @@ static inline void layer_put(layer *l)
     int i;
     for (i = 0; i < l->arrays; i++) {
         const layer_array *a = &l->array[i];
-        mem_put(layer_arch, a->there, a->host, a->bytes + 2 * LAYER_GUARD);
+        mem_put(layer_arch, a->there, a->repacked ? a->repacked : a->host, a->bytes + 2 * LAYER_GUARD);
     }
 }
 /* Fetches all; returns 0 if an input or a guard was written to. */
@@ -416,7 +419,7 @@ static inline int layer_get(layer *l)
         layer_array *a = &l->array[i];
         const size_t end = LAYER_GUARD + a->bytes;
         mem_get(layer_arch, a->got, a->there, end + LAYER_GUARD);
-        if (a->kind == LAYER_IN) intact &= !memcmp(a->got, a->host, end + LAYER_GUARD);
+        if (a->kind == LAYER_IN) intact &= !memcmp(a->got, a->repacked ? a->repacked : a->host, end + LAYER_GUARD);
         else intact &= !memcmp(a->got, a->host, LAYER_GUARD) && !memcmp(a->got + end, a->host + end, LAYER_GUARD);
     }
     return intact;

@@ -900,20 +900,67 @@ static inline void ref_down(const moek_gemm_args *a, const moek_format *f, doubl
 
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
 
-static inline void ref_repack(const moek_repack_args *a)
+/* Row j as a tiled one. */
+static inline int ref_tiled_row_(const moek_repack_args *a, int j)
 {
     const int low = a->gate_first < a->up_first ? a->gate_first : a->up_first, high = a->gate_first + a->up_first - low;
-    const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
+    const int other = a->w_step == 1 ? j >= high : (j - high) % 2 == 0;
+    const int i = a->w_rows > a->n ? (j - (other ? high : low)) / a->w_step : 0;
+    return a->w_rows > a->n ? i / 8 * 16 + (other ? 8 : 0) + i % 8 : j;    /* row i of what lies first, or the other */
+}
+/* Code by code, bit by bit. */
+static inline void ref_fragments_(const moek_repack_args *a)
+{
+    static const uint8_t e2m1[4][4] = { { 6, 7, 8, 15 }, { 3, 4, 5, 12 }, { 0, 1, 2, 9 }, { 10, 11, 13, 14 } };
+    const size_t columns = a->row_bytes * 2, w_rows = (size_t)a->w_rows;
+    const uint8_t *const from = (const uint8_t *)a->from;
+    uint8_t *const to = (uint8_t *)a->to;
+    size_t e, k;
+    int j, b;
+    memset(to, 0, (size_t)a->experts * w_rows * a->row_bytes);
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++)
+            for (k = 0; k < columns; k++) {
+                const int row = ref_tiled_row_(a, j), in16 = (int)(k % 16), number = row / 8 % 2 + in16 / 8 * 2;
+                const size_t unit = (e * (w_rows / 64) + (size_t)row / 64) * (columns / 64) + k / 64;
+                const size_t lane = (size_t)(row / 16 % 4 * 32 + row % 8 * 4 + in16 % 8 / 2);
+                const size_t word = (unit * 128 + lane) * 4 + k / 16 % 4;
+                const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + k / 2;
+                for (b = 0; b < 4; b++) {
+                    const int of = a->codes == MOEK_ELEMENT_E2M1 ? e2m1[number][b] : 4 * number + b;
+                    const int bit = (int)(k % 2) * 16 + of;
+                    const size_t tiled = word * 4 + (size_t)bit / 8, in_byte = k % 2 * 4 + (size_t)b;
+                    if (a->back) to[plain] |= (uint8_t)((from[tiled] >> bit % 8 & 1) << in_byte);
+                    else to[tiled] |= (uint8_t)((from[plain] >> in_byte & 1) << bit % 8);
+                }
+            }
+}
+static inline void ref_tiled_scales_(const moek_repack_args *a)
+{
+    const size_t w_rows = (size_t)a->w_rows, size = (size_t)a->scale_bytes, group = (size_t)a->group;
     size_t e, b;
     int j;
     for (e = 0; e < (size_t)a->experts; e++)
-        for (j = 0; j < a->w_rows; j++) {
-            int to = j;
-            if (a->w_rows > a->n) {                    /* row i of what lies first, or of the other */
-                const int other = a->w_step == 1 ? j >= high : (j - high) % 2 == 0;
-                const int i = (j - (other ? high : low)) / a->w_step;
-                to = i / 8 * 16 + (other ? 8 : 0) + i % 8;
+        for (j = 0; j < a->w_rows; j++)
+            for (b = 0; b < a->row_bytes; b++) {
+                const size_t row = (size_t)ref_tiled_row_(a, j), unit = b / group, scale = b % group / size;
+                const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + b;
+                size_t tiled = (e * (w_rows / 64) + row / 64) * (a->row_bytes / group) + unit;
+                tiled = ((tiled * 4 + row / 16 % 4) * 8 + row % 8) * (group / size) + scale;
+                tiled = (tiled * 2 + row / 8 % 2) * size + b % size;
+                ((char *)a->to)[a->back ? plain : tiled] = ((const char *)a->from)[a->back ? tiled : plain];
             }
+}
+static inline void ref_repack(const moek_repack_args *a)
+{
+    const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
+    size_t e, b;
+    int j;
+    if (a->codes) { ref_fragments_(a); return; }
+    if (a->group) { ref_tiled_scales_(a); return; }
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++) {
+            const int to = ref_tiled_row_(a, j);
             for (b = 0; b < a->row_bytes; b++) {
                 const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + b;
                 const size_t tiled = ((e * steps + b / 128) * w_rows + (size_t)to) * 128 + b % 128;

@@ -48,12 +48,12 @@ static moek_config config_of(int quant)
     c.backend = backend;
     return c;
 }
-/* Every format that the backend serves: its descriptor. */
+/* Every format that the backend serves, of weights as they come: its descriptor.  (Others: test_fragments.) */
 #define FOR_EACH_FORMAT(f) \
     const moek_format *f; \
     int q_; \
     for (q_ = 0; q_ < FORMATS && (f = format_at(q_), 1); q_++) \
-        if (format_has(f, MOEK_OP_UP, layer_arch))
+        if (format_has(f, MOEK_OP_UP, layer_arch) && !(layer_arch == 90 && format_in_fragments(f)))
 /* One format for what does not depend on it; under emulation one for all. */
 #define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
 /* Of the quick set: one turn in so many, of each format others. */
@@ -1188,6 +1188,89 @@ static void tiled_case(int quant, int turn)
     layer_state = NULL;
     layer_free(&l);
 }
+/* In place of an array of the layer, what the library makes of it. */
+typedef moek_status (*repacker)(const moek_plan *plan, const void *from, void *to, int experts, int back, moek_stream s);
+static void repack_by(layer *l, repacker repack, const void *host)
+{
+    layer_array *const a = layer_find(l, host);
+    const size_t each = a->bytes / (size_t)l->plan.local_experts;
+    char *const of = (char *)mem_alloc(layer_arch, a->bytes), *const to = (char *)mem_alloc(layer_arch, a->bytes);
+    char *const again = (char *)mem_alloc(layer_arch, a->bytes);
+    unsigned char *const got = (unsigned char *)malloc(a->bytes);
+    int e, done = 1;
+    mem_put(layer_arch, of, host, a->bytes);
+    for (e = 0; e < l->plan.local_experts; e += 3) {   /* some experts at a time */
+        const int some = l->plan.local_experts - e < 3 ? l->plan.local_experts - e : 3;
+        const size_t at = each * (size_t)e;
+        done &= repack(&l->plan, of + at, to + at, some, 0, NULL) == MOEK_OK &&
+                repack(&l->plan, to + at, again + at, some, 1, NULL) == MOEK_OK;
+    }
+    mem_get(layer_arch, got, again, a->bytes);
+    CHECK(done && !memcmp(got, host, a->bytes), "%s: repacked and back it is something else", l->what);
+    a->repacked = (unsigned char *)malloc(a->bytes + 2 * LAYER_GUARD);
+    memcpy(a->repacked, a->host, a->bytes + 2 * LAYER_GUARD);
+    mem_get(layer_arch, a->repacked + LAYER_GUARD, to, a->bytes);
+    mem_free(layer_arch, of); mem_free(layer_arch, to); mem_free(layer_arch, again);
+    free(got);
+}
+static void fragments_case(int quant, int act, int tokens, int turn)
+{
+    moek_config c = config_of(quant);
+    uint16_t *y;
+    layer l;
+    c.block = moek_format_of(quant)->blocks ? moek_format_of(quant)->block[turn % 3] : 0;      /* not whole rows */
+    c.hidden = turn % 2 ? 320 : 128; c.inter = turn % 4 < 2 ? 192 : 128; c.experts = turn % 3 ? 7 : 3;
+    c.dtype = turn % 3 == 1 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    c.max_tokens = tokens;
+    c.act = act;
+    c.up_layout = ref_gated(act) ? turn % 4 : 0;       /* all but APART */
+    c.batch_invariant = turn % 5 == 3;
+    if (turn % 7 == 6) c.format = MOEK_BATCHED;
+    c.weight_layout = MOEK_WEIGHTS_TILED;
+    layer_new(&l, &c, turn % 2 ? LAYER_BIAS : 0, tokens);
+    snprintf(l.what, sizeof l.what, "fragments, %s, block %d, act %d, %d tokens, turn %d", l.format->name, c.block, act,
+             tokens, turn);
+    if (layer_plan(&l)) {
+        repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
+        repack_by(&l, moek_repack_up_scale, l.w.w_up_scale); repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
+        if ((y = layer_y(&l, moek_run)) != NULL) {
+            layer_compare_some(&l, tokens < 12 ? tokens : 12);
+            layer_same(&l, by_stages, y, "by stages");
+#if MEM_CUDA
+            layer_same(&l, by_graph, y, "a graph");
+#endif
+        }
+        free(y);
+    }
+    layer_free(&l);
+}
+/* Weights of 4 bits on Hopper: all tile heights; layouts, T, biases and activations by turns.  Zero points, and weights
+ * as they come, are refused. */
+static void test_fragments(void)
+{
+    static const int tokens[] = { 1, 300, 20, 9, 60, 130, 3, 700 };
+    static const int acts[] = { MOEK_SILU, MOEK_SWIGLUOAI, MOEK_GELU, MOEK_RELU2_NO_MUL, MOEK_SITU };
+    int i, turn = 0;
+    for (i = 0; i < FORMATS && layer_arch == 90; i++) {
+        const moek_format *const f = format_at(i);
+        moek_config c = config_of(f->number);
+        moek_plan plan;
+        int t;
+        if (!format_has(f, MOEK_OP_UP, 90) || !format_in_fragments(f)) continue;
+        for (t = 0; t < (quick_set ? 2 : SMALL ? 4 : 16); t++, turn++)
+            fragments_case(f->number, acts[turn % 5], tokens[turn % 8], turn);
+        c.block = f->blocks ? f->block[0] : 0;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "MOEK_WEIGHTS_TILED"), "%s", plan.why);
+        if (f->zero) {
+            layer l;
+            c.weight_layout = MOEK_WEIGHTS_TILED;
+            layer_new(&l, &c, LAYER_ZERO, 1);
+            CHECK(moek_plan_init(&l.plan, &c) == MOEK_OK && moek_plan_bind(&l.plan, &l.w) == MOEK_E_ARGUMENT &&
+                  strstr(l.plan.why, "zero points"), "%s", l.plan.why);
+            layer_free(&l);
+        }
+    }
+}
 static void test_tiled(void)
 {
     FOR_EACH_FORMAT(f) {
@@ -2083,6 +2166,7 @@ static void test_backend(const char *name)
     RUN_LONG(test_one_launch);
     RUN(test_mlp);
     RUN(test_tiled);
+    RUN(test_fragments);
     RUN(test_apart);
     RUN(test_shards);
     RUN(test_large);

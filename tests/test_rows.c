@@ -874,6 +874,29 @@ static void gemm_a(const gemm_case_t *c, moek_gemm_args *h)
     ref_put_code(number, a + bad * row_bytes, (size_t)rng_below(h->k),
                  number->inf && c->bad != 1 ? number->top : ref_nan(number));
 }
+/* Does the row read weights as fragments only? */
+static int gemm_in_fragments(void) { return now.row->arch == 90 && format_in_fragments(now.format); }
+/* Its w and w_scale, from those of a checkpoint. */
+static void gemm_to_fragments(moek_gemm_args *h)
+{
+    const moek_scale_shape of = moek_weight_scale(now.format, now.row->block);
+    const size_t rows = (size_t)h->experts * h->w_rows;
+    moek_repack_args r;
+    memset(&r, 0, sizeof r);
+    r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
+    r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
+    r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k), r.codes = now.format->w;
+    r.from = h->w, r.to = in(rows * r.row_bytes);
+    ref_repack(&r);
+    h->w = r.to;
+    r.codes = 0, r.row_bytes = moek_scale_bytes(&of, 1, (size_t)h->k);
+    r.scale_bytes = ref_scale_type(of.type, h->dtype)->width / 8;
+    r.group = r.scale_bytes * (of.columns < 64 ? 64 / of.columns : 1);
+    r.from = h->w_scale, r.to = in(rows * r.row_bytes);
+    ref_repack(&r);
+    h->w_scale = r.to;
+    h->tiled = 1;
+}
 static moek_gemm_more_args gemm_more;                 /* of the case: second scales and zero points, if it has any */
 /* Of so many rows of w, of an expert, and matrices in them; a second scale leaves the others an eighth. */
 enum { SECOND = 8 };
@@ -891,7 +914,7 @@ static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_exp
         m->w_global_scale = second = in_f32(h->experts * matrices);
         fill_f32(second, (size_t)h->experts * matrices, 0.5f / SECOND, 2.0f / SECOND);
     }
-    if (!f->zero || c->turn % 3 == 0) return;
+    if (!f->zero || c->turn % 3 == 0 || gemm_in_fragments()) return;
     m->w_zero = zero = (uint8_t *)in(rows * row);
     for (r = 0; r < rows; r++)
         for (g = 0; g < groups; g++)
@@ -1023,7 +1046,9 @@ static void gemm_clear(void)
 }
 static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 {
-    gemm_launch_as(h, h, up, size, exact);
+    moek_gemm_args as = *h;                            /* as the row reads weights */
+    if (gemm_in_fragments()) gemm_to_fragments(&as);
+    gemm_launch_as(&as, h, up, size, exact);
 }
 #if MEM_CUDA
 /* Launched early, behind a kernel that has not written a and its scales yet (nor a_order, if the row counts slots): the
@@ -1107,7 +1132,7 @@ static void gemm_case(const gemm_case_t *c)
 {
     const moek_format *const f = now.format;
     const int columns = ref_columns(f);
-    moek_gemm_args h;
+    moek_gemm_args h, as;                              /* as: as the row reads weights */
     size_t rows;
     memset(&h, 0, sizeof h);
     SAY("turn %d n %d k %d act %d layout %d bias %d experts %d topk %d slots %d batched %d kind %d order %d bad %d "
@@ -1116,7 +1141,7 @@ static void gemm_case(const gemm_case_t *c)
     h.n = c->n, h.k = c->k, h.dtype = c->dtype, h.w_rows = c->up && ref_gated(c->act) ? 2 * c->n : c->n;
     gemm_rows(c, &h);
     if (c->up) gemm_act(c, &h);
-    else if (columns && c->turn % 4 == 2) h.k_offset = gemm_offset(c->turn / 4, columns);
+    else if (columns && c->turn % 4 == 2 && !gemm_in_fragments()) h.k_offset = gemm_offset(c->turn / 4, columns);
     gemm_a(c, &h);
     gemm_w(c, &h);
     if (format_x_second(f)) {
@@ -1133,8 +1158,10 @@ static void gemm_case(const gemm_case_t *c)
         h.split_flags = (int32_t *)scratch(MOEK_SPLITS * 4);
         memset(h.split_flags, 0, MOEK_SPLITS * 4);
     }
+    as = h;
+    if (gemm_in_fragments()) gemm_to_fragments(&as);
     if (h.ids) {                                       /* it sorts by itself; no result of sort is there to be read */
-        moek_gemm_args self = h;
+        moek_gemm_args self = as;
         self.slots = c->slots;
         self.counts = self.offsets = NULL;
         if (now.row->m < 128) self.a_order = self.out_order = NULL;
@@ -1143,11 +1170,11 @@ static void gemm_case(const gemm_case_t *c)
         if (now.row->m == 128 && c->slots < 1000) gemm_late(&self);
 #endif
     }
-    h.ids = NULL;
-    gemm_launch(&h, c->up, rows * c->n, 0);
-    gemm_tiled(&h);
+    h.ids = as.ids = NULL;
+    gemm_launch_as(&as, &h, c->up, rows * c->n, 0);
+    if (!as.tiled) gemm_tiled(&h);
 #if MEM_CUDA
-    if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&h);
+    if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&as);
 #endif
     if (c->up && h.w_rows > h.n && !h.n_offset && now.row->arch == 90 && now.row->m == 128 &&
         format_quantizes(f) && !format_by_row(f))
@@ -1168,6 +1195,7 @@ static void gemm_run(gemm_case_t *c)
     if (now.row->hidden && c->up) c->k = now.row->hidden;
     if (now.row->hidden && !c->up) c->n = now.row->hidden;
     if (now.row->arch == 90 && now.cases % 3 == 0) c->k = round_up(c->k, 128);           /* whole steps: also tiled */
+    if (gemm_in_fragments() && c->layout == MOEK_UP_APART) c->layout = MOEK_UP_SWAPPED;
     if (quick_set && SMALL && (double)c->slots * c->n * c->k > 1e8) return;             /* a second or more, emulated */
     gemm_case(c);
 }
@@ -1513,14 +1541,15 @@ static void test_combine(void)
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
 
 /* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
-static void repack_case(int experts, int n, int layout, size_t row_bytes)
+static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int group, int scale_bytes)
 {
     moek_repack_args h, d;
     size_t size, i;
     void *want;
     char *from;
     memset(&h, 0, sizeof h);
-    SAY("experts %d n %d layout %d row_bytes %d", experts, n, layout, (int)row_bytes);
+    SAY("experts %d n %d layout %d row_bytes %d codes %d group %d", experts, n, layout, (int)row_bytes, codes, group);
+    h.codes = codes, h.group = group, h.scale_bytes = scale_bytes;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
@@ -1550,7 +1579,15 @@ static void test_repack(void)
     int i, layout;
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
-            repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)]);
+            repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
+                        0, 0, 0);
+    for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
+        for (i = 0; i < (quick_set ? 4 : 12); i++) {
+            const int n = 64 * (1 + i * 5 % 7), group = i % 2 ? 4 : 2;
+            const size_t units = (size_t)(1 + i * 7 % 11);
+            repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8, 0, 0);
+            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, group, 1 + i / 2 % 2);
+        }
 }
 
 /* ---- layer ------------------------------------------------------------------------------------------------------- */

@@ -233,7 +233,8 @@ typedef struct moek_gemm_args {
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
     int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 kernels;
-                                       other kernels ignore it                                                       */
+                                       other kernels ignore it.  Weights of 4 bits, which sm90 kernels read only so: w as
+                                       fragments, w_scale as `repack` has scales; k and w_rows are multiples of 64   */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
     const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
@@ -301,14 +302,26 @@ typedef struct moek_combine_args {
     int rows_stride, addend_stride, y_stride;
 } moek_combine_args;
 
-/* repack: weights to the order of `tiled` (moek.h: moek_repack_up), or back; bytes, whatever the format.  Byte b of
- *   row j of expert e goes to  ((e * steps + b / 128) * w_rows + to(j)) * 128 + b % 128,  steps = row_bytes / 128.
- *   Gated, with F the smaller of gate_first and up_first, S the larger: to(F + i * w_step) = i / 8 * 16 + i % 8, and
- *   to(S + i * w_step) = i / 8 * 16 + 8 + i % 8.  Else to(j) = j.                                                   */
+/* repack: weights, or scales of weights of 4 bits, to the order of `tiled` (moek.h: moek_repack_up), or back.
+ *   Row j of w goes to row to(j).  Gated, with F the smaller of gate_first and up_first, S the larger:
+ *   to(F + i * w_step) = i / 8 * 16 + i % 8, and to(S + i * w_step) = i / 8 * 16 + 8 + i % 8.  Else to(j) = j.
+ *   Three kinds, by `codes` and `group`:
+ *     bytes      (codes 0, group 0) byte b of row j of expert e goes to  ((e * steps + b / 128) * w_rows + to(j)) * 128
+ *                + b % 128,  steps = row_bytes / 128.
+ *     fragments  (codes: MOEK_ELEMENT_E2M1 or _U4B8, 4 bits) for wgmma with w in registers.  64 rows and 64 of k are
+ *                2048 bytes: [experts][w_rows / 64][k / 64][warp 4][lane 32][16 of k: 4] words of 32 bits.  Lane 4g + q
+ *                of warp v has rows 16v + g and 16v + 8 + g.  A word has their columns 2q, 2q + 1, 2q + 8 and 2q + 9 of
+ *                the 16: code (row, column) is number  row / 8 % 2 + column / 8 * 2  of the low half if the column is
+ *                even, else of the high half.  u4b8: number i of a half lies at bits 4i on.  e2m1: bits 0 to 3 of
+ *                number 0 lie at bits 6 7 8 15, of 1 at 3 4 5 12, of 2 at 0 1 2 9, of 3 at 10 11 13 14.
+ *     scales     (group: bytes of the scales of a row in 64 of k, or of the one scale if it is for more: 2 or 4; of a
+ *                scale: scale_bytes) [experts][w_rows / 64][row_bytes / group][warp 4][g 8][scale][rows 16v + g and
+ *                16v + 8 + g].                                                                                     */
 typedef struct moek_repack_args {
     int experts, w_rows, n;         /* w_rows: 2 * n if gated, else n; n a multiple of 8                             */
     int gate_first, up_first, w_step;                                                            /* gated only       */
-    size_t row_bytes;               /* of k; a multiple of 128                                                       */
+    size_t row_bytes;               /* of k; a multiple of 128; fragments: of 32; scales: of group                   */
+    int codes, group, scale_bytes;  /* the kind, see above                                                           */
     int back;                       /* 1: from tiled                                                                 */
     const void *from;               /* all of it apart from `to`                                                     */
     void *to;                       /* written                                                                       */

@@ -118,6 +118,14 @@ MOEK_DEVICE void moek_tma_rows_(void *to, const CUtensorMap *map, uint64_t *bar,
                  :: "r"(moek_shared_address_(to)), "l"(map), "r"(moek_shared_address_(bar)), "r"(k), "r"(row)
                  : "memory");
 }
+/* So many bytes, a multiple of 16, as they lie; to and from aligned to 16. */
+MOEK_DEVICE void moek_bulk_(void *to, const void *from, int bytes, uint64_t *bar, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;\n"
+                 :: "r"(moek_shared_address_(to)), "l"(from), "r"(bytes), "r"(moek_shared_address_(bar)), "l"(policy)
+                 : "memory");
+}
 /* In one lane of a warp, which all its lanes ask: 1.  Behind this, unlike behind a comparison of lanes, the compiler
  * knows that a copy is asked for once, and needs no loop over lanes for its operands. */
 MOEK_DEVICE int moek_elect_(void)
@@ -251,6 +259,9 @@ MOEK_DEVICE void moek_wgmma_commit_(void) { asm volatile("wgmma.commit_group.syn
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #n kind " " registers ";\n}\n" : __VA_ARGS__)
 
+/* The same with a in registers. */
+#define moek_wgmma_of_registers_ moek_wgmma_
+
 #define moek_registers_more_(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" :: "n"(n))
 #define moek_registers_less_(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" :: "n"(n))
 
@@ -345,6 +356,9 @@ MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
 }
 #endif
 #include "../../../generated/moek_wgmma.h"               /* moek_wgmma_n<N>_<element>_ */
+/* One of these, by a macro that is its N. */
+#define MOEK_WGMMA_NAME_(front, n, element) front##n##_##element##_
+#define MOEK_WGMMA_OF_REGISTERS_(n, element) MOEK_WGMMA_NAME_(moek_wgmma_of_registers_n, n, element)
 
 /* ---- made of these, in plain C ----------------------------------------------------------------------------------- */
 

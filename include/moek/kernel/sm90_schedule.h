@@ -194,5 +194,98 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
     }
     return low;
 }
+
+/* ---- tiles, in parts as equal as can be -------------------------------------------------------------------------- */
+
+/* Where a tile lies: expert, rows [row0, end), columns from j0 on; row block b, and which of its tiles. */
+typedef struct moek_tile_ { int e, row0, end, j0, b, j; } moek_tile_;
+
+/* A block's part of all tiles: tiles [tile, last), the first of them from stage first_step on, the last up to stage
+ * last_step.  steps: stages of a tile; tiles: of a row block. */
+typedef struct moek_part_ {
+    moek_schedule_ s;
+    int steps, tiles, tile, last, first_step, last_step;
+} moek_part_;
+
+/* Of row blocks of m rows.  at: the tile before, or e < 0. */
+MOEK_DEVICE void moek_find_tile_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
+                                 moek_tile_ *at)
+{
+    int b, j, first;
+    if (at->e < 0) {
+        b = tile / p->tiles; j = tile % p->tiles;
+        at->e = moek_schedule_find_(p->s, a->experts, b);
+    } else {
+        b = at->b; j = at->j + 1;
+        if (j == p->tiles) { j = 0; b++; }
+        while (b >= p->s.block[at->e + 1]) at->e++;
+    }
+    at->b = b; at->j = j;
+    first = a->rows_per_expert ? at->e * a->rows_per_expert : p->s.row[at->e];
+    at->row0 = first + (b - p->s.block[at->e]) * m;
+    at->end = first + p->s.row[at->e + 1] - p->s.row[at->e];
+    at->j0 = j * columns;
+}
+
+/* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
+ * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
+MOEK_DEVICE unsigned moek_share_(const moek_gemm_args *a, const moek_part_ *p, unsigned block)
+{
+    const unsigned all = (unsigned)p->s.block[a->experts] * p->tiles * (a->split ? p->steps : 1);
+    const unsigned each = all / gridDim.x, more = all % gridDim.x;
+    return each * block + (block < more ? block : more);
+}
+
+/* Schedule and part of the block, of which steps and tiles are known; by all threads, ends with a barrier.  ids:
+ * [MOEK_SELF_SORT], where the block sorts.  counts: scratch, [MOEK_SM90_EXPERTS]; behind it comes the schedule. */
+MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t *ids, int *counts, int m, int up)
+{
+    void *const schedule = counts + MOEK_SM90_EXPERTS;
+    unsigned begin, end;
+    if (a->ids) {                                  /* older than the kernel before */
+        moek_grid_go_();
+        if (m < 128) moek_count_ids_(ids, counts, a->ids, a->slots, a->experts);
+        else moek_tally_ids_(counts, a->ids, a->slots, a->experts);
+        p->s = moek_schedule_of_(schedule, counts, a->experts, m);
+    } else {
+        if (up) moek_grid_wait_();                 /* the schedule is what the kernel before wrote */
+        moek_grid_go_();                           /* down: it is older, the up row waited for it */
+        p->s = moek_schedule_of_(schedule, a->counts, a->experts, m);  /* ends with a barrier, as above */
+    }
+    begin = moek_share_(a, p, blockIdx.x);
+    end = moek_share_(a, p, blockIdx.x + 1);
+    if (a->split) {
+        p->tile = (int)(begin / p->steps); p->last = (int)((end + p->steps - 1) / p->steps);
+        p->first_step = (int)(begin % p->steps); p->last_step = (int)end - (p->last - 1) * p->steps;
+    } else {
+        p->tile = (int)begin; p->last = (int)end;
+        p->first_step = 0; p->last_step = p->steps;
+    }
+}
+
+/* The sums of a tile that is cut along k: the block with its first stage adds those of the others.  By `consumers`
+ * threads, from number 128 on, n sums each.  first: this block's first stage of the tile.  1: the tile is another
+ * block's. */
+MOEK_DEVICE int moek_exchange_(const moek_gemm_args *a, const moek_part_ *p, float *sum, int n, int consumers,
+                               int tile, int first)
+{
+    float *const mail = a->split + (threadIdx.x - 128);                /* [blocks][n][consumers] */
+    int i, j;
+    if (first > 0) {
+        #pragma unroll
+        for (i = 0; i < n; i++) __stcg(mail + ((size_t)blockIdx.x * n + i) * consumers, sum[i]);
+        __threadfence();
+        moek_named_wait_(3, consumers);
+        if (threadIdx.x == 128) moek_flag_add_(a->split_flags + blockIdx.x);
+        return 1;
+    }
+    for (i = blockIdx.x + 1; ; i++) {              /* those after it have begun with theirs, and are long done */
+        moek_flag_reach_(a->split_flags + i, 1);
+        #pragma unroll
+        for (j = 0; j < n; j++) sum[j] += __ldcg(mail + ((size_t)i * n + j) * consumers);
+        if (moek_share_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
+    }
+    return 0;
+}
 #endif
 #endif

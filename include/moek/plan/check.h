@@ -12,11 +12,15 @@ static size_t moek_w_bytes_(int quant, size_t columns) { return moek_element_byt
 static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
 /* Columns of a line of 128 bytes of weights. */
 static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
-/* May weights be tiled?  Rows of w_up and of w_down must be whole lines of 128 bytes. */
+/* Are tiled weights of this format fragments (moek/ops.h: repack)?  Their scales are repacked, too. */
+static int moek_in_fragments_(int quant) { return moek_format_of(quant)->w_bits == 4; }
+/* What hidden and inter must be multiples of for tiled weights: a line of 128 bytes; or a fragment has so many columns,
+ * and rows of gate and up. */
+static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64 : moek_w_line_(quant); }
 static int moek_can_tile_(const moek_config *c)
 {
-    const int line = moek_w_line_(c->quant);
-    return c->hidden % line == 0 && c->inter % line == 0;
+    const int granule = moek_tile_granule_(c->quant);
+    return c->hidden % granule == 0 && c->inter % granule == 0;
 }
 
 /* How gate and up lie, of a gated activation, the default put in. */
@@ -92,8 +96,7 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
-                 "no multiple of %d, which is 128 bytes: leave weight_layout 0", c->hidden, c->inter,
-                 moek_w_line_(c->quant));
+                 "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
     if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x, as fp8b128 has them; "
                  "not for %s", moek_quant_name(c->quant));

@@ -24,6 +24,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     else if (gemm && k->arch < 90 && c->weight_layout == MOEK_WEIGHTS_TILED)
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
+    else if (gemm && k->arch == 90 && moek_in_fragments_(k->quant) && c->weight_layout != MOEK_WEIGHTS_TILED)
+        moek_say_(&t, "reads only weights of MOEK_WEIGHTS_TILED (moek_repack_up)");
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
     else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
     else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
