@@ -22,7 +22,7 @@ MOEK_DEVICE moek_words_ MOEK_K_(weigh)(moek_words_ x, float row_weight, int dtyp
     return moek_to_t8_(f, dtype);
 }
 
-/* Eight e4m3 of a row of q, of which n are there. */
+/* Eight codes of a row of q, of which n are there. */
 MOEK_DEVICE void MOEK_K_(store8)(uint8_t *q, uint2 v, int n, int whole)
 {
     int i;

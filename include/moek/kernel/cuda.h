@@ -347,6 +347,14 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* d += a * b of s8, 16 x 8 x 32, s32 sums, which wrap around. */
+MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 /* a * b + c of two T each, rounded once; subnormals count. */
 MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 {
