@@ -641,6 +641,25 @@ MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, i
     }
     return s;
 }
+/* mxfp8: the e8m0 of a group, which is returned, and codes: of eight columns of this lane; `lanes` lanes side by side
+ * have the group.  All lanes of a warp come here together. */
+MOEK_DEVICE uint32_t moek_e8m0_codes_(uint2 *q, moek_words_ x, int lanes, int dtype)
+{
+    float f[8], top = 0, inverse;
+    uint32_t code;
+    int i;
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) top = fmaxf(top, fabsf(f[i]));           /* NaN is passed over */
+    #pragma unroll
+    for (i = lanes / 2; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, i));
+    code = moek_to_e8m0_(__fdiv_rn(top, 448.0f));
+    inverse = moek_float_(code == 254 ? 0x00400000 : (254 - code) << 23);            /* 2^(127 - code) */
+    #pragma unroll
+    for (i = 0; i < 8; i++) f[i] = copysignf(f[i] * inverse, f[i]);
+    *q = moek_to_e4m3x8_(f);
+    return code;
+}
 
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
 MOEK_DEVICE uint32_t moek_order_(float f)
