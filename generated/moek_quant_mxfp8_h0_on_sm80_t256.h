@@ -34,7 +34,7 @@ MOEK_DEVICE void MOEK_K_(store8)(uint8_t *q, uint2 v, int n, int whole)
     for (i = 0; i < 8; i++) if (i < n) q[i] = (uint8_t)((i < 4 ? v.x : v.y) >> 8 * (i % 4));
 }
 
-/* Scales of an item, from group g on; those of groups that are not there are 0. */
+/* Four scales of an item, of group g and each group behind it; those of groups that are not there are 0. */
 MOEK_DEVICE void MOEK_K_(put_scales)(const moek_quant_args *a, size_t row, int g, uint32_t codes)
 {
     const int groups = (a->cols + a->group_offset + 31) / 32;
@@ -45,9 +45,9 @@ MOEK_DEVICE void MOEK_K_(put_scales)(const moek_quant_args *a, size_t row, int g
         return;
     }
     #pragma unroll
-    for (i = 0; i < 4; i++)
-        if (g + i < groups)
-            to[a->scale_layout == MOEK_SCALE_ROW ? row * groups + g + i : (size_t)(g + i) * a->scale_stride + row] =
+    for (i = 0; i < 4; i++, g += 1)
+        if (g < groups)
+            to[a->scale_layout == MOEK_SCALE_ROW ? row * groups + g : (size_t)g * a->scale_stride + row] =
                 (uint8_t)(codes >> 8 * i);
 }
 
@@ -96,7 +96,8 @@ MOEK_DEVICE void MOEK_K_(put)(const MOEK_K_(params) *p, MOEK_K_(item) *it,
         for (h = 0; h < 4; h++) it->x[h] = MOEK_K_(weigh)(it->x[h], weight, dtype);
     }
     #pragma unroll
-    for (h = 0; h < 4; h++) scales |= moek_e8m0_codes_(&q[h], it->x[h], 4, dtype) << 8 * h;
+    for (h = 0; h < 4; h++)
+        scales |= moek_e8m0_codes_(&q[h], it->x[h], 4, dtype) << 8 * h;
     if (!it->live) return;
     for (i = 0; i < copies; i++) {
         const int row = !i ? it->row : r * copies + i < limit ? a->target[r * copies + i] : -1;

@@ -232,6 +232,9 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A8, 0, 1, 0, 80, 256, 0, moek_quant_mxfp4_a8_h0_on
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 80, 256, 0, moek_quant_nvfp4_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_NVFP4_A4, 0, 2, 0, 80, 256, 0, moek_quant_nvfp4_a4_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_INT4_A16, 0, 1, 0, 80, 256, 0, moek_quant_int4_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"int4_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
@@ -499,6 +502,12 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_up_mxfp4_a8_h0_on
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_up_int4_a8_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
 #endif
@@ -597,6 +606,12 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_down_mxfp4_a8_h
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_down_int4_a8_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 32, n = 128, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },", 0)

@@ -9,6 +9,29 @@
 #include "../include/moek/kernel/cuda.h"
 #define MOEK_NAME_ moek_up_mxfp8_h0_on_sm80_m16n32s5w4
 #define MOEK_K_(x) moek_up_mxfp8_h0_on_sm80_m16n32s5w4_##x##_
+#define MOEK_M_ 16
+#define MOEK_N_ 32
+#define MOEK_S_ 5
+
+/* The numbers of the row and what follows from them: a tile of M rows and R rows of w; a warp has MI x NI pieces of
+ * 16 x 8; the sums lie in the RING later. */
+enum {
+    MOEK_K_(M) = MOEK_M_, MOEK_K_(R) = 2 * MOEK_N_,
+    MOEK_K_(STAGES) = MOEK_S_, MOEK_K_(THREADS) = 128,
+    MOEK_K_(WARPS_M) = MOEK_M_ == 128 ? 2 : 1,
+    MOEK_K_(WARPS_N) = 4 / MOEK_K_(WARPS_M),
+    MOEK_K_(MI) = MOEK_K_(M) / (16 * MOEK_K_(WARPS_M)), MOEK_K_(NI) = MOEK_K_(R) / (8 * MOEK_K_(WARPS_N)),
+    MOEK_K_(STEPS) = MOEK_K_(STAGES) * (MOEK_K_(M) + MOEK_K_(R)) * 128,
+    MOEK_K_(SUMS) = MOEK_K_(M) * (MOEK_K_(R) + 8) * 4,
+    MOEK_K_(RING) = MOEK_K_(STEPS) > MOEK_K_(SUMS) ? MOEK_K_(STEPS) : MOEK_K_(SUMS),
+    MOEK_K_(SCALES) = 4 * (MOEK_K_(M) + MOEK_K_(R)), MOEK_K_(ROWS) = MOEK_K_(RING) + 2 * MOEK_K_(SCALES) * 4,
+    MOEK_K_(SHARED) = MOEK_K_(ROWS) + 4 * (MOEK_K_(M) + MOEK_K_(R)),
+    MOEK_K_(REGISTERS) = MOEK_K_(MI) * MOEK_K_(NI) * 8 + 92,         /* about */
+    MOEK_K_(BY_SHARED) = 232448 / (MOEK_K_(SHARED) + 1024),                       /* blocks that fit into an SM */
+    MOEK_K_(BY_REGISTERS) = 65536 / (MOEK_K_(THREADS) * MOEK_K_(REGISTERS)),
+    MOEK_K_(FIT) = MOEK_K_(BY_SHARED) < MOEK_K_(BY_REGISTERS) ? MOEK_K_(BY_SHARED) : MOEK_K_(BY_REGISTERS),
+    MOEK_K_(BLOCKS) = MOEK_K_(FIT) > 3 ? 3 : MOEK_K_(FIT) < 1 ? 1 : MOEK_K_(FIT)
+};
 
 /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs are
  * left as they are; behind the end of k there are zeros.  apart: bytes from rows of w in the first half of the tile to
@@ -17,7 +40,8 @@ MOEK_DEVICE void MOEK_K_(copy)(unsigned char *to, const int32_t *row,
     const unsigned char *a, const unsigned char *w, ptrdiff_t apart, int a_row_bytes,
     int row_bytes, int at, int first, int last)
 {
-    enum { PASS = 16, ROWS_OF_A = 16 / PASS, STEP = 128, UP = ROWS_OF_A + 32 / PASS };
+    enum { PASS = MOEK_K_(THREADS) / 8, ROWS_OF_A = MOEK_K_(M) / PASS, STEP = 128,
+           UP = ROWS_OF_A + MOEK_K_(R) / 2 / PASS };
     const int bytes = at < row_bytes ? 16 : 0;
     int i;
     a += bytes ? at : 0;
@@ -34,7 +58,7 @@ MOEK_DEVICE void MOEK_K_(copy)(unsigned char *to, const int32_t *row,
 MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
     const int32_t *row, int e, int row0, int end, int j0, int n, int act, int gated)
 {
-    enum { M = 16, R = 64, PITCH = R + 8, THREADS = 128 };
+    enum { M = MOEK_K_(M), R = MOEK_K_(R), PITCH = R + 8, THREADS = MOEK_K_(THREADS) };
     const int dtype = a->dtype;
     const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
     float scale[2] = {1, 1}, bias[2] = {0, 0};
@@ -65,7 +89,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
 
 /* The scales that this thread brings, of rows t, t + THREADS ... of a and w: where they are, NULL: nowhere; and the
  * four of a step.  Behind the last group: 1, times zeros. */
-enum { MOEK_K_(BRINGS) = 1 };
+enum { MOEK_K_(BRINGS) = (MOEK_K_(M) + MOEK_K_(R) + MOEK_K_(THREADS) - 1) / MOEK_K_(THREADS) };
 typedef struct MOEK_K_(scales) {
     const uint8_t *at[MOEK_K_(BRINGS)];
     uint32_t four[MOEK_K_(BRINGS)];
@@ -85,7 +109,7 @@ MOEK_DEVICE void MOEK_K_(fetch)(MOEK_K_(scales) *s, int g, int groups)
 /* to: [4][M + R] */
 MOEK_DEVICE void MOEK_K_(put_scales)(float *to, const MOEK_K_(scales) *s)
 {
-    enum { ROWS = 80, THREADS = 128 };
+    enum { ROWS = MOEK_K_(M) + MOEK_K_(R), THREADS = MOEK_K_(THREADS) };
     int i, b;
     #pragma unroll
     for (i = 0; i < MOEK_K_(BRINGS); i++) {
@@ -96,32 +120,31 @@ MOEK_DEVICE void MOEK_K_(put_scales)(float *to, const MOEK_K_(scales) *s)
     }
 }
 /* sum += part, of column tile ni, times the scales of its rows and columns. */
-MOEK_DEVICE void MOEK_K_(promote)(float sum[][2][4], const float part[][4], int ni,
+MOEK_DEVICE void MOEK_K_(promote)(float sum[MOEK_K_(MI)][MOEK_K_(NI)][4], const float part[MOEK_K_(MI)][4], int ni,
                                   const float *x_scale, const float *w_scale)
 {
     const float w0 = w_scale[ni * 8], w1 = w_scale[ni * 8 + 1];
     int mi;
     #pragma unroll
-    for (mi = 0; mi < 1; mi++) {
+    for (mi = 0; mi < MOEK_K_(MI); mi++) {
         const float x0 = x_scale[mi * 16], x1 = x_scale[mi * 16 + 8];
         sum[mi][ni][0] += part[mi][0] * (x0 * w0); sum[mi][ni][1] += part[mi][1] * (x0 * w1);
         sum[mi][ni][2] += part[mi][2] * (x1 * w0); sum[mi][ni][3] += part[mi][3] * (x1 * w1);
     }
 }
 
-static __global__ void __launch_bounds__(128, 3)
+static __global__ void __launch_bounds__(MOEK_K_(THREADS), MOEK_K_(BLOCKS))
 MOEK_K_(k)(const moek_gemm_args a)
 {
-    enum { M = 16, R = 64, STAGES = 5, THREADS = 128,
-           WARPS_M = 1, WARPS_N = 4,
-           MI = M / (16 * WARPS_M), NI = R / (8 * WARPS_N),            /* a warp: MI x NI tiles */
+    enum { M = MOEK_K_(M), R = MOEK_K_(R), STAGES = MOEK_K_(STAGES), THREADS = MOEK_K_(THREADS),
+           WARPS_M = MOEK_K_(WARPS_M), MI = MOEK_K_(MI), NI = MOEK_K_(NI),
            STEP = 128, STAGE = (M + R) * STEP, PASS = THREADS / 8, COPIES = (M + R) / PASS,
-           ROWS = M + R, SCALES = 4 * ROWS,
+           ROWS = M + R, SCALES = MOEK_K_(SCALES),
            ELEMENT = 1, PITCH = R + 8, GROUP = 2048 / M };
     MOEK_SHARED_(unsigned char, shared);                               /* [STAGES][M + R][STEP] */
     float *const tile = (float *)shared;                               /* [M][PITCH] sums, once the stages are done */
-    float *const scales = (float *)(shared + 51200);           /* [2][4][M + R]: of a, then of w */
-    int32_t *const row = (int32_t *)(shared + 53760); /* [M + R] of a, then of the expert's w; -1: none */
+    float *const scales = (float *)(shared + MOEK_K_(RING));        /* [2][4][M + R]: of a, then of w */
+    int32_t *const row = (int32_t *)(shared + MOEK_K_(ROWS));    /* [M + R] of a, then of the expert's w; -1: none */
 
     const int t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, q = lane % 4;
     const int n = a.n, k = a.k;
@@ -266,8 +289,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     moek_gemm_args found;
     size_t blocks;
     int columns;
-    if (!a) return MOEK_READY_(MOEK_K_(k), 54080);
-    columns = a->w_rows > a->n ? 64 / 2 : 64;
+    if (!a) return MOEK_READY_(MOEK_K_(k), MOEK_K_(SHARED));
+    columns = a->w_rows > a->n ? MOEK_K_(R) / 2 : MOEK_K_(R);
     blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
     blocks *= (size_t)((a->n + columns - 1) / columns);
     if (blocks == 0) return MOEK_OK;
@@ -275,9 +298,12 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     found = *a;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
     moek_find_halves_of_(&found, 8, 8, 1, 32, 0);
-    return MOEK_LAUNCH_(MOEK_K_(k), (unsigned)blocks, 128, 54080, stream, found);
+    return MOEK_LAUNCH_(MOEK_K_(k), (unsigned)blocks, MOEK_K_(THREADS), MOEK_K_(SHARED), stream, found);
 }
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_M_
+#undef MOEK_N_
+#undef MOEK_S_
 #endif

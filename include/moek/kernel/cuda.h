@@ -660,6 +660,26 @@ MOEK_DEVICE uint32_t moek_e8m0_codes_(uint2 *q, moek_words_ x, int lanes, int dt
     *q = moek_to_e4m3x8_(f);
     return code;
 }
+/* nvfp4_a4: the e4m3 of a group of 16 under the scale `all`, and codes, likewise, of two lanes; over: 1 / all, or 0. */
+MOEK_DEVICE uint32_t moek_e2m1_codes_(uint32_t *q, moek_words_ x, float all, float over, int dtype)
+{
+    float f[8], s, factor;
+    uint32_t most = 0, code;
+    int i;
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) most = max(most, moek_bits_(f[i]) & 0x7fffffff);         /* NaN is larger than Inf */
+    most = max(most, __shfl_xor_sync(0xffffffff, most, 1));
+    s = over * (moek_float_(most) * (1.0f / 6.0f));
+    code = most < 0x7f800000 ? moek_to_e4m3_(s) : 0x7f;
+    s = moek_from_e4m3_((uint8_t)code);
+    factor = s > 0 ? __fdiv_rn(1.0f, s * all) : 0.0f;
+    if (!(fabsf(factor) < INFINITY)) factor = 3.402823466e38f;
+    *q = 0;
+    #pragma unroll
+    for (i = 0; i < 8; i++) *q |= (uint32_t)moek_to_e2m1_(f[i] * factor) << 4 * i;
+    return code;
+}
 
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
 MOEK_DEVICE uint32_t moek_order_(float f)
