@@ -9,6 +9,7 @@ import collections
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import pathlib
 import shutil
@@ -18,7 +19,8 @@ import tempfile
 
 import torch
 
-FORMATS = {torch.bfloat16: b"bf16", torch.float16: b"fp16", torch.float8_e4m3fn: b"fp8b128"}       # by the weights
+FORMATS = {torch.bfloat16: b"bf16", torch.float16: b"fp16", torch.float8_e4m3fn: b"fp8b128",       # by the weights
+           torch.uint8: b"mxfp4_a16"}                  # (integers: elements of 4 bits, packed)
 DTYPES = {torch.bfloat16: 1, torch.float16: 2}         # of x and y: MOEK_DTYPE_*
 UP_HALVES, UP_INTERLEAVED = 1, 2                       # MOEK_UP_*
 CPU_ROWS = 1 << 4                                      # bit of MOEK_BACKEND_CPU in config.exclude
@@ -149,14 +151,20 @@ def _plan(device, dtype, x_dtype, tokens, experts, hidden, inter, topk, formula,
                 {field: args.offset(field) for field in FIELDS})
 
 
+def columns(w, transposed):
+    """Of a matrix: [experts][columns][rows] if transposed, else [experts][rows] and what a row has."""
+    if transposed:
+        return w.shape[1]
+    return math.prod(w.shape[2:]) * (1 if w.dtype.is_floating_point else 2 * w.element_size())
+
+
 def plan_of(x_dtype, tokens, topk, weights, formula, transposed):
     w_up, w_down = weights.w_up, weights.w_down
-    columns = 1 if transposed else 2                   # dimension of a matrix
     most = max(LEAST_TOKENS, 1 << (tokens - 1).bit_length())
     addresses = Weights(*(0 if w is None else w.data_ptr() for w in weights))
     with torch.cuda.device_of(w_up):
-        return _plan(w_up.device, w_up.dtype, x_dtype, most, w_up.shape[0], w_up.shape[columns], w_down.shape[columns],
-                     topk, formula, addresses)
+        return _plan(w_up.device, w_up.dtype, x_dtype, most, w_up.shape[0], columns(w_up, transposed),
+                     columns(w_down, transposed), topk, formula, addresses)
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ Tokens: those of eager, up to a step where the best two logits of eager are clos
 import ast
 import copy
 import importlib
+import json
 import os
 import pathlib
 import sys
@@ -25,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 try:
     import torch
     import transformers
+    from safetensors.torch import load_file, save_file
     from transformers.integrations import moe
     assert int(transformers.__version__.split(".")[0]) >= 5
 except (ImportError, AssertionError) as missing:
@@ -32,6 +34,7 @@ except (ImportError, AssertionError) as missing:
     print("0 passed, 0 failed, 1 skipped")
     sys.exit()
 
+import moek_torch
 import moek_transformers
 
 SMALL = dict(vocab_size=160, hidden_size=64, intermediate_size=96, moe_intermediate_size=48, num_hidden_layers=2,
@@ -100,8 +103,7 @@ def off(got, want):                                    # relative L2 of each tok
 
 
 def is_block(module):                                  # the experts; in Llama 4, where moek takes the router in, both
-    return isinstance(getattr(module, "down_proj", None), torch.nn.Parameter) and hasattr(module, "is_concatenated") \
-        or type(module).__name__ == "Llama4TextMoe"
+    return hasattr(module, "is_concatenated") or type(module).__name__ == "Llama4TextMoe"
 
 
 def eager(model):
@@ -153,11 +155,20 @@ def check_tokens(got, want, logits):
 
 
 def check_class(name):
-    """The logits' and the blocks' errors, and tokens; returns what was measured."""
-    model, ids = eager(build(name)), prompt()
-    exact = copy.deepcopy(model).float()
-    truth, theirs = exact(ids).logits, model(ids).logits
-    tokens, steps = greedy(model, ids)
+    model = build(name)
+    return check(model, model, build_exact(model))
+
+
+def build_exact(model):
+    return eager(copy.deepcopy(model)).float()
+
+
+def check(plain, model, exact):
+    """The logits' and the blocks' errors of moek in `model`, and tokens, against those of eager in `plain`, which may
+    be the same; returns what was measured."""
+    ids = prompt()
+    truth, theirs = exact(ids).logits, eager(plain)(ids).logits
+    tokens, steps = greedy(plain, ids)
     served = moek_transformers.use(model)
     assert served and not any(served.values()), f"not served: {served}"
     ours, block = run_with_blocks(model, exact, ids)
@@ -308,6 +319,77 @@ def fp8():
     return f"off by {off(got, want).max():.2e}"
 
 
+# ---- packed checkpoints ----------------------------------------------------------------------------------------------
+
+def save(folder, model, edit, quantization):
+    """A checkpoint of the model: edit(tensors) packs what it is to have packed, config.json says so."""
+    model.save_pretrained(folder)
+    file, config = folder / "model.safetensors", folder / "config.json"
+    tensors = load_file(file)
+    edit(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+    config.write_text(json.dumps({**json.loads(config.read_text()), "quantization_config": quantization}))
+
+
+def load(folder, implementation="moek", **more):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, experts_implementation=implementation, **{"dtype": torch.bfloat16, **more}).eval().to(DEVICE)
+
+
+def packed_blocks(model):
+    return [block for block in model.modules() if hasattr(block, "_moek_packed")]
+
+
+def check_packed(folder, dequantize):
+    """The model with moek, packed, and that of transformers with dequantized weights; saved again; compiled."""
+    model, said = told(lambda: load(folder))
+    assert not said, said
+    blocks = packed_blocks(model)
+    assert blocks and all(moek_transformers._weights(block).w_up.dtype not in moek_torch.DTYPES for block in blocks)
+    plain = load(folder, "eager", quantization_config=dequantize)
+    text = check(plain, model, build_exact(plain))
+    before, want = load_file(folder / "model.safetensors"), model(prompt()).logits
+    model.save_pretrained(folder / "again")
+    after = load_file(folder / "again" / "model.safetensors")
+    assert before.keys() == after.keys(), before.keys() ^ after.keys()
+    for key, value in before.items():
+        assert torch.equal(value.view(torch.uint8), after[key].view(torch.uint8)), key
+    assert torch.equal(load(folder / "again")(prompt()).logits, want)
+    assert torch.equal(copy.deepcopy(model)(prompt()).logits, want)
+    if "quick" not in sys.argv:
+        code = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert off(code(prompt(), use_cache=False).logits, want).median() < 5e-3
+    try:
+        eager(model)(prompt())
+        raise AssertionError("eager ran packed weights")
+    except RuntimeError as error:
+        assert "packed" in str(error), error
+    return text
+
+
+def mxfp4():
+    """gpt-oss as it is published: blocks and scales."""
+    def edit(tensors):
+        for key in [key for key in tensors if key.endswith("_proj")]:
+            experts, columns, rows = tensors.pop(key).shape
+            tensors[key + "_blocks"] = torch.randint(256, (experts, rows, columns // 32, 16), dtype=torch.uint8)
+            tensors[key + "_scales"] = torch.randint(121, 125, (experts, rows, columns // 32), dtype=torch.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        save(folder, build("GptOss"), edit, {"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
+        check_unpacked(folder, "float32", dtype=torch.float32)
+        assert not packed_blocks(load(folder, quantization_config=transformers.Mxfp4Config(dequantize=True)))
+        return check_packed(folder, transformers.Mxfp4Config(dequantize=True))
+
+
+def check_unpacked(folder, word, **more):
+    """What moek cannot read packed is unpacked by transformers, and a sentence with this word says why."""
+    model, said = told(lambda: load(folder, **more))
+    assert not packed_blocks(model) and len(said) == 1 and word in said[0], said
+    model(prompt())
+
+
 def told(act):
     moek_transformers._warned.clear()
     with warnings.catch_warnings(record=True) as said:
@@ -363,7 +445,8 @@ def moves():
 def main():
     moek_transformers.register()
     tests = {name: (lambda name=name: check_class(name)) for name in CLASSES}
-    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, compiled, graphs, falls_back, moves))
+    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, mxfp4, compiled, graphs, falls_back,
+                                              moves))
     words = [word for word in sys.argv[1:] if word not in ("quick", "cuda")]
     if "quick" in sys.argv:
         del tests["compiled"]
