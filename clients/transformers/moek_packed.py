@@ -1,9 +1,9 @@
 """moek_packed.py -- checkpoints whose experts are packed, loaded as they are saved: no dequantized copy of a weight.
 
-Quantizers for mxfp4 (gpt-oss) and compressed-tensors, in the places of transformers' own, which they are but for the
-experts: parameters of an experts module get the names, shapes and bytes of the checkpoint, and moek reads those.  This
-holds for models with experts_implementation="moek", and not with dequantize=True.  Where a checkpoint has a matrix for
-each expert, transformers' own conversions stack their bytes as they stack plain weights.
+Quantizers for mxfp4 (gpt-oss), compressed-tensors and fp8, in the places of transformers' own, which they are but for
+the experts: parameters of an experts module get the names, shapes and bytes of the checkpoint, and moek reads those.
+This holds for models with experts_implementation="moek", and not with dequantize=True.  Where a checkpoint has a matrix
+for each expert, transformers' own conversions stack their bytes as they stack plain weights.
 
 A checkpoint is packed as a whole: if moek cannot read one of its layers, transformers' own quantizer does its work, and
 one warning says why.  moek_torch.FORMATS says which format of moek the bytes are; none of them moves."""
@@ -15,15 +15,16 @@ from transformers.core_model_loading import Concatenate, MergeModulelist, Weight
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.quantizers import auto
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
+from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 import moek_transformers
-from moek_torch import DTYPES
+from moek_torch import DTYPES, UP_SCALES_APART
 
 
 def register():
-    auto.AUTO_QUANTIZER_MAPPING.update({"mxfp4": Mxfp4, "compressed-tensors": CompressedTensors})
+    auto.AUTO_QUANTIZER_MAPPING.update({"mxfp4": Mxfp4, "compressed-tensors": CompressedTensors, "fp8": Fp8})
 
 
 # ---- an experts module with packed parameters ------------------------------------------------------------------------
@@ -36,16 +37,16 @@ def matrices(module):
         yield name, rows, columns, parts
 
 
-def pack(module, suffixes, shapes, block=0):
+def pack(module, suffixes, shapes, **fields):
     """Parameters of the module become those that shapes(rows, columns, parts) has, {suffix: (shape behind that of
-    experts, dtype)}.  suffixes: of the weights and of their scales.  block: columns of a scale, 0: a row."""
+    experts, dtype)}.  suffixes: of the weights and of their scales.  fields: of moek_config."""
     for name, *sizes in list(matrices(module)):
         weight = module._parameters.pop(name)
         for suffix, (shape, dtype) in shapes(*sizes).items():
             tensor = torch.empty(weight.shape[0], *shape, dtype=dtype, device=weight.device)
             module.register_parameter(name + suffix, torch.nn.Parameter(tensor, requires_grad=False))
     module.is_transposed = False                       # what is packed is [experts][out][in]
-    module._moek_packed, module._moek_block = suffixes, block
+    module._moek_packed, module._moek_fields = suffixes, fields
     module._is_hf_initialized = True                   # by the checkpoint; its class knows other parameters
     module.forward = types.MethodType(_forward, module)
 
@@ -77,14 +78,20 @@ class Packing:
     packed = ()                                        # names of the modules
 
     def _process_model_before_weight_loading(self, model, **kwargs):
-        if self.pre_quantized and not self.quantization_config.dequantize:
+        if self.pre_quantized and self.wants_packed():
             self.packed = self._pack(model)
         if not self.packed or self.has_others(model):
             self.check_late()
             super()._process_model_before_weight_loading(model, **kwargs)
 
+    def wants_packed(self):
+        return not self.quantization_config.dequantize
+
     def check_late(self):
         pass
+
+    def fields(self, name, module):
+        return {}
 
     def _pack(self, model):
         """Packs all experts that the checkpoint has packed, or none."""
@@ -98,7 +105,7 @@ class Packing:
                                         f"and leaves them to transformers' unpacking: {why}")
                 return ()
         for name, module in of.items():
-            pack(module, self.suffixes, *self.shapes(name, module))
+            pack(module, self.suffixes, self.shapes(name, module), **self.fields(name, module))
         return tuple(of)
 
 
@@ -167,7 +174,7 @@ class Mxfp4(Packing, Mxfp4HfQuantizer):
         return _reason(module, 32)
 
     def shapes(self, name, module):
-        return mxfp4_shapes, 0
+        return mxfp4_shapes
 
     def get_weight_conversions(self):
         return [] if self.packed else super().get_weight_conversions()
@@ -226,9 +233,12 @@ class CompressedTensors(Stacking, CompressedTensorsHfQuantizer):
         return _reason(module, 32)
 
     def shapes(self, name, module):
-        w, self.dtype = self.schemes(name, module)[0].weights, module.down_proj.dtype
-        block = w.group_size if w.strategy == "group" else 0
-        return int4_shapes(block, self.dtype), block
+        self.dtype = module.down_proj.dtype
+        return int4_shapes(self.fields(name, module)["block"], self.dtype)
+
+    def fields(self, name, module):
+        w = self.schemes(name, module)[0].weights
+        return {"block": w.group_size if w.strategy == "group" else 0}
 
     def _process_model_after_weight_loading(self, model, **kwargs):
         for name in self.packed:
@@ -236,3 +246,57 @@ class CompressedTensors(Stacking, CompressedTensorsHfQuantizer):
             for scale in (of for key, of in module.named_parameters(recurse=False) if key.endswith("_scale")):
                 scale.data = scale.data.to(self.dtype)
         return super()._process_model_after_weight_loading(model, **kwargs)
+
+
+def fp8_shapes(rows, columns, parts):                  # gate and up have blocks of their own
+    return {"": ((rows, columns), torch.float8_e4m3fn),
+            "_scale_inv": ((parts * -(-rows // parts // 128), -(-columns // 128)), torch.float32)}
+
+
+class Fp8(Stacking, FineGrainedFP8HfQuantizer):
+    """Blocks of 128 x 128, on machines where transformers would dequantize the whole model: CPUs, GPUs without fp8.
+    There it dequantizes what are no experts; elsewhere it has FP8Experts, whose function moek is."""
+    suffixes = ends = "", "_scale_inv"
+
+    def validate_environment(self, *args, **kwargs):
+        asked = self.quantization_config.dequantize
+        super().validate_environment(*args, **kwargs)
+        self.no_fp8_here = self.quantization_config.dequantize and not asked
+
+    def wants_packed(self):
+        return self.no_fp8_here
+
+    def has_others(self, model):
+        return True
+
+    def is_packed(self, name, module):
+        return should_convert_module(name, self.quantization_config.modules_to_not_convert)
+
+    def reason(self, name, module):
+        config = self.quantization_config
+        if tuple(config.weight_block_size or ()) != (128, 128):
+            return f"blocks are {config.weight_block_size}, not 128 x 128"
+        if config.activation_scheme != "dynamic":
+            return f"scales of activations are {config.activation_scheme}, not dynamic"
+        expert_dtype = getattr(config, "expert_dtype", "fp8")
+        if (config.scale_fmt, expert_dtype) != ("float", "fp8"):
+            return f"they are {expert_dtype} with scales {config.scale_fmt}, not fp8 with float"
+        if not self.sources(name, module):
+            return "its matrices do not lie one by one in the checkpoint"
+        return _reason(module, 16)
+
+    def shapes(self, name, module):
+        return fp8_shapes
+
+    def fields(self, name, module):
+        return {"up_scales": UP_SCALES_APART if module.has_gate and module.down_proj.shape[2] % 128 else 0}
+
+    def postprocess_model(self, model, **kwargs):
+        if self.packed:                                # is saved so: experts as they were, others as they are now
+            config = self.quantization_config
+            config.dequantize = False
+            config.modules_to_not_convert = sorted({*(config.modules_to_not_convert or ()), *(
+                name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear))})
+            model._weight_conversions = [of for of in model._weight_conversions if not any(
+                hasattr(op, "hf_quantizer") for op in getattr(of, "operations", ()))]
+        return super().postprocess_model(model, **kwargs)

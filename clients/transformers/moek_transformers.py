@@ -100,7 +100,7 @@ def _activation(module, device):
     if not module.has_gate:
         got = module.act_fn(some)
         acts = [act for act, f in SINGLE.items() if _same(got, f(some))]
-        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False, 0) if acts else None
+        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False, 0, 0) if acts else None
     g, u = (x.reshape(1, -1) for x in torch.meshgrid(some, some, indexing="ij"))
     numbers = {float(v) for v in vars(module).values() if isinstance(v, (int, float)) and not isinstance(v, bool)}
     numbers = sorted(v for v in numbers if 0 < v < 1e4)
@@ -109,11 +109,11 @@ def _activation(module, device):
         got = module._apply_gate(both)
         for act, f in GATED.items():
             if _same(got, f(g, u, 0, 0)):
-                return Formula(act, up_layout, 0.0, 0.0, 0.0, False, 0)
+                return Formula(act, up_layout, 0.0, 0.0, 0.0, False, 0, 0)
         for (act, f), limit in itertools.product(LIMITED.items(), numbers):
             for alpha in numbers if act == "swigluoai" else [0.0]:
                 if _same(got, f(g, u, alpha, limit)):
-                    return Formula(act, up_layout, alpha, 0.0, limit, False, 0)
+                    return Formula(act, up_layout, alpha, 0.0, limit, False, 0, 0)
     return None
 
 
@@ -154,7 +154,7 @@ def _reason(module):
         return f"its biases are {weights.w_up_bias.dtype}, its weights {dtype}"
     if getattr(module, "has_post_expert_norm", False):
         return "it has a norm behind each expert"
-    return _fp8_reason(module, weights) if weights.w_up.dtype == torch.float8_e4m3fn else None
+    return _fp8_reason(module, weights) if dtype == torch.float8_e4m3fn and not _packed(module) else None
 
 
 def _fp8_reason(module, weights):
@@ -177,7 +177,7 @@ def _look_at(module, on_input=False):
         formula = _activation(module, w_up.device)
         why = None if formula else "its activation is none of moek's"
     if not why:
-        formula = formula._replace(on_input=on_input, block=getattr(module, "_moek_block", 0))
+        formula = formula._replace(on_input=on_input, **getattr(module, "_moek_fields", {}))
         if not module.is_transposed and not all(w is None or w.is_contiguous() for w in weights):
             why = "its weights are not contiguous"
     if not why:
