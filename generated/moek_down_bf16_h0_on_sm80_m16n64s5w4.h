@@ -9,11 +9,17 @@
 #include "../include/moek/kernel/cuda.h"
 #define MOEK_NAME_ moek_down_bf16_h0_on_sm80_m16n64s5w4
 #define MOEK_K_(x) moek_down_bf16_h0_on_sm80_m16n64s5w4_##x##_
+#define MOEK_M_ 16
+#define MOEK_N_ 64
+#define MOEK_S_ 5
 #define MOEK_W_(x) moek_##x##_bf16_
 #define MOEK_W_DTYPE_ MOEK_DTYPE_BF16
-#include "moek_down_bf16_fp16_h0_on_sm80_m16n64s5w4_body.h"
+#include "moek_down_bf16_fp16_h0_on_sm80_m16m32m64m128n64n128s5s3w4_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_M_
+#undef MOEK_N_
+#undef MOEK_S_
 #undef MOEK_W_
 #undef MOEK_W_DTYPE_
 #endif

@@ -123,6 +123,18 @@ MOEK_DEVICE void moek_pairs_s8_(uint32_t to[4], const uint32_t *codes, int dtype
         to[2 * i + 1] = moek_fma_t2_(__byte_perm(w, above, 0x4342), by, less, dtype);
     }
 }
+/* Eight floats -> eight s8, the first in the lowest byte: the bytes of moek_encode_s8_. */
+MOEK_DEVICE uint2 moek_to_s8x8_(const float x[8])
+{
+    uint32_t four[2] = {0, 0};
+    int i;
+    #pragma unroll
+    for (i = 0; i < 8; i++) {
+        const float high = x[i] < 127.0f ? x[i] : x[i] >= 127.0f ? 127.0f : 0.0f;
+        four[i / 4] |= (moek_bits_((high > -127.0f ? high : -127.0f) + 12582912.0f) & 0xff) << 8 * (i % 4);
+    }
+    return make_uint2(four[0], four[1]);
+}
 
 /* A scale and a zero point, twice, as moek_pairs_u4b8_ takes them. */
 MOEK_DEVICE uint32_t moek_scale_u4b8_(float s, int dtype)

@@ -41,7 +41,7 @@ MOEK_DEVICE void MOEK_K_(load8)(float x[8], const moek_quant_args *a, int r, int
     moek_from_t8_(x, v, a->dtype);
 }
 
-/* Eight e4m3 of a row of q, of which n are there. */
+/* Eight codes of a row of q, of which n are there. */
 MOEK_DEVICE void MOEK_K_(store8)(uint8_t *q, uint2 v, int n, int whole)
 {
     int i;

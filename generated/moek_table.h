@@ -361,6 +361,9 @@ MOEK_KERNEL(QUANT, MOEK_FP8C, 0, 1, 0, 80, 256, 0, moek_quant_fp8c_h0_on_sm80_t2
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_FP8B128, 0, 1, 0, 80, 256, 0, moek_quant_fp8b128_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_MXFP8, 0, 1, 0, 80, 256, 0, moek_quant_mxfp8_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_FP8T_A16, 0, 1, 0, 80, 256, 0, moek_quant_fp8t_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
@@ -373,11 +376,23 @@ MOEK_KERNEL(QUANT, MOEK_FP8B128_A16, 0, 1, 0, 80, 256, 0, moek_quant_fp8b128_a16
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_MXFP4_A16, 0, 1, 0, 80, 256, 0, moek_quant_mxfp4_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_MXFP4_A8, 0, 1, 0, 80, 256, 0, moek_quant_mxfp4_a8_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 80, 256, 0, moek_quant_nvfp4_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_NVFP4_A4, 0, 2, 0, 80, 256, 0, moek_quant_nvfp4_a4_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_INT4_A16, 0, 1, 0, 80, 256, 0, moek_quant_int4_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"int4_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_INT4_A8, 0, 1, 0, 80, 256, 0, moek_quant_int4_a8_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 80, 256, 0, moek_quant_int8_a8_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_INT8_A16, 0, 1, 0, 80, 256, 0, moek_quant_int8_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"int8_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
@@ -396,6 +411,12 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 16, 80, 128, 51520, moek_up_fp8c_h0_on_sm80_m1
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 16, 80, 128, 52000, moek_up_fp8b128_h0_on_sm80_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", m = 16, n = 32, s = 5, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 16, 80, 128, 54080, moek_up_mxfp8_h0_on_sm80_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 16, n = 32, s = 5, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 16, 80, 128, 51520, moek_up_int8_a8_h0_on_sm80_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 16, n = 32, s = 5, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 32, 80, 128, 62080, moek_up_bf16_h0_on_sm80_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
@@ -427,6 +448,18 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 32, 80, 128, 62656, moek_up_fp8b128_h0_on_s
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 64, 80, 128, 75456, moek_up_fp8b128_h0_on_sm80_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", m = 64, n = 64, s = 3, w = 4 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 32, 80, 128, 62080, moek_up_int8_a8_h0_on_sm80_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 64, 80, 128, 74496, moek_up_int8_a8_h0_on_sm80_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 64, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 32, 80, 256, 67200, moek_up_mxfp8_h0_on_sm80_m32n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 64, 80, 256, 80640, moek_up_mxfp8_h0_on_sm80_m64n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 64, n = 64, s = 3, w = 8 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_up_bf16_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0)
 #endif
@@ -438,6 +471,9 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_up_fp8t_h0_on_sm80_m
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_up_fp8c_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_up_int8_a8_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 80, 128, 51520, moek_down_bf16_h0_on_sm80_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 16, n = 64, s = 5, w = 4 },", 0)
@@ -453,6 +489,12 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 16, 80, 128, 51520, moek_down_fp8c_h0_on_sm8
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 16, 80, 128, 52000, moek_down_fp8b128_h0_on_sm80_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", m = 16, n = 64, s = 5, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 16, 80, 128, 54080, moek_down_mxfp8_h0_on_sm80_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 16, n = 64, s = 5, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 16, 80, 128, 51520, moek_down_int8_a8_h0_on_sm80_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 16, n = 64, s = 5, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 32, 80, 128, 62080, moek_down_bf16_h0_on_sm80_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 32, n = 128, s = 3, w = 4 },", 0)
@@ -484,6 +526,18 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 32, 80, 128, 62656, moek_down_fp8b128_h0_
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 64, 80, 128, 75456, moek_down_fp8b128_h0_on_sm80_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm80\", m = 64, n = 128, s = 3, w = 4 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 32, 80, 128, 62080, moek_down_int8_a8_h0_on_sm80_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 128, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 64, 80, 128, 74496, moek_down_int8_a8_h0_on_sm80_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 64, n = 128, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 32, 80, 256, 67200, moek_down_mxfp8_h0_on_sm80_m32n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 32, n = 128, s = 3, w = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 64, 80, 256, 80640, moek_down_mxfp8_h0_on_sm80_m64n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 64, n = 128, s = 3, w = 8 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_down_bf16_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0)
 #endif
@@ -495,6 +549,9 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_down_fp8t_h0_on_sm
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_down_fp8c_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_down_int8_a8_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
@@ -583,6 +640,24 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 16, 8, 80, 128, 82208, moek_up_fp8b128_a16_
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 16, 32, 80, 128, 98688, moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 8, 80, 128, 61728, moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 8, 80, 128, 61728, moek_up_int4_a8_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_up_int4_a8_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
 #endif
@@ -669,6 +744,24 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 16, 8, 80, 128, 82208, moek_down_fp8b128_
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 16, 32, 80, 128, 98688, moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 8, 80, 128, 61728, moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 8, 80, 128, 61728, moek_down_int4_a8_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_down_int4_a8_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 32, n = 128, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },", 0)

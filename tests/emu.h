@@ -129,12 +129,12 @@ enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_
 enum emu_word {
     EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
     EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16,
-    EMU_WGMMA
+    EMU_MMA_S8, EMU_WGMMA
 };
 static const char *const emu_words[] = { "__syncwarp", "a shuffle", "a vote", "__match_any_sync", "__reduce_add_sync",
     "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
     "__reduce_or_sync", "__reduce_xor_sync", "moek_mma_bf16_", "moek_mma_fp16_",
-    "moek_wgmma_wait_" };
+    "moek_mma_s8_", "moek_wgmma_wait_" };
 
 struct emu_copy { void *to; const void *from; int bytes, size, group; };
 struct emu_wgmma;
@@ -146,7 +146,7 @@ struct emu_fibre {
     int word, from;                                   /* from: the lane it reads, or -1: its own */
     uint32_t mask;
     uint64_t value;
-    float *d;
+    void *d;                                          /* float or int32_t [4] */
     const uint32_t *a, *b;
     /* cp.async */
     emu_copy *copies;
@@ -550,7 +550,29 @@ EMU_FN void emu_mma(int word, const emu_fibre *warp)
             const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
             float sum = 0;
             for (k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
-            warp[lane].d[i] += sum;
+            ((float *)warp[lane].d)[i] += sum;
+        }
+    }
+}
+/* m16n8k32 of s8: likewise, with four columns in the place of two. */
+EMU_FN void emu_mma_s8(const emu_fibre *warp)
+{
+    int8_t a[16][32], b[32][8];
+    int lane, i, byte, k;
+    for (lane = 0; lane < 32; lane++) {
+        const int g = lane / 4, t = lane % 4;
+        for (i = 0; i < 4; i++) for (byte = 0; byte < 4; byte++) {
+            a[g + 8 * (i % 2)][4 * t + byte + 16 * (i / 2)] = (int8_t)(warp[lane].a[i] >> 8 * byte);
+            if (i < 2) b[4 * t + byte + 16 * i][g] = (int8_t)(warp[lane].b[i] >> 8 * byte);
+        }
+    }
+    for (lane = 0; lane < 32; lane++) {
+        for (i = 0; i < 4; i++) {
+            const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+            int32_t *const d = (int32_t *)warp[lane].d + i;
+            int32_t sum = 0;
+            for (k = 0; k < 32; k++) sum += a[row][k] * b[k][column];
+            *d = (int32_t)((uint32_t)*d + (uint32_t)sum);
         }
     }
 }
@@ -577,6 +599,7 @@ EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
     if (word >= EMU_MMA_BF16) {
         if (mask != 0xffffffff) emu_die("mma needs all 32 lanes");
         if (word == EMU_WGMMA) emu_wgmma_work(warp);
+        else if (word == EMU_MMA_S8) emu_mma_s8(warp);
         else emu_mma(word, warp);
         return;
     }
@@ -681,7 +704,7 @@ template <class T> EMU_FN T emu_reduce(int word, int unsigned_word, uint32_t mas
 
 /* ---- Stand-ins for the PTX of moek/kernel/cuda.h that moves data or needs a warp. ---- */
 
-EMU_FN void emu_mma_meet(int word, float d[4], const uint32_t a[4], const uint32_t b[2])
+EMU_FN void emu_mma_meet(int word, void *d, const uint32_t a[4], const uint32_t b[2])
 {
     emu_fibre *const me = &emu_fibres[emu_now];
     me->d = d, me->a = a, me->b = b;
@@ -694,6 +717,10 @@ EMU_FN void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 EMU_FN void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     emu_mma_meet(EMU_MMA_FP16, d, a, b);
+}
+EMU_FN void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emu_mma_meet(EMU_MMA_S8, d, a, b);
 }
 
 EMU_FN void emu_cp_async(void *shared, const void *global, int bytes, int size)

@@ -740,10 +740,13 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
     return ref_get(ref_scale_type(s->type, a->dtype), scales,
                    row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
 }
-/* Rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the scale, rounded once)
- * and multiply those.  Set by the test of a row. */
+/* Where x stays T, rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the
+ * scale, rounded once) and multiply those.  Set by the test of a row. */
 static int ref_w_in_t;
-static inline int ref_folded(const moek_format *f) { return ref_w_in_t && f->w_scale.rows == 1 && f->w_scale.columns; }
+static inline int ref_folded(const moek_format *f)
+{
+    return ref_w_in_t && f->w_scale.rows == 1 && f->w_scale.columns && !format_quantizes(f);
+}
 static inline void ref_fold(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, double *w_k)
 {
     int k;

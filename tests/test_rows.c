@@ -1378,13 +1378,13 @@ static void gemm_codes(int mode)
     gemm_launch(&h, 0, size, 1);
     gemm_clear();
 }
-/* Integers on both sides whose partial sums need more than the 24 bits of f32, and whose sums do not: all of it must be
- * exact. */
-static void gemm_exact(void)
+/* Integers on both sides whose partial sums need more than the 24 bits of f32, and whose sums do not; or, of long k,
+ * whose sums need 33 bits, the low nine of which are 0: all of it must be exact. */
+static void gemm_exact(int most, int rows, int longer)
 {
-    enum { HALF = 4096, N = 64 };
+    enum { N = 64 };
     const moek_format *const f = now.format;
-    const int half = round_up(HALF, now.row->granule), n = round_up(N, now.row->granule);
+    const int half = round_up(most, now.row->granule), n = round_up(N, now.row->granule);
     const ref_number *const of_a = ref_element(f->x, MOEK_DTYPE_FP16), *const of_w = ref_element(f->w, MOEK_DTYPE_FP16);
     gemm_case_t c;
     moek_gemm_args h;
@@ -1393,27 +1393,28 @@ static void gemm_exact(void)
     size_t i, j;
     if (of_a->kind != REF_SIGNED || of_w->kind != REF_SIGNED || ref_columns(f)) return;
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
-    SAY("sums of integers");
-    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = N;
+    SAY("sums of %d integers", 2 * half);
+    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = rows;
     h.dtype = MOEK_DTYPE_FP16, h.k = 2 * half, h.n = h.w_rows = n;
     gemm_rows(&c, &h);
-    h.rows = N, h.a = a = (uint8_t *)in((size_t)N * h.k), h.w = w = (uint8_t *)in((size_t)n * h.k);
-    for (i = 0; i < (size_t)N; i++)
+    h.rows = rows, h.a = a = (uint8_t *)in((size_t)rows * h.k), h.w = w = (uint8_t *)in((size_t)n * h.k);
+    for (i = 0; i < (size_t)rows; i++)
         for (j = 0; j < (size_t)half; j++) {
-            const int v = 100 + rng_below(28);
-            ref_put(of_a, a, i * h.k + j, v);
-            ref_put(of_a, a, i * h.k + half + j, -v + (j ? 0 : rng_below(17)));        /* what is left: 16 * 127 */
+            const int v = longer ? 80 + 16 * rng_below(3) : 100 + rng_below(28);
+            ref_put(of_a, a, i * h.k + j, v);                          /* what is left: 16 * 127 */
+            ref_put(of_a, a, i * h.k + half + j, longer ? v : -v + (j ? 0 : rng_below(17)));
         }
     for (i = 0; i < (size_t)n; i++)
         for (j = 0; j < (size_t)half; j++) {
-            const int v = 100 + rng_below(28);
+            const int v = longer ? i % 2 ? 96 : -96 : 100 + rng_below(28);
             ref_put(of_w, w, i * h.k + j, v), ref_put(of_w, w, i * h.k + half + j, v);
         }
-    h.a_scale = a_scale = in((size_t)N * 4), h.w_scale = w_scale = in((size_t)n * 4);
-    fill_scales(a_scale, (size_t)N, ref_scale_type(f->x_scale.type, h.dtype), 1, 1);
+    h.a_scale = a_scale = in((size_t)rows * 4), h.w_scale = w_scale = in((size_t)n * 4);
+    fill_scales(a_scale, (size_t)rows, ref_scale_type(f->x_scale.type, h.dtype), 1, 1);
+    if (longer) gemm_power(a_scale, ref_scale_type(f->x_scale.type, h.dtype), -20);
     fill_scales(w_scale, (size_t)n, ref_scale_type(f->w_scale.type, h.dtype), 1, 1);
-    h.out = out((size_t)N * n * 2);
-    gemm_launch(&h, 0, (size_t)N * n, 1);
+    h.out = out((size_t)rows * n * 2);
+    gemm_launch(&h, 0, (size_t)rows * n, 1);
     gemm_clear();
 }
 #define UP_ACT(NAME, name, number, gated) { number, gated },
@@ -1447,7 +1448,8 @@ static void test_down(void)
     gemm_tails(0);
     gemm_many_tokens(0);
     gemm_extremes(0);
-    if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS), gemm_exact();
+    if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS), gemm_exact(4096, 64, 0);
+    if (!now.row->hidden && (quick_row(now.row) || !SMALL)) gemm_exact(3 << 16, 5, 1);
 }
 
 /* ---- combine ----------------------------------------------------------------------------------------------------- */

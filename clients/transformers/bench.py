@@ -1,6 +1,7 @@
 """bench.py -- models of real width and random weights on a GPU: transformers' experts implementations and moek's.
 
-   python clients/transformers/bench.py [-o FILE] [--layers 8] [MODEL ...]         MODEL: qwen3-30b-a3b, gpt-oss-20b
+   python clients/transformers/bench.py [-o FILE] [--layers 8] [MODEL ...]
+                                                   MODEL: qwen3-30b-a3b, gpt-oss-20b, gpt-oss-20b-mxfp4
 
 Columns of FILE (TSV), for a batch of one token each (decode without a context), and for one sequence of 2048 (prefill):
   block_us      a MoE block, router and experts: all blocks of the model, one after the other, in a CUDA graph.  eager
@@ -12,6 +13,7 @@ Columns of FILE (TSV), for a batch of one token each (decode without a context),
   off           logits against those of eager, relative L2, the median over tokens
 -: it does not fit, or cannot be captured.  moek-1 is moek with register(one_launch=True).  Weights of a layer are far
 larger than L2, and each run goes through all layers.  Times are medians of 9 runs of enough repetitions for 50 ms.
+gpt-oss-20b-mxfp4: moek reads MXFP4, the others bf16 that was made of it.
 
 --dry runs tiny models on the CPU, to see that the program works."""
 import argparse
@@ -21,7 +23,9 @@ import time
 
 import torch
 import transformers
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import moek_packed
 import moek_torch
 import moek_transformers
 
@@ -33,6 +37,7 @@ MODELS = {
         hidden_size=2880, intermediate_size=2880, num_local_experts=32, num_experts_per_tok=4, num_attention_heads=64,
         num_key_value_heads=8, head_dim=64)),
 }
+MODELS["gpt-oss-20b-mxfp4"] = MODELS["gpt-oss-20b"]
 TINY = dict(hidden_size=64, intermediate_size=32, moe_intermediate_size=32, num_experts=8, num_local_experts=8,
             num_experts_per_tok=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 IMPLEMENTATIONS = "eager", "batched_mm", "grouped_mm", "moek", "moek-1"
@@ -49,6 +54,27 @@ def build(name, layers, device, dry):
     with torch.device(device):
         model = getattr(transformers, kind + "ForCausalLM")._from_config(config, dtype=torch.bfloat16)
     return model.eval().requires_grad_(False)
+
+
+def blocks_and_scales(model):
+    """Random MXFP4 for all experts, {module: {name: tensor}}; the model's bf16 becomes what it means."""
+    of = {}
+    for experts in (layer.mlp.experts for layer in model.model.layers):
+        of[experts] = {}
+        for name, rows, columns, _ in moek_packed.matrices(experts):
+            weight = getattr(experts, name)
+            sizes = dict(size=(len(weight), rows, columns // 32), dtype=torch.uint8, device=weight.device)
+            scales = torch.randint(118, 122, **sizes)
+            blocks = torch.randint(256, **{**sizes, "size": (*sizes["size"], 16)})
+            weight.data = convert_moe_packed_tensors(blocks, scales)
+            of[experts].update({name + "_blocks": blocks, name + "_scales": scales})
+    return of
+
+
+def pack(experts, tensors):
+    moek_packed.pack(experts, moek_packed.Mxfp4.suffixes, moek_packed.mxfp4_shapes)
+    for name, tensor in tensors.items():
+        getattr(experts, name).data = tensor
 
 
 def choose(model, implementation):
@@ -169,15 +195,18 @@ def main():
               sep="\n", file=out)
         for name in options.models:
             model, wanted = build(name, options.layers, device, options.dry), {}
+            packed = blocks_and_scales(model) if name.endswith("mxfp4") else {}
             for implementation in IMPLEMENTATIONS:     # moek's last: gpt-oss' weights are then rearranged
                 choose(model, implementation)
                 if implementation == "moek":
+                    for experts, tensors in packed.items():
+                        pack(experts, tensors)
                     served = moek_transformers.use(model)
                     assert served and not any(served.values()), served
                 for shape in SHAPES:
                     row, wanted[shape] = measure(model, name, implementation, *shape, wanted.get(shape), device)
                     print(*(row[c] for c in COLUMNS), sep="\t", file=out, flush=True)
-            del model
+            del model, packed
 
 
 if __name__ == "__main__":

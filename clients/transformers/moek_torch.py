@@ -9,6 +9,7 @@ import collections
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import pathlib
 import shutil
@@ -18,9 +19,11 @@ import tempfile
 
 import torch
 
-FORMATS = {torch.bfloat16: b"bf16", torch.float16: b"fp16", torch.float8_e4m3fn: b"fp8b128"}       # by the weights
+FORMATS = {torch.bfloat16: b"bf16", torch.float16: b"fp16", torch.float8_e4m3fn: b"fp8b128",       # by the weights
+           torch.uint8: b"mxfp4_a16", torch.int32: b"int4_a16"}        # (integers: elements of 4 bits, packed)
 DTYPES = {torch.bfloat16: 1, torch.float16: 2}         # of x and y: MOEK_DTYPE_*
 UP_HALVES, UP_INTERLEAVED = 1, 2                       # MOEK_UP_*
+UP_SCALES_APART = 1                                    # MOEK_UP_SCALES_*
 CPU_ROWS = 1 << 4                                      # bit of MOEK_BACKEND_CPU in config.exclude
 CHUNK = 4096                                           # tokens that share a workspace: longer prefills run in chunks
 LEAST_TOKENS, MOST_TOPK = 64, 32
@@ -122,8 +125,8 @@ def _number(name_of, name):
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 # What an expert computes: a name and a layout of moek.h, and the numbers of the activation.  on_input: x is multiplied
-# by its weight ahead of the experts, in the place of their output.
-Formula = collections.namedtuple("Formula", "act up_layout alpha beta limit on_input")
+# by its weight ahead of the experts, in the place of their output.  block, up_scales: as in moek_config.
+Formula = collections.namedtuple("Formula", "act up_layout alpha beta limit on_input block up_scales")
 Weights = collections.namedtuple("Weights", "w_up w_down w_up_bias w_down_bias w_up_scale w_down_scale")
 Plan = collections.namedtuple("Plan", "lib bytes workspace args at")
 FIELDS = ("tokens", "x", "topk_ids64", "topk_weights", "y", "workspace", "workspace_size", "state", "why", "why_size")
@@ -137,7 +140,8 @@ def _plan(device, dtype, x_dtype, tokens, experts, hidden, inter, topk, formula,
     config, plan, weights, args = (_Struct(lib, name) for name in ("config", "plan", "weights", "args"))
     config.set("i", hidden=hidden, inter=inter, experts=experts, topk=topk, max_tokens=tokens, chunk_tokens=CHUNK,
                quant=_number(lib.moek_quant_name, FORMATS[dtype]), act=_number(lib.moek_act_name, formula.act.encode()),
-               dtype=DTYPES[x_dtype], up_layout=formula.up_layout, router_weight_on_input=formula.on_input)
+               dtype=DTYPES[x_dtype], up_layout=formula.up_layout, router_weight_on_input=formula.on_input,
+               block=formula.block, up_scales=formula.up_scales)
     config.set("f", alpha=formula.alpha, beta=formula.beta, limit=formula.limit)
     config.set("I", exclude=CPU_ROWS if device.type == "cuda" else 0xffffffff & ~CPU_ROWS)
     if lib.moek_plan_init_(plan.bytes, config.bytes, lib.moek_config_size(), lib.moek_plan_size(), lib.moek_version()):
@@ -149,14 +153,20 @@ def _plan(device, dtype, x_dtype, tokens, experts, hidden, inter, topk, formula,
                 {field: args.offset(field) for field in FIELDS})
 
 
+def columns(w, transposed):
+    """Of a matrix: [experts][columns][rows] if transposed, else [experts][rows] and what a row has."""
+    if transposed:
+        return w.shape[1]
+    return math.prod(w.shape[2:]) * (1 if w.dtype.is_floating_point else 2 * w.element_size())
+
+
 def plan_of(x_dtype, tokens, topk, weights, formula, transposed):
     w_up, w_down = weights.w_up, weights.w_down
-    columns = 1 if transposed else 2                   # dimension of a matrix
     most = max(LEAST_TOKENS, 1 << (tokens - 1).bit_length())
     addresses = Weights(*(0 if w is None else w.data_ptr() for w in weights))
     with torch.cuda.device_of(w_up):
-        return _plan(w_up.device, w_up.dtype, x_dtype, most, w_up.shape[0], w_up.shape[columns], w_down.shape[columns],
-                     topk, formula, addresses)
+        return _plan(w_up.device, w_up.dtype, x_dtype, most, w_up.shape[0], columns(w_up, transposed),
+                     columns(w_down, transposed), topk, formula, addresses)
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -191,7 +201,7 @@ def _run(plan, device, tokens, **pointers):
 
 
 def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, w_down_scale, act, up_layout, alpha,
-             beta, limit, on_input, transposed):
+             beta, limit, on_input, block, up_scales, transposed):
     """y [tokens][hidden] of x, and of ids and weights [tokens][topk].  transposed: w_up [experts][hidden][rows] and
     w_down [experts][inter][hidden] are views of [experts][rows][hidden] and [experts][hidden][inter] in memory."""
     device, tokens = x.device, x.shape[0]
@@ -201,7 +211,7 @@ def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, 
         return y
     plan = plan_of(x.dtype, tokens, ids.shape[1],
                    Weights(w_up, w_down, w_up_bias, w_down_bias, w_up_scale, w_down_scale),
-                   Formula(act, up_layout, alpha, beta, limit, on_input), transposed)
+                   Formula(act, up_layout, alpha, beta, limit, on_input, block, up_scales), transposed)
     room = torch.empty(plan.workspace + 256, dtype=torch.uint8, device=device)
     state = {}
     if settings["one_launch"] and x.is_cuda:
@@ -215,7 +225,7 @@ def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, 
 _ops = torch.library.Library("moek", "DEF")
 _ops.define("experts(Tensor x, Tensor ids, Tensor weights, Tensor w_up, Tensor w_down, Tensor? w_up_bias, "
             "Tensor? w_down_bias, Tensor? w_up_scale, Tensor? w_down_scale, str act, int up_layout, float alpha, "
-            "float beta, float limit, bool on_input, bool transposed) -> Tensor")
+            "float beta, float limit, bool on_input, int block, int up_scales, bool transposed) -> Tensor")
 for _key in ("CPU", "CUDA"):
     _ops.impl("experts", _experts, _key)
 torch.library.register_fake("moek::experts", lambda x, *_: x.new_empty(x.shape))

@@ -38,6 +38,8 @@ def register(moek=None, library=None, one_launch=False):
         settings["moek"] = pathlib.Path(moek).resolve()
     moe.ALL_EXPERTS_FUNCTIONS.register("moek", experts_forward)
     finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS.register("moek", fp8_experts_forward)
+    import moek_packed                                 # (which imports this file)
+    moek_packed.register()
 
 
 def use(model):
@@ -93,12 +95,12 @@ def _same(got, want):
 
 def _activation(module, device):
     """The formula that gives what the module's own function gives, or None."""
-    edge = torch.tensor([-1e4, -80.0, -9.0, 9.0, 80.0, 1e4], device=device)
-    some = torch.cat([torch.linspace(-8, 8, 33, device=device), edge])
+    edge = torch.tensor([-1e4, -80.0, -9.0, 9.0, 80.0, 1e4], dtype=torch.float32, device=device)
+    some = torch.cat([torch.linspace(-8, 8, 33, dtype=torch.float32, device=device), edge])
     if not module.has_gate:
         got = module.act_fn(some)
         acts = [act for act, f in SINGLE.items() if _same(got, f(some))]
-        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False) if acts else None
+        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False, 0, 0) if acts else None
     g, u = (x.reshape(1, -1) for x in torch.meshgrid(some, some, indexing="ij"))
     numbers = {float(v) for v in vars(module).values() if isinstance(v, (int, float)) and not isinstance(v, bool)}
     numbers = sorted(v for v in numbers if 0 < v < 1e4)
@@ -107,17 +109,18 @@ def _activation(module, device):
         got = module._apply_gate(both)
         for act, f in GATED.items():
             if _same(got, f(g, u, 0, 0)):
-                return Formula(act, up_layout, 0.0, 0.0, 0.0, False)
+                return Formula(act, up_layout, 0.0, 0.0, 0.0, False, 0, 0)
         for (act, f), limit in itertools.product(LIMITED.items(), numbers):
             for alpha in numbers if act == "swigluoai" else [0.0]:
                 if _same(got, f(g, u, alpha, limit)):
-                    return Formula(act, up_layout, alpha, 0.0, limit, False)
+                    return Formula(act, up_layout, alpha, 0.0, limit, False, 0, 0)
     return None
 
 
 def _weights(module):
     up = "gate_up_proj" if module.has_gate else "up_proj"
-    names = up, "down_proj", up + "_bias", "down_proj_bias", up + "_scale_inv", "down_proj_scale_inv"
+    w, scale = getattr(module, "_moek_packed", ("", "_scale_inv"))
+    names = up + w, "down_proj" + w, up + "_bias", "down_proj_bias", up + scale, "down_proj" + scale
     has = module._parameters                           # (faster than getattr, and only parameters count)
     return Weights(*(has.get(name) for name in names))
 
@@ -144,13 +147,14 @@ def _reason(module):
             return f"its weights are {type(w).__name__}"
         if w.device.type not in ("cpu", "cuda") or w.device != weights.w_up.device:
             return f"its weights are on {w.device}"
-    if weights.w_up.dtype not in FORMATS or weights.w_down.dtype != weights.w_up.dtype:
-        return f"its weights are {weights.w_up.dtype}, neither bfloat16 nor float16 nor float8_e4m3fn"
-    if weights.w_up_bias is not None and weights.w_up_bias.dtype != weights.w_up.dtype:
-        return f"its biases are {weights.w_up_bias.dtype}, its weights {weights.w_up.dtype}"
+    dtype = weights.w_up.dtype
+    if dtype not in FORMATS or weights.w_down.dtype != dtype or not (dtype.is_floating_point or _packed(module)):
+        return f"its weights are {dtype}, neither bfloat16 nor float16 nor float8_e4m3fn"
+    if weights.w_up_bias is not None and weights.w_up_bias.dtype not in ((dtype,) if dtype in DTYPES else DTYPES):
+        return f"its biases are {weights.w_up_bias.dtype}, its weights {dtype}"
     if getattr(module, "has_post_expert_norm", False):
         return "it has a norm behind each expert"
-    return _fp8_reason(module, weights) if weights.w_up.dtype == torch.float8_e4m3fn else None
+    return _fp8_reason(module, weights) if dtype == torch.float8_e4m3fn and not _packed(module) else None
 
 
 def _fp8_reason(module, weights):
@@ -173,24 +177,33 @@ def _look_at(module, on_input=False):
         formula = _activation(module, w_up.device)
         why = None if formula else "its activation is none of moek's"
     if not why:
-        formula = formula._replace(on_input=on_input)
+        formula = formula._replace(on_input=on_input, **getattr(module, "_moek_fields", {}))
         if not module.is_transposed and not all(w is None or w.is_contiguous() for w in weights):
             why = "its weights are not contiguous"
     if not why:
+        for w in filter(lambda w: w is not None and w.data_ptr() % 16, weights):       # mapped from a file
+            w.data = w.data.clone()
         try:                                           # compiles, and tells whether there are kernels
-            moek_torch.plan_of(_x_dtype(w_up, w_up), 1, 1, weights, formula, module.is_transposed)
+            moek_torch.plan_of(_x_dtype(weights, w_up), 1, 1, weights, formula, module.is_transposed)
         except (RuntimeError, OSError) as error:
             why = str(error)
     if not why and module.is_transposed:
         _turn(w_up), _turn(w_down)
-    if why:
+    if why and not _packed(module):
         _warn(f"moek does not serve {type(module).__name__}, transformers' own code does: {why}")
     module._moek = Layer(why or "", w_up.dtype, w_up.device, formula)
     return module._moek
 
 
-def _x_dtype(w_up, x):                                 # of what goes into the operator
-    return w_up.dtype if w_up.dtype in DTYPES else x.dtype if x.dtype in DTYPES else torch.bfloat16
+def _x_dtype(weights, x):                              # of what goes into the operator
+    for of in weights.w_up, weights.w_up_scale, weights.w_up_bias, x:
+        if of is not None and of.dtype in DTYPES:
+            return of.dtype
+    return torch.bfloat16
+
+
+def _packed(module):                                   # by moek_packed: there is no other code for its weights
+    return hasattr(module, "_moek_packed")
 
 
 _warned = set()
@@ -207,29 +220,32 @@ def _warn(text):
 
 def _call(module, layer, x, ids, weights):
     of = _weights(module)
-    y = torch.ops.moek.experts(x.to(_x_dtype(of.w_up, x)), ids, weights, *of, *layer.formula, module.is_transposed)
+    y = torch.ops.moek.experts(x.to(_x_dtype(of, x)), ids, weights, *of, *layer.formula, module.is_transposed)
     return y.to(x.dtype)
 
 
 def _layer(module, x, topk, on_input=False):
     """What _look_at found, or None: transformers' own code is to run."""
-    w_down, layer = module.down_proj, getattr(module, "_moek", None)
+    w_down, layer = _weights(module).w_down, getattr(module, "_moek", None)
     if layer is None or layer.dtype != w_down.dtype or layer.device != w_down.device or \
-            (w_down.stride(1 if module.is_transposed else 2) != 1 and not layer.why):
+            (w_down.stride(1 if module.is_transposed else -1) != 1 and not layer.why):
         layer = _look_at(module, on_input)             # the first run, or there are new weights
-    if layer.why or topk > moek_torch.MOST_TOPK:
-        return None
-    if torch.is_grad_enabled() and (x.requires_grad or w_down.requires_grad):
+    why, grad = layer.why, torch.is_grad_enabled() and (x.requires_grad or w_down.requires_grad)
+    if topk > moek_torch.MOST_TOPK:
+        why = f"{topk} experts a token, more than {moek_torch.MOST_TOPK}"
+    if _packed(module) and (why or grad):
+        raise RuntimeError(f"{type(module).__name__} is packed, and only moek could run it: " +
+                           (why or "moek has no backward pass, so torch.no_grad() or inference_mode()"))
+    if grad and not why:
         _warn("moek has no backward pass, so transformers' own code runs: torch.no_grad() or inference_mode()")
-        return None
-    return layer
+    return None if why or grad else layer
 
 
 def _forward(self, default, hidden_states, top_k_index, top_k_weights):
     layer = _layer(self, hidden_states, top_k_index.shape[-1])
     if layer is None:
         return default(self, hidden_states, top_k_index, top_k_weights)
-    if self._is_expert_parallel:                       # there, num_experts is the id of an expert of another rank
+    if getattr(self, "_is_expert_parallel", True):     # there, num_experts is the id of an expert of another rank
         top_k_index = top_k_index.masked_fill(top_k_index >= self.num_experts, -1)
     return _call(self, layer, hidden_states, top_k_index, top_k_weights)
 

@@ -12,9 +12,11 @@ Tokens: those of eager, up to a step where the best two logits of eager are clos
 """
 import ast
 import copy
-import importlib
+import importlib.util
+import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -25,6 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 try:
     import torch
     import transformers
+    from safetensors.torch import load_file, save_file
     from transformers.integrations import moe
     assert int(transformers.__version__.split(".")[0]) >= 5
 except (ImportError, AssertionError) as missing:
@@ -32,6 +35,7 @@ except (ImportError, AssertionError) as missing:
     print("0 passed, 0 failed, 1 skipped")
     sys.exit()
 
+import moek_torch
 import moek_transformers
 
 SMALL = dict(vocab_size=160, hidden_size=64, intermediate_size=96, moe_intermediate_size=48, num_hidden_layers=2,
@@ -69,6 +73,7 @@ CLASSES = {                                            # model: what its config 
     "DeepseekV4": {},
 }
 PROMPT, STEPS, DEVICE = 21, 12, "cuda" if "cuda" in sys.argv else "cpu"
+FP8 = 8e-2                                             # x and h are e4m3: 2^-4 at most each, 0.03 on average
 BLOCK = 8e-3                                           # x, h, o and y of a block are bf16: 2^-9 each, and sums
 
 
@@ -100,8 +105,7 @@ def off(got, want):                                    # relative L2 of each tok
 
 
 def is_block(module):                                  # the experts; in Llama 4, where moek takes the router in, both
-    return isinstance(getattr(module, "down_proj", None), torch.nn.Parameter) and hasattr(module, "is_concatenated") \
-        or type(module).__name__ == "Llama4TextMoe"
+    return hasattr(module, "is_concatenated") or type(module).__name__ == "Llama4TextMoe"
 
 
 def eager(model):
@@ -153,20 +157,29 @@ def check_tokens(got, want, logits):
 
 
 def check_class(name):
-    """The logits' and the blocks' errors, and tokens; returns what was measured."""
-    model, ids = eager(build(name)), prompt()
-    exact = copy.deepcopy(model).float()
-    truth, theirs = exact(ids).logits, model(ids).logits
-    tokens, steps = greedy(model, ids)
+    model = build(name)
+    return check(model, model, build_exact(model))
+
+
+def build_exact(model):
+    return eager(copy.deepcopy(model)).float()
+
+
+def check(plain, model, exact, rounded=0):
+    """The logits' and the blocks' errors of moek in `model`, and tokens, against those of eager in `plain`, which may
+    be the same; returns what was measured.  rounded: what quantized activations may add to the errors."""
+    ids = prompt()
+    truth, theirs = exact(ids).logits, eager(plain)(ids).logits
+    tokens, steps = greedy(plain, ids)
     served = moek_transformers.use(model)
     assert served and not any(served.values()), f"not served: {served}"
     ours, block = run_with_blocks(model, exact, ids)
     check_tokens(greedy(model, ids)[0], tokens, steps)
     by_moek, by_eager = off(ours, truth).median().item(), off(theirs, truth).median().item()
     matter = off(without_experts(exact, ids), truth).median().item()
-    assert block < BLOCK, f"a block is off by {block:.2e}"
+    assert block < BLOCK + rounded, f"a block is off by {block:.2e}"
     bound = 1.25 * by_eager + 1e-3
-    assert by_moek < bound, f"off by {by_moek:.2e}, eager by {by_eager:.2e}"
+    assert by_moek < bound + rounded, f"off by {by_moek:.2e}, eager by {by_eager:.2e}"
     assert matter > 20 * bound, f"experts matter {matter:.2e} only, bound {bound:.2e}"
     return f"eager {by_eager:.2e}  moek {by_moek:.2e}  between {off(ours, theirs).median():.2e}  block {block:.2e}"
 
@@ -242,6 +255,15 @@ def graphs():
     assert off(got[-1], want[:1]).median() < 1e-2 and off(got[0], want[:1, :1]).median() < 1e-2
 
 
+class Skipped(Exception):
+    pass
+
+
+def needs(package):
+    if not importlib.util.find_spec(package):
+        raise Skipped(f"no {package}")
+
+
 class AnyConfig(dict):                                 # sizes under all the names that classes have for them
     __getattr__ = dict.__getitem__
 
@@ -273,17 +295,32 @@ def each_class():
         assert worst < 2e-2, f"{of_class.__name__} is off by {worst:.2e}"
         served += block._moek.why == ""
         reasons += [f"{of_class.__name__}: {block._moek.why}"] if said else []
-    assert served >= 60 and len(reasons) < 8, reasons
+    assert served >= 50 and len(reasons) < 8, (served, reasons)
     return f"{served} served; not: " + "; ".join(reasons)
 
 
-def fp8():
-    """FP8Experts of a FineGrainedFP8Config, against f32 with the same rounding of activations to e4m3."""
-    from transformers.integrations import finegrained_fp8
+def check_fp8(block, w_up, w_down):
+    """A block against f32 with the same rounding of activations to e4m3."""
     def rounded(x):
-        groups = x.unflatten(-1, (-1, 128))
+        groups = torch.nn.functional.pad(x, (0, -len(x) % 128)).unflatten(-1, (-1, 128))
         scale = groups.abs().amax(-1, keepdim=True) / 448
-        return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2)
+        return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2)[:len(x)]
+    x, chosen, share = torch.randn(7, 256).bfloat16().to(DEVICE), *some(7)[1:]
+    want = torch.zeros(7, 256, device=DEVICE)
+    for token, (ids, weights) in enumerate(zip(chosen.tolist(), share.tolist())):
+        for expert, weight in zip(ids, weights):
+            gate, up = (w_up[expert] @ rounded(x[token].float())).chunk(2)
+            h = (torch.nn.functional.silu(gate) * up).bfloat16().float()
+            want[token] += weight * (w_down[expert] @ rounded(h))
+    got, said = told(lambda: block(x, chosen, share))
+    assert not said and block._moek.why == "", said
+    assert off(got, want).max() < 2 * BLOCK, off(got, want)        # an h may fall to the next e4m3
+    return f"off by {off(got, want).max():.2e}"
+
+
+def fp8():
+    """FP8Experts of a FineGrainedFP8Config."""
+    from transformers.integrations import finegrained_fp8
     config = transformers.Qwen3MoeConfig(**{**SMALL, "hidden_size": 256, "moe_intermediate_size": 128})
     config._experts_implementation = "moek"
     block = moe.use_experts_implementation(
@@ -295,17 +332,189 @@ def fp8():
     for name in "gate_up_proj", "down_proj":
         scale = getattr(block, name + "_scale_inv").repeat_interleave(128, 1).repeat_interleave(128, 2)
         w.append(getattr(block, name).float() * scale)
-    x, chosen, share = torch.randn(7, 256).bfloat16().to(DEVICE), *some(7)[1:]
-    want = torch.zeros(7, 256, device=DEVICE)
-    for token, (ids, weights) in enumerate(zip(chosen.tolist(), share.tolist())):
-        for expert, weight in zip(ids, weights):
-            gate, up = (w[0][expert] @ rounded(x[token].float())).chunk(2)
-            h = (torch.nn.functional.silu(gate) * up).bfloat16().float()
-            want[token] += weight * (w[1][expert] @ rounded(h))
-    got, said = told(lambda: block(x, chosen, share))
-    assert not said and block._moek.why == "", said
-    assert off(got, want).max() < 2 * BLOCK, off(got, want)        # an h may fall to the next e4m3
-    return f"off by {off(got, want).max():.2e}"
+    return check_fp8(block, *w)
+
+
+# ---- packed checkpoints ----------------------------------------------------------------------------------------------
+
+def save(folder, model, edit, quantization=None):
+    """A checkpoint of the model: edit(tensors) packs what it is to have packed, config.json says so."""
+    model.save_pretrained(folder)
+    file, config = folder / "model.safetensors", folder / "config.json"
+    tensors = load_file(file)
+    edit(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+    if quantization:
+        config.write_text(json.dumps({**json.loads(config.read_text()), "quantization_config": quantization}))
+
+
+def load(folder, implementation="moek", **more):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, experts_implementation=implementation, **{"dtype": torch.bfloat16, **more}).eval().to(DEVICE)
+
+
+def packed_blocks(model):
+    return [block for block in model.modules() if hasattr(block, "_moek_packed")]
+
+
+def check_packed(folder, dequantize, rounded=0):
+    """The model with moek, packed, and that of transformers with dequantized weights; saved again; compiled."""
+    model, said = told(lambda: load(folder))
+    assert not said, said
+    blocks = packed_blocks(model)
+    assert blocks and all(moek_transformers._weights(block).w_up.dtype not in moek_torch.DTYPES for block in blocks)
+    plain = load(folder, "eager", quantization_config=dequantize)
+    text = check(plain, model, build_exact(plain), rounded)
+    before, want = load_file(folder / "model.safetensors"), model(prompt()).logits
+    model.save_pretrained(folder / "again")
+    after = load_file(folder / "again" / "model.safetensors")
+    for key, value in before.items():
+        if rounded and not re.search(r"experts\.\d", key):                 # transformers has dequantized it
+            continue
+        assert torch.equal(value.flatten().view(torch.uint8), after[key].flatten().view(torch.uint8)), key
+    assert torch.equal(load(folder / "again")(prompt()).logits, want)
+    assert torch.equal(copy.deepcopy(model)(prompt()).logits, want)
+    if "quick" not in sys.argv:
+        code = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert off(code(prompt(), use_cache=False).logits, want).median() < 5e-3
+    try:
+        eager(model)(prompt())
+        raise AssertionError("eager ran packed weights")
+    except RuntimeError as error:
+        assert "packed" in str(error), error
+    return text
+
+
+def mxfp4():
+    """gpt-oss as it is published: blocks and scales."""
+    def edit(tensors):
+        for key in [key for key in tensors if key.endswith("_proj")]:
+            experts, columns, rows = tensors.pop(key).shape
+            tensors[key + "_blocks"] = torch.randint(256, (experts, rows, columns // 32, 16), dtype=torch.uint8)
+            tensors[key + "_scales"] = torch.randint(121, 125, (experts, rows, columns // 32), dtype=torch.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        save(folder, build("GptOss"), edit, {"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
+        if importlib.util.find_spec("accelerate") and not importlib.util.find_spec("kernels"):   # for its part
+            check_unpacked(folder, "float32", dtype=torch.float32)
+        assert not packed_blocks(load(folder, quantization_config=transformers.Mxfp4Config(dequantize=True)))
+        return check_packed(folder, transformers.Mxfp4Config(dequantize=True))
+
+
+def build_128(name="Qwen3Moe"):                        # with groups of 128 columns
+    return build(name, hidden_size=256, intermediate_size=128, moe_intermediate_size=128)
+
+
+def save_int4(folder, model, block, packed=r"experts.\d.*weight", targets="re:.*experts.*", ignore=(), **more):
+    """A checkpoint of compressed-tensors, pack-quantized: random codes and scales.  Returns what they mean."""
+    def edit(tensors):
+        for key in [key for key in tensors if re.search(packed, key)]:
+            (rows, columns), of = tensors.pop(key).shape, key.removesuffix("weight")
+            codes = torch.randint(16, (rows, columns), dtype=torch.uint8)
+            scale = (torch.rand(rows, columns // (block or columns)) * 0.01 + 0.01).bfloat16()
+            tensors[of + "weight_packed"] = (codes[:, ::2] | codes[:, 1::2] << 4).view(torch.int32)
+            tensors[of + "weight_scale"], tensors[of + "weight_shape"] = scale, torch.tensor([rows, columns])
+            values = (codes.float() - 8) * scale.float().repeat_interleave(columns // scale.shape[1], 1)
+            plain[key] = values.bfloat16()
+    plain, weights = {}, {"num_bits": 4, "type": "int", "symmetric": True, "group_size": block or None,
+                          "strategy": "group" if block else "channel", **more}
+    save(folder, model, edit, {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": [targets], "weights": weights}}, "ignore": ["lm_head", *ignore]})
+    return plain
+
+
+def int4(block):
+    """int4 of compressed-tensors, symmetric, a scale for so many columns or (0) a row."""
+    needs("compressed_tensors")
+    with tempfile.TemporaryDirectory() as folder:
+        save_int4(pathlib.Path(folder), build_128("Mixtral" if block == 64 else "Qwen3Moe"), block)
+        return check_packed(pathlib.Path(folder), transformers.CompressedTensorsConfig(dequantize=True))
+
+
+def int4_and_others():
+    """Attention of int4, which stays with compressed-tensors, and experts of a layer that are not quantized."""
+    needs("compressed_tensors")
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        plain = save_int4(folder / "packed", build_128(), 32, "self_attn.*_proj.weight|layers.1.*experts.*_proj.weight",
+                          "Linear", ["re:.*layers.0.mlp.experts.*"])
+        save(folder / "plain", build_128(), lambda tensors: tensors.update(plain))
+        model, plain = load(folder / "packed"), load(folder / "plain", "eager")
+        assert len(packed_blocks(model)) == 1
+        return check(plain, model, build_exact(plain))
+
+
+def int4_unpacked():
+    """What of compressed-tensors moek does not read packed."""
+    needs("compressed_tensors")
+    for word, more in ("zero points", dict(symmetric=False)), ("8 bits", dict(num_bits=8)), \
+            ("16", dict(group_size=16)):
+        with tempfile.TemporaryDirectory() as folder:
+            save_int4(pathlib.Path(folder), build_128(), 16 if word == "16" else 32, **more)
+            check_unpacked(pathlib.Path(folder), word, fails=word != "16")
+
+
+def save_fp8(folder, model, packed):
+    """A checkpoint with blocks of 128 x 128 where `packed` matches.  Returns what they mean."""
+    def edit(tensors):
+        for key in [key for key in tensors if re.search(packed, key)]:
+            w = tensors[key].float()
+            rows, columns = w.shape
+            scale = torch.rand(-(-rows // 128), -(-columns // 128)) * 0.01 + 0.01
+            full = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
+            tensors[key], tensors[key + "_scale_inv"] = (w / full).to(torch.float8_e4m3fn), scale
+            plain[key] = tensors[key].float() * full
+    plain = {}
+    save(folder, model, edit, {
+        "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head", "mlp.gate"] + ([] if "attn" in packed else ["self_attn"])})
+    return plain
+
+
+def fp8_saved():
+    """Blocks of 128 x 128 in a checkpoint: where the machine has no fp8, experts stay as they are, and attention is
+    dequantized; where it has, FP8Experts.  Then inter that is no multiple of 128: no block has rows of gate and up."""
+    needs("accelerate")
+    texts, dequantize = [], transformers.FineGrainedFP8Config(dequantize=True)
+    with tempfile.TemporaryDirectory() as folder:
+        folder, native = pathlib.Path(folder), DEVICE == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
+        save_fp8(folder, build_128(), r"experts.\d.*weight|self_attn.*_proj.weight" if not native else r"experts.\d")
+        if native:
+            plain = load(folder, "eager", quantization_config=dequantize)
+            return check(plain, load(folder), build_exact(plain), FP8)
+        texts.append(check_packed(folder, dequantize, FP8))
+    with tempfile.TemporaryDirectory() as folder:
+        folder, model = pathlib.Path(folder), build("Qwen3Moe", hidden_size=256, moe_intermediate_size=192)
+        w = save_fp8(folder / "packed", copy.deepcopy(model), r"experts.\d")
+        save(folder / "plain", model, lambda tensors: tensors.update({key: of.bfloat16() for key, of in w.items()}))
+        plain, packed = load(folder / "plain", "eager"), load(folder / "packed")
+        texts.append(check(plain, packed, build_exact(plain), FP8))
+        for i, layer in enumerate(packed.model.layers):
+            gate, up, down = (torch.stack([w[f"model.layers.{i}.mlp.experts.{e}.{of}_proj.weight"] for e in range(8)])
+                              .to(DEVICE) for of in ("gate", "up", "down"))
+            texts.append(check_fp8(layer.mlp.experts, torch.cat([gate, up], 1), down))
+        config = json.loads((folder / "packed" / "config.json").read_text())
+        config["quantization_config"]["activation_scheme"] = "static"
+        (folder / "packed" / "config.json").write_text(json.dumps(config))
+        check_unpacked(folder / "packed", "static", fails=True)
+    return "; ".join(texts)
+
+
+def check_unpacked(folder, word, fails=False, **more):
+    """What moek cannot read packed is left to transformers, and a sentence with this word says why.  fails:
+    transformers may refuse it, as those files do not have what their configuration says."""
+    def work():
+        try:
+            return load(folder, **more)
+        except RuntimeError:
+            assert fails
+    model, said = told(work)
+    assert len(said) == 1 and word in said[0], said
+    if model:
+        assert not packed_blocks(model)
+        model(prompt())
 
 
 def told(act):
@@ -363,24 +572,28 @@ def moves():
 def main():
     moek_transformers.register()
     tests = {name: (lambda name=name: check_class(name)) for name in CLASSES}
-    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, compiled, graphs, falls_back, moves))
+    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, fp8_saved, mxfp4))
+    tests.update((f"int4-{block}", lambda block=block: int4(block)) for block in (32, 64, 128, 0))
+    tests.update((f.__name__, f) for f in (int4_and_others, int4_unpacked, compiled, graphs, falls_back, moves))
     words = [word for word in sys.argv[1:] if word not in ("quick", "cuda")]
     if "quick" in sys.argv:
         del tests["compiled"]
     if DEVICE == "cpu":
         del tests["graphs"]
     chosen = words or list(tests)
-    failed = 0
+    failed = skipped = 0
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {DEVICE}")
     for name in chosen:
         start = time.time()
         try:
             with torch.no_grad():
                 text, word = tests[name]() or "", "ok"
+        except Skipped as missing:
+            text, word, skipped = str(missing), "skipped", skipped + 1
         except Exception as error:
             text, word, failed = f"{type(error).__name__}: {error}", "FAILED", failed + 1
         print(f"{name:18} {text}  {time.time() - start:.1f} s  {word}", flush=True)
-    print(f"{len(chosen) - failed} passed, {failed} failed, 0 skipped")
+    print(f"{len(chosen) - failed - skipped} passed, {failed} failed, {skipped} skipped")
     return failed != 0
 
 

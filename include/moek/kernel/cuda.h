@@ -347,6 +347,14 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* d += a * b of s8, 16 x 8 x 32, s32 sums, which wrap around. */
+MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 /* a * b + c of two T each, rounded once; subnormals count. */
 MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 {
@@ -632,6 +640,45 @@ MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, i
         q[h] = moek_to_e4m3x8_(f);
     }
     return s;
+}
+/* mxfp8: the e8m0 of a group, which is returned, and codes: of eight columns of this lane; `lanes` lanes side by side
+ * have the group.  All lanes of a warp come here together. */
+MOEK_DEVICE uint32_t moek_e8m0_codes_(uint2 *q, moek_words_ x, int lanes, int dtype)
+{
+    float f[8], top = 0, inverse;
+    uint32_t code;
+    int i;
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) top = fmaxf(top, fabsf(f[i]));           /* NaN is passed over */
+    #pragma unroll
+    for (i = lanes / 2; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, i));
+    code = moek_to_e8m0_(__fdiv_rn(top, 448.0f));
+    inverse = moek_float_(code == 254 ? 0x00400000 : (254 - code) << 23);            /* 2^(127 - code) */
+    #pragma unroll
+    for (i = 0; i < 8; i++) f[i] = copysignf(f[i] * inverse, f[i]);
+    *q = moek_to_e4m3x8_(f);
+    return code;
+}
+/* nvfp4_a4: the e4m3 of a group of 16 under the scale `all`, and codes, likewise, of two lanes; over: 1 / all, or 0. */
+MOEK_DEVICE uint32_t moek_e2m1_codes_(uint32_t *q, moek_words_ x, float all, float over, int dtype)
+{
+    float f[8], s, factor;
+    uint32_t most = 0, code;
+    int i;
+    moek_from_t8_(f, x, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) most = max(most, moek_bits_(f[i]) & 0x7fffffff);         /* NaN is larger than Inf */
+    most = max(most, __shfl_xor_sync(0xffffffff, most, 1));
+    s = over * (moek_float_(most) * (1.0f / 6.0f));
+    code = most < 0x7f800000 ? moek_to_e4m3_(s) : 0x7f;
+    s = moek_from_e4m3_((uint8_t)code);
+    factor = s > 0 ? __fdiv_rn(1.0f, s * all) : 0.0f;
+    if (!(fabsf(factor) < INFINITY)) factor = 3.402823466e38f;
+    *q = 0;
+    #pragma unroll
+    for (i = 0; i < 8; i++) *q |= (uint32_t)moek_to_e2m1_(f[i] * factor) << 4 * i;
+    return code;
 }
 
 /* Floats as unsigned numbers of the same order; -0 is +0, and no number is 0. */
