@@ -11,8 +11,8 @@
 /* out[r] = h[r] . w_down of the rows r of each expert.
  *
  * A grouped GEMM by wgmma, persistent: one block an SM.  Weights have 4 bits and lie in the order of fragments
- * (moek/ops.h: repack).  A tile is m rows of a by n rows of w.  Rows of w are wgmma's M, and come from registers: a lane
- * loads 16 bytes of codes, makes T of them, times their scales, and hands them to the tensor cores.  Rows of a
+ * (moek/ops.h: repack).  A tile is m rows of a by n rows of w.  Rows of w are wgmma's M, and come from registers: a
+ * lane loads 16 bytes of codes, makes T of them, times their scales, and hands them to the tensor cores.  Rows of a
  * are wgmma's N, and come from shared memory.  Warps have
  * roles:
  *
@@ -38,7 +38,7 @@ enum {
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
     MOEK_K_(COLUMNS) = 32,                   /* of a scale; scales of a row in 64 of k: */
     MOEK_K_(G) = MOEK_K_(COLUMNS) < 64 ? 64 / MOEK_K_(COLUMNS) : 1,
-    MOEK_K_(EACH) = 2 * MOEK_K_(G) * 1,                   /* bytes of those of two rows */
+    MOEK_K_(EACH) = 2 * MOEK_K_(G) * 1,             /* bytes of those of two rows */
     MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
     MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
     MOEK_K_(STAGE) = (MOEK_K_(SCALES) + MOEK_N_ / 64 * MOEK_K_(OF_64) * MOEK_K_(UNITS) + 1023) / 1024 * 1024
@@ -67,8 +67,8 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
 /* Bias, and out.  sum: this lane's rows of w g and g + 8
  *  columns 2q and 2q + 1 of each 8 rows of a.
  * block: of 64 rows of w of the tile.  row: where the lane's rows go. */
-MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *args, float *sum, const moek_tile_ *at, const int *row, int n,
-                                 int block, int dtype)
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *args, float *sum, const moek_tile_ *at, const int *row,
+                                 int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
     const moek_gemm_args *const a = args;

@@ -173,7 +173,8 @@ MOEK_DEVICE void moek_scales_t_u4b8_(moek_scales_u4b8_ *to, uint32_t from, int d
     for (i = 0; i < 2; i++) {
         const uint32_t s = __byte_perm(from, 0, i ? 0x3232 : 0x1010), by = i ? 0x70007000 /* 2^97 */ : 0x72007200;
         to->by[i] = dtype == MOEK_DTYPE_FP16 ? s : moek_fma_t2_(s, by, 0x80008000, dtype);
-        to->less[i] = dtype == MOEK_DTYPE_FP16 ? 0x80008000 : moek_fma_t2_(s, 0xb100b100 /* -2^-29 */, 0x80008000, dtype);
+        to->less[i] = dtype == MOEK_DTYPE_FP16 ? 0x80008000
+                    : moek_fma_t2_(s, 0xb100b100 /* -2^-29 */, 0x80008000, dtype);
     }
 }
 /* A word of a fragment (kernel/fragments.h) -> its pairs, of rows g, g + 8, g and g + 8: (code - 8) * scale, rounded

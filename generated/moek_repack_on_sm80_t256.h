@@ -138,8 +138,9 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
                       : (group != 2 && group != 4) || (each != 1 && each != 2))) return MOEK_E_ARGUMENT;
         units = a->row_bytes / group * (unsigned long long)(a->w_rows / 64) * (unsigned)a->experts;
         if (units > 0x7fffffff) return MOEK_E_ARGUMENT;
-        return a->codes ? MOEK_LAUNCH_(MOEK_K_(fragments), (unsigned)((units + 7) / 8), 256, 0, stream, *a)
-                        : MOEK_LAUNCH_(MOEK_K_(scales), (unsigned)((units + 7) / 8), 256, 0, stream, *a);
+        units = (units + 7) / 8;
+        if (a->codes) return MOEK_LAUNCH_(MOEK_K_(fragments), (unsigned)units, 256, 0, stream, *a);
+        return MOEK_LAUNCH_(MOEK_K_(scales), (unsigned)units, 256, 0, stream, *a);
     }
     if (a->row_bytes < 128 || a->row_bytes % 128 || a->w_rows < 8 || a->n % 8 || a->w_rows % 8)
         return MOEK_E_ARGUMENT;

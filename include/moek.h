@@ -447,7 +447,7 @@ moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, in
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
                              moek_stream stream);
 moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
-                                 moek_stream stream);            /* formats of 4 bits with scales of blocks, else E_ARGUMENT */
+                                 moek_stream stream);            /* 4 bits with scales of blocks, else E_ARGUMENT */
 moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                    moek_stream stream);
 

@@ -1189,7 +1189,8 @@ static void tiled_case(int quant, int turn)
     layer_free(&l);
 }
 /* In place of an array of the layer, what the library makes of it. */
-typedef moek_status (*repacker)(const moek_plan *plan, const void *from, void *to, int experts, int back, moek_stream s);
+typedef moek_status (*repacker)(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                moek_stream stream);
 static void repack_by(layer *l, repacker repack, const void *host)
 {
     layer_array *const a = layer_find(l, host);

@@ -233,8 +233,9 @@ typedef struct moek_gemm_args {
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
     int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 kernels;
-                                       other kernels ignore it.  Weights of 4 bits, which sm90 kernels read only so: w as
-                                       fragments, w_scale as `repack` has scales; k and w_rows are multiples of 64   */
+                                       other kernels ignore it.  Weights of 4 bits, which sm90 kernels read only so:
+                                       w as fragments, w_scale as `repack` has scales; k and w_rows are multiples of
+                                       64                                                                            */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
     const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
