@@ -452,7 +452,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (!a->a_row_bytes) found.gemm.a_row_bytes = a->k * 2;
     moek_find_halves_of_(&found.gemm, 4, 16, 1, MOEK_BLOCK_, 1);
     moek_find_more_(&found, 4, MOEK_BLOCK_);
-    tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * 
+    tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
     if (MOEK_M_ == 128 || tiles * ((a->k + 127) / 128) > 0x3fffffff) found.gemm.split = NULL;
