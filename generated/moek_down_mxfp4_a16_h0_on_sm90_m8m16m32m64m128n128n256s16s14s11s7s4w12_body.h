@@ -310,11 +310,11 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
     }
     moek_part_of_(a, &b.part, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, 0);
     if (t < 128) {
-        if (M == 128) moek_registers_less_(56);
+        if (M == 128) moek_registers_less_(72);
         if (t == 0) MOEK_K_(produce)(a, &b);
         else if (t >= 32) MOEK_K_(gather)(a, &b);
     } else {
-        if (M == 128) moek_registers_more_(224);
+        if (M == 128) moek_registers_more_(216);
         MOEK_K_(consume)(args, &b, dtype);
     }
 }
