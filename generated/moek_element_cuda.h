@@ -73,38 +73,29 @@ MOEK_DEVICE void moek_fragment_e2m1_(uint32_t to[4], uint32_t w, const uint32_t 
         to[3] = moek_fma_t2_((w << 1 & sign) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0), scale[1], sign, dtype);
     }
 }
-/* Scales of rows g and g + 8 for two groups each, bytes of `from`, twice as moek_fragment_e2m1_ takes them. */
+/* Scales of rows g and g + 8 for two groups each, bytes of `from`, twice as moek_fragment_e2m1_ takes them.  bf16: the
+ * byte is the exponent of bf16, but for 0, which is 2^-127, and 255, NaN: infinite times 0. */
 MOEK_DEVICE void moek_scales_e8m0_e2m1_(uint32_t to[2][2], uint32_t from, int dtype)
 {
-    /* Bytes 0 and 255 have no bf16 of their own shape. */
-    const uint32_t odd = ((from - 0x01010101) & ~from) | ((~from - 0x01010101) & from);
     int i;
-    if (dtype == MOEK_DTYPE_FP16 || odd & 0x80808080) {
-        #pragma unroll
-        for (i = 0; i < 4; i++)
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const uint32_t x = moek_most_u16_(__byte_perm(from, 0, 0x4040 + 0x0101 * i) << 7, 0x00400040);
+        if (dtype == MOEK_DTYPE_FP16)
             to[i / 2][i % 2] = moek_scale_e2m1_(moek_from_e8m0_((uint8_t)(from >> 8 * i)), dtype);
-    } else {
-        #pragma unroll
-        for (i = 0; i < 4; i++)
-            to[i / 2][i % 2] = moek_fma_t2_(__byte_perm(from, 0, 0x4040 + 0x0101 * i) << 7, 0x6e806e80 /* 2^94 */,
-                                            0x80008000, dtype);
+        else
+            to[i / 2][i % 2] = moek_fma_t2_(x, 0x6e806e80 /* 2^94 */, moek_fma_t2_(x, 0, 0x80008000, dtype), dtype);
     }
 }
 MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2][2], uint32_t from, int dtype)
 {
-    /* NaN, and negative ones. */
-    const uint32_t odd = ((~from & 0x7f7f7f7f) - 0x01010101) | from;
     int i;
-    if (dtype == MOEK_DTYPE_FP16 || odd & 0x80808080) {
-        #pragma unroll
-        for (i = 0; i < 4; i++)
-            to[i / 2][i % 2] = moek_scale_e2m1_(moek_from_e4m3_((uint8_t)(from >> 8 * i)), dtype);
-    } else {
-        #pragma unroll
-        for (i = 0; i < 4; i++)                       /* bits of e4m3 in bf16: 2^-120 of it; 2^107 twice: 2^94 of it */
-            to[i / 2][i % 2] = moek_fma_t2_(
-                moek_fma_t2_(__byte_perm(from, 0, 0x4040 + 0x0101 * i) << 4, 0x75007500, 0x80008000, dtype),
-                0x75007500, 0x80008000, dtype);
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        float s[2];
+        moek_from_e4m3_2_(s, from >> 16 * i);
+        to[i][0] = moek_scale_e2m1_(s[0], dtype);
+        to[i][1] = moek_scale_e2m1_(s[1], dtype);
     }
 }
 

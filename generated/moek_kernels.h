@@ -439,142 +439,142 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m8n128s16w12.h"
+#include "moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m8n128s16w12.h"
+#include "moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m8n128s16w12.h"
+#include "moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m8n128s16w12.h"
+#include "moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m8n128s16w12.h"
+#include "moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m16n128s14w12.h"
+#include "moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m16n128s14w12.h"
+#include "moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m16n128s14w12.h"
+#include "moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m16n128s14w12.h"
+#include "moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m16n128s14w12.h"
+#include "moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m32n128s11w12.h"
+#include "moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m32n128s11w12.h"
+#include "moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m32n128s11w12.h"
+#include "moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m32n128s11w12.h"
+#include "moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m32n128s11w12.h"
+#include "moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m64n128s7w12.h"
+#include "moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m64n128s7w12.h"
+#include "moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m64n128s7w12.h"
+#include "moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m64n128s7w12.h"
+#include "moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m64n128s7w12.h"
+#include "moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -614,142 +614,142 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12(const void *args, m
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m8n128s16w12.h"
+#include "moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m8n128s16w12.h"
+#include "moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m8n128s16w12.h"
+#include "moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m8n128s16w12.h"
+#include "moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m8n128s16w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m8n128s16w12.h"
+#include "moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m16n128s14w12.h"
+#include "moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m16n128s14w12.h"
+#include "moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m16n128s14w12.h"
+#include "moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m16n128s14w12.h"
+#include "moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m16n128s14w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m16n128s14w12.h"
+#include "moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m32n128s11w12.h"
+#include "moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m32n128s11w12.h"
+#include "moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m32n128s11w12.h"
+#include "moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m32n128s11w12.h"
+#include "moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m32n128s11w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m32n128s11w12.h"
+#include "moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m64n128s7w12.h"
+#include "moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m64n128s7w12.h"
+#include "moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m64n128s7w12.h"
+#include "moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m64n128s7w12.h"
+#include "moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m64n128s7w12.h"
+#include "moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)

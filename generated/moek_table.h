@@ -188,64 +188,64 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_down_fp8c_h0_on_s
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_down_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 90, 384, 196384, moek_up_mxfp4_a16_h0_on_sm90_m8n128s16w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 8, 90, 384, 196384, moek_up_nvfp4_a16_h0_on_sm90_m8n128s16w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 8, 90, 640, 200624, moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 384, 196384, moek_up_int4_a16_h0_b32_on_sm90_m8n128s16w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 32)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 200624, moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 384, 196384, moek_up_int4_a16_h0_b64_on_sm90_m8n128s16w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 64)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 191408, moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 384, 196384, moek_up_int4_a16_h0_b128_on_sm90_m8n128s16w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 128)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 191408, moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 16, 90, 384, 202784, moek_up_mxfp4_a16_h0_on_sm90_m16n128s14w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 16, 90, 640, 188864, moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 16, 90, 384, 202784, moek_up_nvfp4_a16_h0_on_sm90_m16n128s14w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 16, 90, 640, 197056, moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 384, 202784, moek_up_int4_a16_h0_b32_on_sm90_m16n128s14w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 32)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 197056, moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 384, 202784, moek_up_int4_a16_h0_b64_on_sm90_m16n128s14w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 64)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 188864, moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 384, 202784, moek_up_int4_a16_h0_b128_on_sm90_m16n128s14w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 128)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 188864, moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 32, 90, 384, 208432, moek_up_mxfp4_a16_h0_on_sm90_m32n128s11w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 32, 90, 640, 197104, moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 32, 90, 384, 208432, moek_up_nvfp4_a16_h0_on_sm90_m32n128s11w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 32, 90, 640, 204272, moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 384, 208432, moek_up_int4_a16_h0_b32_on_sm90_m32n128s11w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 32)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 204272, moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 384, 208432, moek_up_int4_a16_h0_b64_on_sm90_m32n128s11w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 64)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 197104, moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 384, 208432, moek_up_int4_a16_h0_b128_on_sm90_m32n128s11w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 128)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 197104, moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 90, 384, 197232, moek_up_mxfp4_a16_h0_on_sm90_m64n128s7w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 189008, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 64, 90, 384, 197232, moek_up_nvfp4_a16_h0_on_sm90_m64n128s7w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 194128, moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 384, 197232, moek_up_int4_a16_h0_b32_on_sm90_m64n128s7w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 32)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 194128, moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 384, 197232, moek_up_int4_a16_h0_b64_on_sm90_m64n128s7w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 64)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 384, 197232, moek_up_int4_a16_h0_b128_on_sm90_m64n128s7w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 128)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
@@ -263,64 +263,64 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 220992, moek_up_int4_a16_h0_
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 220992, moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 8, 90, 384, 196384, moek_down_mxfp4_a16_h0_on_sm90_m8n128s16w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 8, 90, 384, 196384, moek_down_nvfp4_a16_h0_on_sm90_m8n128s16w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 8, 90, 640, 200624, moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 384, 196384, moek_down_int4_a16_h0_b32_on_sm90_m8n128s16w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 32)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 200624, moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 384, 196384, moek_down_int4_a16_h0_b64_on_sm90_m8n128s16w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 64)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 191408, moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 384, 196384, moek_down_int4_a16_h0_b128_on_sm90_m8n128s16w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 128, s = 16, w = 12 },", 128)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 191408, moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 16, 90, 384, 202784, moek_down_mxfp4_a16_h0_on_sm90_m16n128s14w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 16, 90, 640, 188864, moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 16, 90, 384, 202784, moek_down_nvfp4_a16_h0_on_sm90_m16n128s14w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 16, 90, 640, 197056, moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 384, 202784, moek_down_int4_a16_h0_b32_on_sm90_m16n128s14w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 32)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 197056, moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 384, 202784, moek_down_int4_a16_h0_b64_on_sm90_m16n128s14w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 64)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 188864, moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 384, 202784, moek_down_int4_a16_h0_b128_on_sm90_m16n128s14w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 16, n = 128, s = 14, w = 12 },", 128)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 188864, moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 32, 90, 384, 208432, moek_down_mxfp4_a16_h0_on_sm90_m32n128s11w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 32, 90, 640, 197104, moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 32, 90, 384, 208432, moek_down_nvfp4_a16_h0_on_sm90_m32n128s11w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 32, 90, 640, 204272, moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 384, 208432, moek_down_int4_a16_h0_b32_on_sm90_m32n128s11w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 32)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 204272, moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 384, 208432, moek_down_int4_a16_h0_b64_on_sm90_m32n128s11w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 64)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 197104, moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 384, 208432, moek_down_int4_a16_h0_b128_on_sm90_m32n128s11w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 32, n = 128, s = 11, w = 12 },", 128)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 197104, moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 90, 384, 197232, moek_down_mxfp4_a16_h0_on_sm90_m64n128s7w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 189008, moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 64, 90, 384, 197232, moek_down_nvfp4_a16_h0_on_sm90_m64n128s7w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 194128, moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 384, 197232, moek_down_int4_a16_h0_b32_on_sm90_m64n128s7w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 32)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 194128, moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 384, 197232, moek_down_int4_a16_h0_b64_on_sm90_m64n128s7w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 64)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 384, 197232, moek_down_int4_a16_h0_b128_on_sm90_m64n128s7w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 128)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)

@@ -320,6 +320,7 @@ EMU_FN void moek_bulk_(void *to, const void *from, int bytes, uint64_t *bar, uin
 EMU_FN int moek_elect_(void) { __syncwarp(); return threadIdx.x % 32 == (moek_emu_backwards ? 21 : 0); }
 EMU_FN void moek_tma_prefetch_map_(const CUtensorMap *) {}
 EMU_FN uint64_t moek_evict_first_(void) { return 0; }
+EMU_FN uint64_t moek_evict_normal_(void) { return 0; }
 EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
 #define moek_store_words_kept_ moek_store_words_
 

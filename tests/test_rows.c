@@ -1154,7 +1154,8 @@ static void gemm_case(const gemm_case_t *c)
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
     h.out = out(rows * c->n * 2);
     if (now.row->arch == 90 && c->turn % 3 == 0) {
-        if (now.row->m < 128) h.split = (float *)scratch((size_t)MOEK_SPLITS * now.row->m * 128 * 4);
+        if (now.row->m < 128)
+            h.split = (float *)scratch((size_t)MOEK_SPLITS * now.row->m * (gemm_in_fragments() ? 256 : 128) * 4);
         h.split_flags = (int32_t *)scratch(MOEK_SPLITS * 4);
         memset(h.split_flags, 0, MOEK_SPLITS * 4);
     }

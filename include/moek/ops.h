@@ -220,9 +220,9 @@ typedef struct moek_gemm_args {
                                        m = 128, up: the kernel counts the ids itself; counts and offsets are ignored.
                                          a_order must be given, and may be written by the previous kernel, as a may   */
     int slots;                      /* with ids                                                                      */
-    float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats, or NULL.  With it, sm90 kernels with
-                                       m < 128 split tiles along k, so that all blocks read as many bytes; the order of
-                                       the sums then depends on counts                                               */
+    float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats (w in fragments: * 256), or NULL.  With
+                                       it, sm90 kernels with m < 128 split tiles along k, so that all blocks read as
+                                       many bytes; the order of the sums then depends on counts                      */
     int32_t *split_flags;           /* [MOEK_SPLITS], zeros before.  m = 128: the first counts the tiles that blocks, or
                                        pairs of blocks, have taken.  down, m = 128: these zeros, counts, a_order and
                                        out_order are complete before the previous kernel begins, even if early       */

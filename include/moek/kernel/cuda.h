@@ -355,6 +355,18 @@ MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t 
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* From sm_90 on: the larger of each half, unsigned; two e4m3, in the low half of x, as f32. */
+MOEK_DEVICE uint32_t moek_most_u16_(uint32_t a, uint32_t b)
+{
+    uint32_t c;
+    asm("max.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+MOEK_DEVICE void moek_from_e4m3_2_(float to[2], uint32_t x)
+{
+    asm("{\n.reg .b32 h;\n.reg .b16 low, high;\ncvt.rn.f16x2.e4m3x2 h, %2;\nmov.b32 {low, high}, h;\n"
+        "cvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n" : "=f"(to[0]), "=f"(to[1]) : "h"((uint16_t)x));
+}
 /* a * b + c of two T each, rounded once; subnormals count. */
 MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 {
@@ -432,6 +444,16 @@ MOEK_FN uint32_t moek_most_t2_(uint32_t a, uint32_t b, int dtype)
     return (lo > other_lo ? lo : other_lo) | (hi > other_hi ? hi : other_hi);
 }
 MOEK_FN float moek_about_one_over_(float s) { return 1.0f / s; }
+MOEK_FN uint32_t moek_most_u16_(uint32_t a, uint32_t b)
+{
+    const uint32_t low = a & 0xffff, high = a >> 16, other_low = b & 0xffff, other_high = b >> 16;
+    return (low > other_low ? low : other_low) | (high > other_high ? high : other_high) << 16;
+}
+MOEK_FN void moek_from_e4m3_2_(float to[2], uint32_t x)
+{
+    to[0] = moek_from_e4m3_((uint8_t)x);
+    to[1] = moek_from_e4m3_((uint8_t)(x >> 8));
+}
 /* (f32 holds the products and sums that kernels ask for exactly.) */
 MOEK_FN uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 {

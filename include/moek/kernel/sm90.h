@@ -145,6 +145,13 @@ MOEK_DEVICE uint64_t moek_evict_first_(void)
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
     return policy;
 }
+/* Weights that other blocks read, too. */
+MOEK_DEVICE uint64_t moek_evict_normal_(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;\n" : "=l"(policy));
+    return policy;
+}
 
 /* Rows of y: the next kernel reads them and has them discarded, so what stays in L2 until then is never written to
  * memory.  All of them may be more than it holds: half of their lines are the last to go. */

@@ -201,10 +201,11 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 typedef struct moek_tile_ { int e, row0, end, j0, b, j; } moek_tile_;
 
 /* A block's part of all tiles: tiles [tile, last), the first of them from stage first_step on, the last up to stage
- * last_step.  steps: stages of a tile; tiles: of a row block. */
+ * last_step.  steps: stages of a tile; tiles: of a row block.  m = 128: each so many tiles, whole ones. */
 typedef struct moek_part_ {
     moek_schedule_ s;
     int steps, tiles, tile, last, first_step, last_step;
+    int stride;                                        /* from a tile of the part to the next: 1; m = 128: all blocks */
 } moek_part_;
 
 /* Of row blocks of m rows.  at: the tile before, or e < 0. */
@@ -225,6 +226,16 @@ MOEK_DEVICE void moek_find_tile_(const moek_gemm_args *a, const moek_part_ *p, i
     at->row0 = first + (b - p->s.block[at->e]) * m;
     at->end = first + p->s.row[at->e + 1] - p->s.row[at->e];
     at->j0 = j * columns;
+}
+/* The same of any tile behind the one before: as if that was the last but one. */
+MOEK_DEVICE void moek_jump_tile_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
+                                 moek_tile_ *at)
+{
+    if (at->e >= 0 && tile) {
+        at->b = (tile - 1) / p->tiles;
+        at->j = (tile - 1) % p->tiles;
+    }
+    moek_find_tile_(a, p, tile, m, columns, at);
 }
 
 /* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
@@ -251,6 +262,12 @@ MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t 
         if (up) moek_grid_wait_();                 /* the schedule is what the kernel before wrote */
         moek_grid_go_();                           /* down: it is older, the up row waited for it */
         p->s = moek_schedule_of_(schedule, a->counts, a->experts, m);  /* ends with a barrier, as above */
+    }
+    p->stride = m < 128 ? 1 : (int)gridDim.x;
+    if (m == 128) {
+        p->tile = (int)blockIdx.x; p->last = p->s.block[a->experts] * p->tiles;
+        p->first_step = 0; p->last_step = p->steps;
+        return;
     }
     begin = moek_share_(a, p, blockIdx.x);
     end = moek_share_(a, p, blockIdx.x + 1);

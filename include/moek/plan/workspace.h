@@ -93,7 +93,8 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
     flags = splits && plan->mlps ? MOEK_MLP_FLAGS + MOEK_MLP_BLOCKS : 2 * splits;
     w->flags = (int32_t *)moek_take_(&carver, 4 * flags);
-    split = splits ? (size_t)64 * 128 : 0;            /* floats a block: the tallest tile that is split */
+    /* Floats a block: the tallest tile that is split. */
+    split = !splits ? 0 : moek_in_fragments_(c->quant) ? 64 * 256 : 32 * 128;
     if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
         split = (size_t)plan->layer[plan->layers - 1]->m * 4 * 256;
     w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
