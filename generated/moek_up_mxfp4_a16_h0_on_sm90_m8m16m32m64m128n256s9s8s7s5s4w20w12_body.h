@@ -16,7 +16,7 @@
  * are wgmma's N, and come from shared memory.  Warps have
  * roles:
  *
- *     producer thread (0): codes, scales       producer warps (1, 2, 3): rows of a, by cp.async
+ *     producer warp (0): codes, scales         producer warps (1, 2, 3): rows of a, by cp.async
  *              | full [s]                                   ^ empty [s]
  *              v                                            |
  *     stages [s] of 128 of k: rows of a, two times 64 of k | codes of 64 rows each | scales of 64 rows each
@@ -206,33 +206,46 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *a, const MOEK_K_(block) 
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const uint64_t policy = M == 128 ? moek_evict_normal_() : moek_evict_first_();
-    const int blocks = a->w_rows / 64, of_k = b->k / 64, of_scales = (b->k * UNITS + 127) / 128;
+    /* Bytes of 64 rows. */
+    const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 2048;
+    const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
     moek_tile_ at;
     int tile, slot = 0, phase = 1, step = b->part.first_step, i;
     at.e = -1;
     for (tile = b->part.tile; tile < b->part.last; tile += b->part.stride) {
         const int until = tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+        const unsigned char *codes, *scales;
+        size_t first;
+        unsigned last;
         if (M == 128) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
         else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
+        first = (size_t)at.e * blocks + (unsigned)at.j * (N / 64);
+        last = min(N / 64 - 1, blocks - 1 - at.j * (N / 64));          /* (behind it: the last again, in vain) */
+        codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * 4096;
+        scales = (const unsigned char *)a->w_scale + first * scales_row + (unsigned)step * (UNITS * OF_64);
         for (; step < until; step++) {
             unsigned char *const stage = b->ring + slot * STAGE;
-            const int half = 2 * step + 1 == of_k;                     /* there are 64 of k */
+            unsigned char *const to = stage + CODES, *const scales_to = stage + SCALES;
+            uint64_t *const full = b->full + slot;
             moek_mbar_wait_(b->empty + slot, phase);
-            moek_mbar_arrive_expect_(b->full + slot, N / 64 * (4096 + UNITS * OF_64));
-            #pragma unroll
-            for (i = 0; i < N / 64; i++) {                             /* (behind the last rows: the last, in vain) */
-                const size_t block = (size_t)at.e * blocks + min(at.j * (N / 64) + i, blocks - 1);
-                const unsigned char *const codes =
-                    (const unsigned char *)a->w + (block * of_k + 2 * step) * 2048;
-                const unsigned char *const scales =
-                    (const unsigned char *)a->w_scale + (block * of_scales + UNITS * step) * OF_64;
-                unsigned char *const to = stage + CODES + i * 4096;
-                unsigned char *const scales_to = stage + SCALES + i * (UNITS * OF_64);
-                moek_bulk_(to, codes, half ? 2048 : 4096, b->full + slot, policy);
-                moek_bulk_(scales_to, scales, half ? OF_64 : UNITS * OF_64, b->full + slot, policy);
-                if (half) moek_bulk_(to + 2048, codes, 2048, b->full + slot, policy);
-                if (half && UNITS == 2) moek_bulk_(scales_to + OF_64, scales, OF_64, b->full + slot, policy);
+            moek_mbar_arrive_expect_(full, N / 64 * (4096 + UNITS * OF_64));
+            if (128 * step + 64 != b->k) {
+                #pragma unroll
+                for (i = 0; i < N / 64; i++) {
+                    moek_bulk_(to + i * 4096, codes + min(i, last) * codes_row, 4096, full, policy);
+                    moek_bulk_(scales_to + i * (UNITS * OF_64), scales + min(i, last) * scales_row, UNITS * OF_64, full,
+                               policy);
+                }
+            } else {                                                   /* there are 64 of k: twice */
+                #pragma unroll 1
+                for (i = 0; i < N / 64 * 2; i++)
+                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full, policy);
+                #pragma unroll 1
+                for (i = 0; i < N / 64 * UNITS; i++)
+                    moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full, policy);
             }
+            codes += 4096;
+            scales += UNITS * OF_64;
             moek_next_(slot, phase, STAGES);
         }
         step = 0;
@@ -245,10 +258,12 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     enum { M = MOEK_K_(M), N = MOEK_K_(N), MI = MOEK_K_(MI), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const int u = threadIdx.x - 32, row_bytes = b->k * 2, chunk = u % 16;
+    const unsigned u = threadIdx.x - 32, chunk = u % 16;
+    const int row_bytes = b->k * 2;
     const unsigned char *const x = (const unsigned char *)a->a + chunk * 16;
     int *const row = b->row;
-    int tile, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1, i;
+    int tile, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1;
+    unsigned i;
     moek_tile_ at;
     at.e = -1;
     moek_grid_wait_();                             /* now a is there */
@@ -260,7 +275,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
             int source[(M + 95) / 96];
             #pragma unroll
             for (i = 0; i < (M + 95) / 96; i++) {
-                const int r = at.row0 + u + 96 * i;
+                const int r = at.row0 + (int)(u + 96 * i);
                 source[i] = r >= at.end ? 0 : a->a_order && (M == 128 || !a->ids) ? a->a_order[r] / a->a_div : r;
             }
             moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
@@ -275,11 +290,11 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
         }
         for (; step < until; step++) {
             unsigned char *const stage = b->ring + slot * STAGE + chunk / 8 * (M * 128);
-            const int bytes = step * 256 + chunk * 16 < row_bytes ? 16 : 0;
+            const int bytes = step * 256 + (int)chunk * 16 < row_bytes ? 16 : 0;
             const unsigned char *const from = x + (bytes ? step * 256 : 0);
             moek_mbar_wait_(b->empty + slot, phase);
-            #pragma unroll 2
-            for (i = u / 16; i < rows; i += 6)
+            #pragma unroll 4
+            for (i = u / 16; i < (unsigned)rows; i += 6)
                 moek_cp_async16_(stage + i * 128 + (chunk % 8 ^ i % 8) * 16,
                                  from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
             moek_mbar_arrive_copied_(b->full + slot);
@@ -291,9 +306,11 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     moek_cp_async_wait_(0);
 }
 
-/* A stage: this lane's codes and scales become T, 64 of k and 64 rows of w at a time, and are multiplied. */
-MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot, int mine,
-                               int dtype)
+/* A stage: this lane's codes and scales become T, 64 of k and 64 rows of w at a time, and are multiplied.  The last
+ * multiplication is not waited for; the one of the stage before is, and then that stage (if `had`) given back.
+ * m = 128: ptxas then would let no two multiplications overlap, so all are waited for, and the stage given back. */
+MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot, int had,
+                               int mine, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), MI = MOEK_K_(MI), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
@@ -324,9 +341,13 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
         for (k = 0; k < 4; k++)
             MOEK_K_(multiply)(sum[of], w[i % 2][k], xs + half * (M * 128 / 16) + 2 * k, dtype);
         moek_wgmma_commit_();
-        if (i + 1 < 2 * MI) moek_wgmma_wait_(1);
+        moek_wgmma_wait_(1);
+        if (M < 128 && i == 0 && had) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
     }
-    moek_wgmma_wait_(0);
+    if (M == 128) {
+        moek_wgmma_wait_(0);
+        moek_mbar_arrive_warp_(b->empty + slot);
+    }
 }
 
 /* Consumer: a warpgroup multiplies its rows of w of a tile. */
@@ -363,10 +384,11 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
             for (j = 0; j < M / 2; j++) sum[i][j] = 0;
         for (step = first; step < until; step++) {
             moek_mbar_wait_(b->full + slot, phase);
-            MOEK_K_(step)(sum, b, slot, mine, dtype);
-            moek_mbar_arrive_warp_(b->empty + slot);
+            MOEK_K_(step)(sum, b, slot, step > first, mine, dtype);
             moek_next_(slot, phase, STAGES);
         }
+        moek_wgmma_wait_(0);
+        if (M < 128 && until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
         first_step = 0;
         if (M < 128 && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
         #pragma unroll
@@ -404,8 +426,8 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
     if (t < 128) {
         if (M == 128) moek_registers_less_(72);
         else if (M >= 32) moek_registers_less_(64);
-        if (t == 0) MOEK_K_(produce)(a, &b);
-        else if (t >= 32) MOEK_K_(gather)(a, &b);
+        if (t >= 32) MOEK_K_(gather)(a, &b);
+        else if (moek_elect_()) MOEK_K_(produce)(a, &b);
     } else {
         if (M == 128) moek_registers_more_(216);
         else if (M >= 32) moek_registers_more_(104);
