@@ -18,6 +18,7 @@ typedef struct moek_facts_ {
     long long used;             /* the most experts of this rank that so many slots can have */
     long long mean;             /* rows an expert, on average, rounded up */
     long long hopper;           /* 1: the kernel in question is one of sm90 */
+    long long fragments;        /* 1: weights are tiled and have 4 bits */
     long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
     long long m;                /* rows of a tile of the kernel in question */
 } moek_facts_;
@@ -26,6 +27,8 @@ typedef struct moek_facts_ {
 static long long moek_rule_tile_rows_(const moek_facts_ *f)
 {
     if (!f->hopper) return f->m;                                                           /* middle-mma-tiles */
+    if (f->fragments && f->m == 96) return 84;                                             /* fragments-tiles */
+    if (f->fragments) return 3 * f->m / 4;                                                 /* fragments-tiles */
     if (f->fused && f->m > 56 && f->quantizes && f->inter <= 256) return 48;               /* mlp-tall-tiles */
     if (f->fused) return f->m - 8;                                                         /* mlp-in-the-rule */
     if (f->m == 32 && f->inter < 512) return 14;                                           /* choices-110-cells */

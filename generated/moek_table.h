@@ -248,10 +248,25 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_up_int4_a16_h0_b
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 187072, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 191168, moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 128, 90, 384, 225088, moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 191168, moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 32)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 64)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 225088, moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 32)
@@ -323,10 +338,25 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_down_int4_a16_
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189008, moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 187072, moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 191168, moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 128, 90, 384, 225088, moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 191168, moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 32)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 64)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 225088, moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 32)

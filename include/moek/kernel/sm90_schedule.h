@@ -201,11 +201,11 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 typedef struct moek_tile_ { int e, row0, end, j0, b, j; } moek_tile_;
 
 /* A block's part of all tiles: tiles [tile, last), the first of them from stage first_step on, the last up to stage
- * last_step.  steps: stages of a tile; tiles: of a row block.  m = 128: each so many tiles, whole ones. */
+ * last_step.  steps: stages of a tile; tiles: of a row block.  m >= 96: each so many tiles, whole ones. */
 typedef struct moek_part_ {
     moek_schedule_ s;
     int steps, tiles, tile, last, first_step, last_step;
-    int stride;                                        /* from a tile of the part to the next: 1; m = 128: all blocks */
+    int stride;                                        /* from a tile of the part to the next: 1; m >= 96: all blocks */
 } moek_part_;
 
 /* Of row blocks of m rows.  at: the tile before, or e < 0. */
@@ -263,8 +263,8 @@ MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t 
         moek_grid_go_();                           /* down: it is older, the up row waited for it */
         p->s = moek_schedule_of_(schedule, a->counts, a->experts, m);  /* ends with a barrier, as above */
     }
-    p->stride = m < 128 ? 1 : (int)gridDim.x;
-    if (m == 128) {
+    p->stride = m < 96 ? 1 : (int)gridDim.x;
+    if (m >= 96) {
         p->tile = (int)blockIdx.x; p->last = p->s.block[a->experts] * p->tiles;
         p->first_step = 0; p->last_step = p->steps;
         return;

@@ -24,6 +24,7 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.down_tiles = (c->hidden + 255) / 256;
     f.quantizes = moek_quantizes_(c->quant);
     f.by_row = moek_by_row_(c->quant);
+    f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(c->quant);
     f.layers = plan->layers;
     f.rows = rows;
     f.slots = (long long)rows * plan->slots;
