@@ -97,9 +97,9 @@ def table_headlines():
             f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n")
 
 
-def table_mixed():
-    """Of each cell of h200-mixed.tsv the fastest row, beside Humming in the same call."""
-    with open(os.path.join(RESULTS, "h200-mixed.tsv")) as f:
+def table_humming(name):
+    """Of each cell of a file the fastest row, beside Humming in the same call."""
+    with open(os.path.join(RESULTS, name)) as f:
         lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
     best = {}
     for row in (dict(zip(lines[0], line)) for line in lines[1:]):
@@ -110,6 +110,14 @@ def table_mixed():
     rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" for a, b in of.values()]
             for (shape, quant), of in best.items()]
     return table(["shape", "format (block)"] + [f"M {m}" for m in next(iter(best.values()))], rows)
+
+
+def table_mixed():
+    return table_humming("h200-mixed.tsv")
+
+
+def table_fragments():
+    return table_humming("h200-fragments.tsv")
 
 
 def exchange_rows(names, what):
