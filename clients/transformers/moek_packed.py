@@ -6,7 +6,8 @@ This holds for models with experts_implementation="moek", and not with dequantiz
 for each expert, transformers' own conversions stack their bytes as they stack plain weights.
 
 A checkpoint is packed as a whole: if moek cannot read one of its layers, transformers' own quantizer does its work, and
-one warning says why.  moek_torch.FORMATS says which format of moek the bytes are; none of them moves."""
+one warning says why.  moek_torch.FORMATS says which format of moek the bytes are.  On Hopper, the first run rearranges
+weights of 4 bits at their place; state_dict and load_state_dict still give and take the bytes of the checkpoint."""
 import types
 
 import torch
@@ -49,6 +50,18 @@ def pack(module, suffixes, shapes, **fields):
     module._moek_packed, module._moek_fields = suffixes, fields
     module._is_hf_initialized = True                   # by the checkpoint; its class knows other parameters
     module.forward = types.MethodType(_forward, module)
+    module.register_state_dict_post_hook(_untiled)
+    module.register_load_state_dict_pre_hook(_untile)
+
+
+def _untile(module, *_):
+    moek_transformers.untile(module)
+
+
+@torch.no_grad()
+def _untiled(module, state_dict, prefix, _):
+    if moek_transformers.is_tiled(module):
+        state_dict.update({prefix + name: copy for name, copy in moek_transformers.untiled(module).items()})
 
 
 def _forward(self, *args, **kwargs):

@@ -24,6 +24,7 @@ FORMATS = {torch.bfloat16: b"bf16", torch.float16: b"fp16", torch.float8_e4m3fn:
 DTYPES = {torch.bfloat16: 1, torch.float16: 2}         # of x and y: MOEK_DTYPE_*
 UP_HALVES, UP_INTERLEAVED = 1, 2                       # MOEK_UP_*
 UP_SCALES_APART = 1                                    # MOEK_UP_SCALES_*
+WEIGHTS_TILED = 1                                      # MOEK_WEIGHTS_*
 CPU_ROWS = 1 << 4                                      # bit of MOEK_BACKEND_CPU in config.exclude
 CHUNK = 4096                                           # tokens that share a workspace: longer prefills run in chunks
 LEAST_TOKENS, MOST_TOPK = 64, 32
@@ -91,6 +92,9 @@ def _library(arch, quant):
         getattr(lib, name).restype = ctypes.c_char_p
     lib.moek_plan_init_.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_size_t] * 2 + [ctypes.c_int]
     lib.moek_run.argtypes = [ctypes.c_void_p] * 3
+    for name in REPACK:
+        if hasattr(lib, name):                         # (of libraries for GPUs)
+            getattr(lib, name).argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_void_p]
     return lib
 
 
@@ -125,10 +129,13 @@ def _number(name_of, name):
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 # What an expert computes: a name and a layout of moek.h, and the numbers of the activation.  on_input: x is multiplied
-# by its weight ahead of the experts, in the place of their output.  block, up_scales: as in moek_config.
-Formula = collections.namedtuple("Formula", "act up_layout alpha beta limit on_input block up_scales")
+# by its weight ahead of the experts, in the place of their output.  block, up_scales: as in moek_config.  tiled:
+# weights of 4 bits and their scales lie as tile() leaves them.
+Formula = collections.namedtuple("Formula", "act up_layout alpha beta limit on_input block up_scales tiled")
 Weights = collections.namedtuple("Weights", "w_up w_down w_up_bias w_down_bias w_up_scale w_down_scale")
 Plan = collections.namedtuple("Plan", "lib bytes workspace args at")
+REPACK = {"moek_repack_up": "w_up", "moek_repack_down": "w_down", "moek_repack_up_scale": "w_up_scale",
+          "moek_repack_down_scale": "w_down_scale"}
 FIELDS = ("tokens", "x", "topk_ids64", "topk_weights", "y", "workspace", "workspace_size", "state", "why", "why_size")
 
 
@@ -141,7 +148,7 @@ def _plan(device, dtype, x_dtype, tokens, experts, hidden, inter, topk, formula,
     config.set("i", hidden=hidden, inter=inter, experts=experts, topk=topk, max_tokens=tokens, chunk_tokens=CHUNK,
                quant=_number(lib.moek_quant_name, FORMATS[dtype]), act=_number(lib.moek_act_name, formula.act.encode()),
                dtype=DTYPES[x_dtype], up_layout=formula.up_layout, router_weight_on_input=formula.on_input,
-               block=formula.block, up_scales=formula.up_scales)
+               block=formula.block, up_scales=formula.up_scales, weight_layout=WEIGHTS_TILED if formula.tiled else 0)
     config.set("f", alpha=formula.alpha, beta=formula.beta, limit=formula.limit)
     config.set("I", exclude=CPU_ROWS if device.type == "cuda" else 0xffffffff & ~CPU_ROWS)
     if lib.moek_plan_init_(plan.bytes, config.bytes, lib.moek_config_size(), lib.moek_plan_size(), lib.moek_version()):
@@ -167,6 +174,19 @@ def plan_of(x_dtype, tokens, topk, weights, formula, transposed):
     with torch.cuda.device_of(w_up):
         return _plan(w_up.device, w_up.dtype, x_dtype, most, w_up.shape[0], columns(w_up, transposed),
                      columns(w_down, transposed), topk, formula, addresses)
+
+
+def tile(plan, weights, back=False):
+    """Weights of 4 bits and their scales, from the order of a checkpoint to that of Hopper's kernels, or back: an
+    expert at a time, at its place.  `plan`: of these weights, on their device."""
+    with torch.cuda.device_of(weights.w_up):
+        stream = torch.cuda.current_stream().cuda_stream
+        for function, name in REPACK.items():
+            for expert in getattr(weights, name).detach():
+                copy = expert.clone()
+                status = getattr(plan.lib, function)(plan.bytes, copy.data_ptr(), expert.data_ptr(), 1, back, stream)
+                if status:
+                    raise RuntimeError(f"{function}: {plan.lib.moek_status_name(status).decode()}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -201,7 +221,7 @@ def _run(plan, device, tokens, **pointers):
 
 
 def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, w_down_scale, act, up_layout, alpha,
-             beta, limit, on_input, block, up_scales, transposed):
+             beta, limit, on_input, block, up_scales, tiled, transposed):
     """y [tokens][hidden] of x, and of ids and weights [tokens][topk].  transposed: w_up [experts][hidden][rows] and
     w_down [experts][inter][hidden] are views of [experts][rows][hidden] and [experts][hidden][inter] in memory."""
     device, tokens = x.device, x.shape[0]
@@ -211,7 +231,7 @@ def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, 
         return y
     plan = plan_of(x.dtype, tokens, ids.shape[1],
                    Weights(w_up, w_down, w_up_bias, w_down_bias, w_up_scale, w_down_scale),
-                   Formula(act, up_layout, alpha, beta, limit, on_input, block, up_scales), transposed)
+                   Formula(act, up_layout, alpha, beta, limit, on_input, block, up_scales, tiled), transposed)
     room = torch.empty(plan.workspace + 256, dtype=torch.uint8, device=device)
     state = {}
     if settings["one_launch"] and x.is_cuda:
@@ -225,7 +245,7 @@ def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, 
 _ops = torch.library.Library("moek", "DEF")
 _ops.define("experts(Tensor x, Tensor ids, Tensor weights, Tensor w_up, Tensor w_down, Tensor? w_up_bias, "
             "Tensor? w_down_bias, Tensor? w_up_scale, Tensor? w_down_scale, str act, int up_layout, float alpha, "
-            "float beta, float limit, bool on_input, int block, int up_scales, bool transposed) -> Tensor")
+            "float beta, float limit, bool on_input, int block, int up_scales, bool tiled, bool transposed) -> Tensor")
 for _key in ("CPU", "CUDA"):
     _ops.impl("experts", _experts, _key)
 torch.library.register_fake("moek::experts", lambda x, *_: x.new_empty(x.shape))

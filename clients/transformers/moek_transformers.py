@@ -100,7 +100,7 @@ def _activation(module, device):
     if not module.has_gate:
         got = module.act_fn(some)
         acts = [act for act, f in SINGLE.items() if _same(got, f(some))]
-        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False, 0, 0) if acts else None
+        return Formula(acts[0], 0, 0.0, 0.0, 0.0, False, 0, 0, False) if acts else None
     g, u = (x.reshape(1, -1) for x in torch.meshgrid(some, some, indexing="ij"))
     numbers = {float(v) for v in vars(module).values() if isinstance(v, (int, float)) and not isinstance(v, bool)}
     numbers = sorted(v for v in numbers if 0 < v < 1e4)
@@ -109,20 +109,23 @@ def _activation(module, device):
         got = module._apply_gate(both)
         for act, f in GATED.items():
             if _same(got, f(g, u, 0, 0)):
-                return Formula(act, up_layout, 0.0, 0.0, 0.0, False, 0, 0)
+                return Formula(act, up_layout, 0.0, 0.0, 0.0, False, 0, 0, False)
         for (act, f), limit in itertools.product(LIMITED.items(), numbers):
             for alpha in numbers if act == "swigluoai" else [0.0]:
                 if _same(got, f(g, u, alpha, limit)):
-                    return Formula(act, up_layout, alpha, 0.0, limit, False, 0, 0)
+                    return Formula(act, up_layout, alpha, 0.0, limit, False, 0, 0, False)
     return None
 
 
-def _weights(module):
+def _names(module):
     up = "gate_up_proj" if module.has_gate else "up_proj"
     w, scale = getattr(module, "_moek_packed", ("", "_scale_inv"))
-    names = up + w, "down_proj" + w, up + "_bias", "down_proj_bias", up + scale, "down_proj" + scale
+    return up + w, "down_proj" + w, up + "_bias", "down_proj_bias", up + scale, "down_proj" + scale
+
+
+def _weights(module):
     has = module._parameters                           # (faster than getattr, and only parameters count)
-    return Weights(*(has.get(name) for name in names))
+    return Weights(*(has.get(name) for name in _names(module)))
 
 
 def _turn(parameter):
@@ -167,9 +170,49 @@ def _fp8_reason(module, weights):
     return None
 
 
+# Packed weights of 4 bits have faster kernels on Hopper, which read an order of their own.  _moek_tiled of a module:
+# the formula and the device with which its parameters were brought into this order; without: they lie as in the
+# checkpoint.
+
+def is_tiled(module):
+    return getattr(module, "_moek_tiled", None) is not None
+
+
+def _tile(module, weights, formula):
+    """The formula with tiled weights, where there are kernels for these; else the formula as it was."""
+    tiled = formula._replace(tiled=True)
+    try:
+        plan = moek_torch.plan_of(_x_dtype(weights, weights.w_up), 1, 1, weights, tiled, False)
+    except RuntimeError:                               # no Hopper, or sizes that are no multiples of 64
+        return formula
+    moek_torch.tile(plan, weights)
+    module._moek_tiled = tiled, weights.w_up.device
+    return tiled
+
+
+def untiled(module):
+    """Copies of its tiled parameters in the checkpoint's order, {name: tensor}, on the GPU."""
+    formula, device = module._moek_tiled
+    weights = _weights(module)
+    device = weights.w_up.device if weights.w_up.is_cuda else device
+    copies = Weights(*(None if w is None else w.detach().to(device, copy=True) for w in weights))
+    moek_torch.tile(moek_torch.plan_of(_x_dtype(copies, copies.w_up), 1, 1, copies, formula, False), copies, back=True)
+    return {name: copy for name, copy in zip(_names(module), copies) if copy is not None}
+
+
+def untile(module):
+    """The parameters lie as in the checkpoint again.  The next run of the module tiles them anew."""
+    if is_tiled(module):
+        for name, copy in untiled(module).items():
+            module._parameters[name].data.copy_(copy)
+    module._moek_tiled = module._moek = None
+
+
 @torch.compiler.disable
 @torch.no_grad()
 def _look_at(module, on_input=False):
+    if is_tiled(module):                               # and has moved to another device since
+        untile(module)
     weights = _weights(module)
     w_up, w_down = weights.w_up, weights.w_down
     why, formula = _reason(module), None
@@ -189,6 +232,8 @@ def _look_at(module, on_input=False):
             why = str(error)
     if not why and module.is_transposed:
         _turn(w_up), _turn(w_down)
+    if not why and w_up.is_cuda and not w_up.dtype.is_floating_point:
+        formula = _tile(module, weights, formula)
     if why and not _packed(module):
         _warn(f"moek does not serve {type(module).__name__}, transformers' own code does: {why}")
     module._moek = Layer(why or "", w_up.dtype, w_up.device, formula)

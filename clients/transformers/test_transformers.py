@@ -242,11 +242,11 @@ def graphs():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=side):
             got = model(ids, use_cache=False).logits
-        for turn in range(3):
+        for turn in range(2):
             ids.copy_(ids.flip(1) if turn else ids)
             graph.replay()
             assert torch.equal(got, model(ids, use_cache=False).logits), f"{name}, replay {turn}"
-        assert not turn or off(got, want).max() > 0
+        assert off(got, want).max() > 0
     model, ids = build("Mixtral"), prompt()
     want = moek_transformers.use(model) and model(ids, use_cache=False).logits
     moek_transformers.settings["one_launch"] = True
@@ -314,7 +314,8 @@ def check_fp8(block, w_up, w_down):
             want[token] += weight * (w_down[expert] @ rounded(h))
     got, said = told(lambda: block(x, chosen, share))
     assert not said and block._moek.why == "", said
-    assert off(got, want).max() < 2 * BLOCK, off(got, want)        # an h may fall to the next e4m3
+    worst = off(got, want)                             # an h may fall to the next e4m3: 2^-3 of one of a few large ones
+    assert worst.median() < 2 * BLOCK and worst.max() < 5 * BLOCK, worst
     return f"off by {off(got, want).max():.2e}"
 
 
@@ -357,14 +358,17 @@ def packed_blocks(model):
     return [block for block in model.modules() if hasattr(block, "_moek_packed")]
 
 
-def check_packed(folder, dequantize, rounded=0):
-    """The model with moek, packed, and that of transformers with dequantized weights; saved again; compiled."""
+def check_packed(folder, dequantize, rounded=0, tiles=False):
+    """The model with moek, packed, and that of transformers with dequantized weights; saved again; compiled.
+    tiles: Hopper's kernels read the weights in another order."""
     model, said = told(lambda: load(folder))
     assert not said, said
     blocks = packed_blocks(model)
     assert blocks and all(moek_transformers._weights(block).w_up.dtype not in moek_torch.DTYPES for block in blocks)
     plain = load(folder, "eager", quantization_config=dequantize)
     text = check(plain, model, build_exact(plain), rounded)
+    tiles = tiles and DEVICE == "cuda" and torch.cuda.get_device_capability()[0] == 9
+    assert all(moek_transformers.is_tiled(block) == tiles for block in blocks)
     before, want = load_file(folder / "model.safetensors"), model(prompt()).logits
     model.save_pretrained(folder / "again")
     after = load_file(folder / "again" / "model.safetensors")
@@ -374,6 +378,16 @@ def check_packed(folder, dequantize, rounded=0):
         assert torch.equal(value.flatten().view(torch.uint8), after[key].flatten().view(torch.uint8)), key
     assert torch.equal(load(folder / "again")(prompt()).logits, want)
     assert torch.equal(copy.deepcopy(model)(prompt()).logits, want)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    for block in blocks:
+        for value in block._parameters.values():
+            if value is not None:
+                value.data.zero_()
+    model.load_state_dict(state)
+    assert torch.equal(model(prompt()).logits, want)
+    if DEVICE == "cuda":
+        moved = copy.deepcopy(model).cpu()
+        assert off(moved(prompt().cpu()).logits.to(DEVICE), want).median() < 1e-2 + rounded
     if "quick" not in sys.argv:
         code = torch.compile(model, fullgraph=True, backend="aot_eager")
         assert off(code(prompt(), use_cache=False).logits, want).median() < 5e-3
@@ -385,7 +399,7 @@ def check_packed(folder, dequantize, rounded=0):
     return text
 
 
-def mxfp4():
+def mxfp4(inter):
     """gpt-oss as it is published: blocks and scales."""
     def edit(tensors):
         for key in [key for key in tensors if key.endswith("_proj")]:
@@ -394,12 +408,13 @@ def mxfp4():
             tensors[key + "_scales"] = torch.randint(121, 125, (experts, rows, columns // 32), dtype=torch.uint8)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        save(folder, build("GptOss"), edit, {"quant_method": "mxfp4", "modules_to_not_convert": [
+        model = build("GptOss", intermediate_size=inter)
+        save(folder, model, edit, {"quant_method": "mxfp4", "modules_to_not_convert": [
             "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
         if importlib.util.find_spec("accelerate") and not importlib.util.find_spec("kernels"):   # for its part
             check_unpacked(folder, "float32", dtype=torch.float32)
         assert not packed_blocks(load(folder, quantization_config=transformers.Mxfp4Config(dequantize=True)))
-        return check_packed(folder, transformers.Mxfp4Config(dequantize=True))
+        return check_packed(folder, transformers.Mxfp4Config(dequantize=True), tiles=inter % 64 == 0)
 
 
 def build_128(name="Qwen3Moe"):                        # with groups of 128 columns
@@ -430,7 +445,8 @@ def int4(block):
     needs("compressed_tensors")
     with tempfile.TemporaryDirectory() as folder:
         save_int4(pathlib.Path(folder), build_128("Mixtral" if block == 64 else "Qwen3Moe"), block)
-        return check_packed(pathlib.Path(folder), transformers.CompressedTensorsConfig(dequantize=True))
+        dequantize = transformers.CompressedTensorsConfig(dequantize=True)
+        return check_packed(pathlib.Path(folder), dequantize, tiles=block > 0)
 
 
 def int4_and_others():
@@ -482,6 +498,7 @@ def fp8_saved():
         folder, native = pathlib.Path(folder), DEVICE == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
         save_fp8(folder, build_128(), r"experts.\d.*weight|self_attn.*_proj.weight" if not native else r"experts.\d")
         if native:
+            needs("kernels")                           # transformers' FP8Linear, which serves other layers, wants it
             plain = load(folder, "eager", quantization_config=dequantize)
             return check(plain, load(folder), build_exact(plain), FP8)
         texts.append(check_packed(folder, dequantize, FP8))
@@ -572,7 +589,8 @@ def moves():
 def main():
     moek_transformers.register()
     tests = {name: (lambda name=name: check_class(name)) for name in CLASSES}
-    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, fp8_saved, mxfp4))
+    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, fp8_saved))
+    tests.update((f"mxfp4-{inter}", lambda inter=inter: mxfp4(inter)) for inter in (96, 128))
     tests.update((f"int4-{block}", lambda block=block: int4(block)) for block in (32, 64, 128, 0))
     tests.update((f.__name__, f) for f in (int4_and_others, int4_unpacked, compiled, graphs, falls_back, moves))
     words = [word for word in sys.argv[1:] if word not in ("quick", "cuda")]
