@@ -9,7 +9,7 @@ import math, os, re, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "bench", "results")
-PAGES = ("README.md", "docs/numbers.md", "docs/expert-parallelism.md")
+PAGES = ("README.md", "docs/numbers.md", "docs/expert-parallelism.md", "clients/transformers/README.md")
 SHAPES = (("qwen3-30b-a3b", "Qwen3-30B-A3B"), ("deepseek-v3-tp8", "DeepSeek-V3, TP8 shard"),
           ("deepseek-v3-32-local", "DeepSeek-V3, 32 local experts"), ("mixtral-8x7b", "Mixtral-8x7B"),
           ("qwen3-235b-tp4", "Qwen3-235B, TP4 shard"))
@@ -91,10 +91,16 @@ def table_headlines():
     large = [k for k in means if k not in ("1", "4 to 128")]
     pair = exchange("h200x2-ep.txt")["", 128, "fp8b128", "low_latency", "pair"][0]
     least, most = min(means[k] for k in large), max(means[k] for k in large)
+    gains = [best / float(of["moek"]["block_us"]) for _, of, best in clients()]
+    low, high = min(gains), max(gains)
     return (f"- **{means['1']:.2f} times** as fast as the best other library at 1 token, "
             f"**{means['4 to 128']:.2f} times** at 4 to 128,\n  **{least:.2f} to {most:.2f} times** from 512 on: "
             "geometric means over shapes and formats, one H200.\n"
-            f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n")
+            f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n"
+            f"- **{low:.1f} to {high:.1f} times** as fast as the best "
+            "experts implementation of Hugging Face transformers:"
+            "\n  blocks of Qwen3-30B-A3B and gpt-oss-20b, the latter in bf16 and from its MXFP4 weights, one H200\n"
+            "  ([table](clients/transformers/README.md#timings)).\n")
 
 
 def table_humming(name):
@@ -118,6 +124,30 @@ def table_mixed():
 
 def table_fragments():
     return table_humming("h200-fragments.tsv")
+
+
+def clients():
+    """[((model, sequences x tokens), {implementation: row}, best block_us of batched_mm and grouped_mm)]."""
+    with open(os.path.join(RESULTS, "h200-transformers.tsv")) as f:
+        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
+    of = {}
+    for row in (dict(zip(lines[0], line)) for line in lines[1:]):
+        of.setdefault((row["model"], f"{row['sequences']} x {row['tokens']}"), {})[row["implementation"]] = row
+    return [(key, of, min(float(of[name]["block_us"]) for name in ("batched_mm", "grouped_mm")
+                          if of[name]["block_us"] != "-")) for key, of in of.items()]
+
+
+def table_clients():
+    names = ("eager", "batched_mm", "grouped_mm", "moek")
+    rows = []
+    for (model, shape), of, best in clients():
+        us = {name: of[name]["block_us"] for name in names}
+        row = [model, shape] + [v if v == "-" else microseconds(float(v)) for v in us.values()]
+        made = [of[name]["generate"] for name in names]
+        made = "" if made[0] == "-" else ", ".join(v if v == "-" else f"{float(v):.0f}" for v in made)
+        rows.append(row + [f"{best / float(us['moek']):.2f}", made])
+    return table(["model", "sequences x tokens"] + [f"`{name}`" for name in names] +
+                 ["best of transformers over moek", "generate, tokens a second: the same four"], rows)
 
 
 def exchange_rows(names, what):

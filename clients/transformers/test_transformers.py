@@ -230,10 +230,29 @@ def compiled():
         x, chosen, share, *moek_transformers._weights(block), *block._moek.formula, False))
 
 
+def capturable(model, ids):
+    """Can transformers' own code of this model, with its grouped_mm, become a CUDA graph?"""
+    model.set_experts_implementation("grouped_mm")
+    for _ in range(2):
+        model(ids, use_cache=False)
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            model(ids, use_cache=False)
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return False
+    return True
+
+
 def graphs():
     """CUDA graphs: of blocks alone, and of a whole model; new inputs through an old graph; a stream of one's own."""
+    left_out = []
     for name in "Mixtral", "GptOss", "NemotronH":
         model, ids = build(name), prompt()
+        if not capturable(model, ids):
+            left_out.append(name)
+            continue
         moek_transformers.use(model)
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
@@ -253,6 +272,8 @@ def graphs():
     got = [model(ids[:1, :n], use_cache=False).logits for n in (1, 2, 4, PROMPT)]
     moek_transformers.settings["one_launch"] = False
     assert off(got[-1], want[:1]).median() < 1e-2 and off(got[0], want[:1, :1]).median() < 1e-2
+    assert len(left_out) < 3
+    return f"not capturable, whatever runs its experts: {', '.join(left_out)}" if left_out else ""
 
 
 class Skipped(Exception):
