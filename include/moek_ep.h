@@ -23,7 +23,7 @@
  *     MOEK_EP_GPU    on GPUs that reach each other's memory (NVLink, PCIe peer access), or several on one of them.  A
  *                    window is memory of its rank's GPU, by cudaMalloc; threads of a process hand each other the
  *                    pointers, and moek_ep_open turns peer access on; processes call moek_ep_ipc_open.  A rank opens
- *                    and runs with its GPU as the current device.  hidden a multiple of 16
+ *                    and runs with its GPU as the current device.  hidden a multiple of 16; of 32 where x has 4 bits
  *                  where ranks do not reach each other's memory, or are on several hosts: `move` (moek_ep_config)
  *                  takes rows from rank to rank.  With NCCL see moek_ep_nccl.h: it finds out which of these it is
  * WHAT IS NOT HERE YET: ranks on the CPUs of several hosts.  A group that has ended can not go on with the ranks that
@@ -54,11 +54,13 @@
  *                  than alltoall where nearly every token has experts on nearly every rank
  * A group is of one kind: for low_latency with few tokens and another kind with many, open two groups and make a plan
  * for each.
- * Rows travel in the layer's format: quantized before they are sent (with their scales: as floats, with config.ue8m0 as
- * bytes, their exponents; all layers of a group have it or none), but for fp8t without
- * weights.x_scale, and for experts that quantize themselves (not low_latency): those travel as T, and fp8t is quantized
- * where it arrives, with the scale of all rows that arrived (low_latency: and are kept; allgather: of all tokens).
- * weights.x_scale of fp8t must be the same on all ranks.
+ * ROWS travel as the experts read them.  Formats that quantize x: codes and their scales, quantized by the rank of the
+ * token.  Scales keep the type of the format, but with config.ue8m0 a float travels as one byte, its exponent (all
+ * layers of a group have ue8m0 or none).  Weight-only formats: T.  Two cases of formats that quantize travel as T all
+ * the same: fp8t without weights.x_scale is quantized where rows arrive, with the scale of all rows that arrived
+ * (low_latency: and are kept; allgather: of all tokens); experts that quantize themselves get T (not low_latency).
+ * A static scale of x (weights.x_scale of fp8t and nvfp4_a4) must be the same on all ranks: codes of one rank are
+ * multiplied by the scale of another.  group.x_scale has ranks compare the scale when they open.
  *
  * COMBINE.  The rank of an expert sends back, o being what the experts gave, rounded to T:
  *     MOEK_EP_REDUCED      T(sum over the token's experts here, k ascending, of weight * o), a row a token: the default
@@ -187,6 +189,10 @@ typedef struct moek_ep_config {
                                          logits are routed, scale, shared_weight, batch_invariant, up_scales and
                                          inter_offset.  Ranks compare these for `layer` alone then: that any other layer
                                          has the same on all ranks is the caller's to see to                          */
+    float x_scale;                    /* formats with a static scale of x: weights.x_scale[0], for ranks to compare when
+                                         they open (MOEK_E_MISMATCH).  In host memory, runs then compare the plan's,
+                                         too (MOEK_E_ARGUMENT).  0: nobody compares, as for a group whose layers have
+                                         different scales                                                             */
 } moek_ep_config;
 
 /* Where things are in a window: bytes from its base, the same for all ranks (moek/ep/layout.h has the drawing).      */
@@ -211,7 +217,7 @@ typedef struct moek_ep {
     moek_prepare_finalize part;       /* what moek_ep_join puts in a config                                           */
     moek_ep_layout layout;
     int hidden, slots, physical_experts, local_experts, quant, dtype;      /* of the layer; local: at least 1         */
-    int ue8m0;                        /* of the layer: scales travel as bytes                                         */
+    int ue8m0;                        /* of the layer: scales that are floats travel as bytes                         */
     int row_bytes, scale_bytes;       /* the most that a row of x, and its scales, take on the wire                   */
     char *base[MOEK_EP_MAX_RANKS];
     int open;

@@ -12,7 +12,7 @@
 enum { EP_FIELDS_RANKS = 3, EP_FIELDS_ODD = 2 };       /* ODD: the rank that was given something else */
 
 /* Layers that all ranks are given before the change. */
-enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART, EP_CHUNKS };
+enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART, EP_STATIC, EP_CHUNKS };
 
 /* X(name, layer, plan, change): plan: nor may a plan have it that is made when all have opened. */
 #define EP_EACH_FIELD(X) \
@@ -52,6 +52,7 @@ enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART
     X("max_tokens", EP_PLAIN, 0, g->max_tokens = 7) \
     X("max_tokens", EP_PLAIN, 0, c->max_tokens = 7) \
     X("chunks of a run (max_tokens by chunk_tokens)", EP_CHUNKS, 1, c->chunk_tokens = 1)      /* 65, where 1 is */ \
+    X("x_scale", EP_STATIC, 0, g->x_scale = 0.50000006f)                        /* the last bit of 0.5 */ \
     X("max_rows", EP_PLAIN, 0, g->max_rows = 4) \
     X("handles", EP_PLAIN, 0, g->handles = 2) \
     X("mixed_layers", EP_PLAIN, 0, g->mixed_layers = 1) \
@@ -89,6 +90,7 @@ static inline void ep_fields_layer(int layer, moek_ep_config *g, moek_config *c)
     c->max_tokens = 6;
     if (layer == EP_OAI) c->act = MOEK_SWIGLUOAI;
     if (layer == EP_FP8 || layer == EP_APART) c->quant = FORMAT_BLOCKED;
+    if (layer == EP_STATIC) { c->quant = format_nth(format_x_second, 0); g->x_scale = 0.5f; }
     if (layer == EP_APART) c->up_scales = MOEK_UP_SCALES_APART;
     if (layer == EP_SHARED) c->shared_slots = 2;
     if (layer == EP_TOP1) c->topk = 1;

@@ -19,6 +19,12 @@ static inline int format_by_row(const moek_format *f) { return f->x_scale.rows &
 static inline int format_blocked(const moek_format *f) { return f->x_scale.columns > 0; }
 /* x has a static scale on top of those. */
 static inline int format_x_second(const moek_format *f) { return f->static_x && !format_by_tensor(f); }
+/* Rows of x have scales of their own; such that are bytes. */
+static inline int format_own_scales(const moek_format *f) { return f->x_scale.rows > 0; }
+static inline int format_byte_scales(const moek_format *f)
+{
+    return format_own_scales(f) && f->x_scale.type != MOEK_SCALE_TYPE_F32;
+}
 static inline int format_scaled(const moek_format *f) { return f->w_scale.type != MOEK_SCALE_TYPE_NONE; }
 /* Rows of w share a scale, so that gate and up may have theirs apart. */
 static inline int format_rows_share(const moek_format *f) { return f->w_scale.rows > 1; }

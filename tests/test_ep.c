@@ -1578,6 +1578,84 @@ static void test_packed_scales(void)
     }
 }
 
+/* Every format: a row on the wire is as long as the format says, codes and scales; what arrives has the bits of one
+ * rank.  hidden: scales of bytes fill words, or not. */
+static int wire_bytes(const moek_format *f, int hidden, int ue8m0)
+{
+    const size_t h = (size_t)hidden, scales = moek_scale_bytes(&f->x_scale, 1, h) / (ue8m0 ? 4 : 1);
+    if (!format_own_scales(f)) return 2 * hidden;       /* T, or maybe T */
+    return (int)(moek_element_bytes(f->x, h) + (scales + 3) / 4 * 4);
+}
+static void wire_of(const flavour *is, int kind, int hidden)
+{
+    scene *s = scene_new(kind, MOEK_EP_EXACT, 3, is->f->number);
+    char text[2048], words[40];
+    moek_ep_config g = s->group;
+    s->config.hidden = hidden; s->config.ue8m0 = is->ue8m0; s->config.block = format_block(is->f, kind);
+    s->options = is->options;
+    g.layer = &s->config;
+    moek_ep_explain(&g, text, sizeof text);
+    snprintf(words, sizeof words, ", %d bytes a row", wire_bytes(is->f, hidden, is->ue8m0));
+    CHECK(strstr(text, words) != NULL, "%s, hidden %d: not%s: %s", s->what, hidden, words, text);
+    snprintf(words, sizeof words, "hidden %d", hidden);
+    say(s, words);
+    if (is->ue8m0) say(s, "ue8m0");
+    give_tokens(s, UNEVEN);
+    whole_of(s);
+    if (!by_rank(s)) checked(s, run_rank);
+    forget(s);
+}
+static void test_wire(void)
+{
+    static const int hidden[] = { 128, 144, 176 };
+    flavour all[3 * FORMATS];
+    const int n = flavours(all);
+    int i, kind, k;
+    for (i = 0; i < n; i++)
+        for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+            for (k = 0; k < 3; k++)
+                if (!fewer || (i + kind + k) % 3 == 0) wire_of(&all[i], kind, hidden[k]);
+}
+
+/* A static scale of x that ranks do not share: refused when they open; and in host memory a plan that has another. */
+static void other_scale(rank *r) { r->group.x_scale = 0.25f; }
+static void test_static_scale(void)
+{
+    scene *s = scene_new(MOEK_EP_ALLTOALL, MOEK_EP_EXACT, 3, format_nth(format_x_second, 0));
+    moek_config c;
+    moek_ep_config g;
+    char text[2048];
+    float other, given;
+    int r;
+    whole_of(s);
+    s->group.timeout_ms = 5000;
+    s->group.x_scale = given = *s->whole.w.x_scale;
+    if (run_one_rank(s) && planned(s) && ran(s, run_rank)) {
+        compare(s);
+        other = nextafterf(given, 1);
+        for (r = 0; r < 3; r++) s->rank[r].plan.weights.x_scale = &other;
+        each_rank(s, run_rank);
+        for (r = 0; r < 3; r++)
+            CHECK(s->rank[r].status == MOEK_E_ARGUMENT && strstr(s->rank[r].why, "the group was opened with x_scale"),
+                  "rank %d: %s: %s", r, moek_status_name(s->rank[r].status), s->rank[r].why);
+    }
+    new_windows(s);
+    other_scale(&s->rank[1]);
+    each_rank(s, open_rank);
+    for (r = 0; r < 3; r++)
+        CHECK(s->rank[r].status == MOEK_E_MISMATCH && strstr(s->rank[r].ep.why, "x_scale: rank ") &&
+              strstr(s->rank[r].ep.why, "0.25"), "rank %d: %s: %s", r, moek_status_name(s->rank[r].status),
+              s->rank[r].ep.why);
+    g = s->group; c = s->config; g.layer = &c;
+    c.quant = FORMAT_PLAIN;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "x of bf16 has no static scale: leave it 0"), "%s", text);
+    c.quant = s->config.quant; g.x_scale = NAN;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "it must be finite"), "%s", text);
+    forget(s);
+}
+
 /* ---- own experts ------------------------------------------------------------------------------------------------- */
 
 /* They add up by themselves: out [rows] = sum over k here of weight * x; and want x unquantized. */
@@ -1675,6 +1753,8 @@ int main(int argc, char **argv)
     RUN(test_refused);
     RUN(test_refused_first);
     RUN(test_packed_scales);
+    RUN(test_wire);
+    RUN(test_static_scale);
     RUN(test_own_experts);
     return check_end();
 }

@@ -322,6 +322,8 @@ static void give_weights(const scene *s, side *k)
     k->w.w_down = pieces(k, l->w.w_down, h * moek_element_bytes(f->w, i));
     k->w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
     k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
+    k->w.w_up_global_scale = (const float *)pieces(k, l->w.w_up_global_scale, 4 * up / i);
+    k->w.w_down_global_scale = (const float *)pieces(k, l->w.w_down_global_scale, 4);
     k->w.x_scale = (const float *)gift(k, l->w.x_scale, 4);
     k->w.h_scale = (const float *)gift(k, l->w.h_scale, 4);
     if (!s->mapped) return;
@@ -594,6 +596,7 @@ static int same_row(const char *a, const char *b, size_t bytes, int e4m3)
     return 1;
 }
 
+static int is_e4m3(const moek_format *f) { return f->x == MOEK_ELEMENT_E4M3; }
 /* Bytes of the scales of a row of x, where rows have their own. */
 static size_t scales_of_row(const scene *s)
 {
@@ -618,7 +621,7 @@ static void compare_arrived(scene *s, int r)
     for (e = 0; e < e_end; e++)
         for (i = 0; i < h->step.expert_tokens[e]; i++) {
             const size_t at = (size_t)e * (size_t)limit + (size_t)i;
-            wrong_rows += !same_row(a + at * row, (const char *)h->step.a + at * row, row, scale > 0);
+            wrong_rows += !same_row(a + at * row, (const char *)h->step.a + at * row, row, scale && is_e4m3(f));
             wrong_scales += scale && memcmp(scales + at * scale, (const char *)h->step.a_scale + at * scale, scale);
         }
     if (format_by_tensor(f)) wrong_scales += memcmp(scales, h->step.a_scale, 4) != 0;
@@ -672,7 +675,7 @@ static void compare_standard(scene *s, int r)
         const size_t at = (size_t)place_of_row(s, h, g, i), n = (size_t)i;
         if (gather && i % MOST >= s->tokens[i / MOST]) continue;
         for (j = 0; j < k; j++) wrong += weights[at * k + j] != h->step.expert_weights[n * k + j];
-        wrong += !same_row(a + at * row, (const char *)h->step.a + n * row, row, scale > 0);
+        wrong += !same_row(a + at * row, (const char *)h->step.a + n * row, row, scale && is_e4m3(f));
         wrong += scale && memcmp(scales + at * scale, (const char *)h->step.a_scale + n * scale, scale);
     }
     if (format_by_tensor(f) && rows) wrong += memcmp(scales, h->step.a_scale, 4) != 0;
@@ -1023,6 +1026,35 @@ static void test_sizes(void)
             if (MEM_CUDA || (i + q) % 3 == 0)
                 exchange(gpus > 1 ? 2 : 1, (i + q) % 3, 2, format_of_kind(q), i % 2 ? SOME_MISSING : UNIFORM, hidden[i],
                          0);
+}
+
+/* Every format whose rows travel with scales of their own: the exchange, by each kind, moved or not; and a whole layer.
+ * hidden: scales of bytes fill words of four, or not. */
+static void layer_of(int quant, int ranks)
+{
+    scene *s = scene_new(1, MOEK_EP_REDUCED, ranks, quant, "a layer");
+    s->group.timeout_ms = 60000;
+    if (staged(s, SOME_MISSING) && layered(s)) alive(s);
+    forget(s);
+}
+static void test_formats(void)
+{
+    static const int hidden[] = { HIDDEN, HIDDEN + 32 };
+    int i, k, n = 0;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        if (!format_own_scales(f) || !format_on_gpu(f)) continue;
+        for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++)
+            for (moved = 0; moved < 2; moved++, n++) {
+                for (k = 0; k < 2; k++)
+                    if (!quick_set || (n + k) % 2 == 0)
+                        exchange(gpus > 1 && n % 2 ? 2 : 1, n % 3, 1 + n % 4, f->number, (n + 3 * k) % PATTERNS,
+                                 hidden[k], is_e4m3(f) && n % 4 == 1);
+                if (MEM_CUDA || n % 6 == (i + 1) % 6) layer_of(f->number, 2);
+            }
+    }
+    moved = 0;
+    kind = MOEK_EP_LOW_LATENCY;
 }
 
 /* low_latency has kernels for some hidden sizes: y of an exchange by them or, any, by those for all sizes. */
@@ -1984,7 +2016,13 @@ static void test_refused(void)
     c.hidden = 7176;
     moek_ep_explain(&g, text, sizeof text);
     CHECK(strstr(text, "multiple of 16") != NULL, "hidden 7176: %s", text);
-    c.hidden = 7168;
+    c.quant = format_nth(format_x_second, 0); c.hidden = 7184;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, "multiple of 32") != NULL, "4-bit x, hidden 7184: %s", text);
+    c.hidden = 7200;
+    moek_ep_explain(&g, text, sizeof text);
+    CHECK(strstr(text, ", 4052 bytes a row") != NULL, "4-bit x, hidden 7200: %s", text);      /* 3600 + 450, and 2 */
+    c.quant = FORMAT_BLOCKED; c.hidden = 7168;
     size = moek_ep_window_size(&g);
     mem_must(cudaSetDevice(0));
     base[0] = mem_alloc(0, size);
@@ -2063,6 +2101,7 @@ int main(int argc, char **argv)
     RUN(test_exchange);
     RUN(test_maps);
     RUN(test_sizes);
+    RUN(test_formats);
     RUN(test_baked);
     RUN(test_tiled);
 #ifdef MOEK_EMU

@@ -29,7 +29,7 @@ static __thread int older;                             /* this rank says that it
 #include <pthread.h>
 #include <time.h>
 
-enum { RANKS = 4, TOPK = 4, INTER = 128, PATHS = 3, SCENES = 8 };
+enum { RANKS = 4, TOPK = 4, INTER = 128, PATHS = 3, SCENES = 10 };
 #ifdef MOEK_EMU
 enum { EXPERTS = 7, MOST = 5, HIDDEN = 128, RUNS = 2, SILENCE_MS = 2500 };
 #else
@@ -158,6 +158,11 @@ static void make_scenes(world *w)
     add_scene(w, MOEK_EP_LOW_LATENCY, MOEK_EP_EXACT, quants[0], 1);
     add_scene(w, MOEK_EP_ALLTOALL, MOEK_EP_EXACT, quants[1], 0);
     add_scene(w, MOEK_EP_ALLTOALL, MOEK_EP_REDUCED, quants[0], 1);
+#ifndef MOEK_QUANT
+    add_scene(w, MOEK_EP_ALLGATHER, MOEK_EP_EXACT, format_nth(format_byte_scales, 0), 0);
+    add_scene(w, MOEK_EP_LOW_LATENCY, MOEK_EP_EXACT, format_nth(format_byte_scales, 1), 0);
+    add_scene(w, MOEK_EP_ALLTOALL, MOEK_EP_EXACT, format_nth(format_x_second, 0), 0);
+#endif
 }
 
 /* ---- a rank in a scene ------------------------------------------------------------------------------------------- */
@@ -203,6 +208,10 @@ static int plan_rank(rank *k, const scene *s)
     w.w_down = pieces(k, l->w.w_down, h * moek_element_bytes(f->w, i));
     w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
     w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
+    w.w_up_global_scale = (const float *)pieces(k, l->w.w_up_global_scale, 4 * up / i);
+    w.w_down_global_scale = (const float *)pieces(k, l->w.w_down_global_scale, 4);
+    w.x_scale = (const float *)gift(k, l->w.x_scale, 4);
+    w.h_scale = (const float *)gift(k, l->w.h_scale, 4);
     ok = moek_plan_init(&k->plan, &c) == MOEK_OK && moek_plan_bind(&k->plan, &w) == MOEK_OK;
     SAY(ok, "%s: %s", s->what, k->plan.why);
     if (!ok) return 0;

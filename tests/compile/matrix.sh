@@ -97,7 +97,7 @@ size_t caller_window(void)
 {
     moek_config config = MOEK_QWEN3_30B_A3B;
     moek_ep_config group = { 0, 4, NULL, MOEK_EP_AUTO, MOEK_EP_REDUCED, MOEK_EP_LINEAR, NULL, 0, 0, 0, 0, 0, NULL,
-                             NULL, NULL, 0, 0 };
+                             NULL, NULL, 0, 0, 0 };
     config.max_tokens = 16;
     group.layer = &config;
     return moek_ep_window_size(&group);

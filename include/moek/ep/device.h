@@ -156,8 +156,8 @@ enum { MOEK_EP_ABSENT_ = -1, MOEK_EP_DROPPED_ = -2 };  /* slot_row: no expert of
 enum { MOEK_EP_FULL_ = -1 };                           /* published instead of a count: rows did not fit              */
 
 /* Sizes of a row.  x_stride: from one row at the sender to the next, in units of two bytes, whatever the type of x.
- * words: 16-byte words of x on the wire.  groups: scales.  Baked kernels have words and groups as constants: those of
- * e4m3 with a scale for each 128 columns. */
+ * words: 16-byte words of x on the wire.  groups: floats of scales, or bytes (moek_ep_scales_).  Baked kernels have
+ * words and groups as constants: those of e4m3 with a scale for each 128 columns. */
 typedef struct moek_ep_sizes_ { int x_stride, words, groups; } moek_ep_sizes_;
 MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
 {
@@ -166,9 +166,13 @@ MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
     return s;
 }
 
-/* 4-byte words of a row's scales on the wire: a float a group; with ue8m0 a byte a group, the exponent, four in a
- * word. */
-MOEK_DEVICE int moek_ep_scale_words_(int groups, int ue8m0) { return ue8m0 ? (groups + 3) / 4 : groups; }
+/* 4-byte words of a row's scales on the wire: floats, or bytes, four in a word.  how: MOEK_EP_FLOATS_, ... */
+MOEK_DEVICE int moek_ep_scale_words_(int groups, int how) { return how == MOEK_EP_FLOATS_ ? groups : (groups + 3) / 4; }
+/* The scales of a row in memory, of which `all` has those of row 0. */
+MOEK_DEVICE const char *moek_ep_scales_at_(const void *all, size_t row, int groups, int how)
+{
+    return (const char *)all + row * (how == MOEK_EP_BYTES_ ? (size_t)groups : 4 * (size_t)groups);
+}
 
 typedef struct moek_ep_gpu_ {
     moek_ep_layout layout;

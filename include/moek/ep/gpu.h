@@ -362,8 +362,16 @@ static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
 static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_ep_message_ *m)
 {
     moek_ep_sizes_ s;
-    s.x_stride = (int)(m->x_row / 2); s.words = (int)(m->x_bytes / 16); s.groups = (int)m->groups;
+    s.x_stride = (int)(m->x_row / 2); s.words = (int)(m->x_bytes / 16); s.groups = (int)m->scales.count;
     return s;
+}
+
+/* 1 if the send kernels quantize to this format: e4m3 with a float for each 128 columns.  Other rows are quantized by
+ * the kernel of the table, before they are sent. */
+static int moek_ep_fuses_(int quant)
+{
+    const moek_scale_shape *const of = moek_x_scale_(quant);
+    return moek_format_of(quant)->x == MOEK_ELEMENT_E4M3 && of->type == MOEK_SCALE_TYPE_F32 && of->columns == 128;
 }
 
 static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
@@ -372,7 +380,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     const moek_plan *plan = step->plan;
     const int weighted = plan->config.router_weight_on_input, tokens = step->tokens;
     const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, MOEK_EP_EACH_) : moek_ep_many_(ep);
-    const int fused = moek_blocked_(plan->config.quant) && !moek_ep_sends_t_(plan) && !weighted;
+    const int fused = moek_ep_fuses_(plan->config.quant) && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
     const int early = plan->arch >= 90, warps = most * (MOEK_EP_MANY_ / 32);
@@ -389,11 +397,11 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     a.each = tokens > warps ? (tokens + warps - 1) / warps : 1;
     if (fused) m.x_row = 2 * moek_x_stride_(&step->args, &plan->config);
     a.size = moek_ep_sizes_sent_(&m);
-    a.dtype = plan->config.dtype; a.ue8m0 = m.ue8m0;
+    a.dtype = plan->config.dtype; a.scales = m.scales.how;
     a.ids = step->ids;
     a.weights = weighted ? NULL : step->topk_weights;
     a.x = fused ? (const char *)step->args.x : m.x;
-    a.scale = (const uint32_t *)m.scale;
+    a.scale = m.scale;
     a.to = w.to;
     a.before = ep->config.kind == MOEK_EP_ALLTOALL ? w.before : NULL;
     if (moek_ep_shares_(ep)) { a.rows = w.rows; a.back = w.back; }
@@ -435,11 +443,11 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.stays = moek_ep_stays_(ep, plan, step->tokens);
     a.shares = moek_ep_shares_(ep);
     a.experts = plan->local_experts; a.rows_per_expert = plan->rows_per_expert;
-    a.size = moek_ep_sizes_sent_(&m); a.ue8m0 = m.ue8m0;
+    a.size = moek_ep_sizes_sent_(&m); a.scales = m.scales.how;
     a.counts = w.counts; a.offsets = w.offsets; a.expert_tokens = w.expert_tokens; a.slot_row = w.slot_row;
     a.ids = w.ids; a.token = w.token; a.weights = w.weights;
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
-    a.scale = (uint32_t *)(few ? w.arrived.scale : (void *)w.scale);
+    a.scale = few ? w.arrived.scale : moek_ep_expands_(&m.scales) ? w.scale : NULL;
     if (few) {
         status = MOEK_CHAIN_(moek_ep_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);

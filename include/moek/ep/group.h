@@ -50,6 +50,9 @@ static int moek_ep_allows_gpu_(const moek_config *layer)
                           : (~layer->exclude & MOEK_BACKENDS_GPU) != 0;
 }
 
+/* hidden of a group on GPUs is a multiple of it: a row has 16-byte words, whether it travels as T or quantized. */
+static int moek_ep_granule_(int quant) { return moek_format_of(quant)->x_bits < 8 ? 32 : 16; }
+
 /* Checks the config, fills in its defaults, and derives the sizes of rows from the layer. */
 static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, moek_text_ *why)
 {
@@ -71,9 +74,14 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     ep->dtype = layer.dtype; ep->physical_experts = layer.physical_experts;
     if (c->move && c->transport != MOEK_EP_GPU)
         MOEK_NO_(why, MOEK_E_BACKEND, "move is for transport = MOEK_EP_GPU; ranks on the CPU share their windows");
-    if (c->transport == MOEK_EP_GPU && ep->hidden % 16)
-        MOEK_NO_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so it must be a multiple "
-                 "of 16", ep->hidden);
+    if (c->transport == MOEK_EP_GPU && ep->hidden % moek_ep_granule_(ep->quant))
+        MOEK_NO_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so with %s it must be a "
+                 "multiple of %d", ep->hidden, moek_quant_name(ep->quant), moek_ep_granule_(ep->quant));
+    if (c->x_scale != 0 && !moek_format_of(ep->quant)->static_x)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "x_scale is %g, but x of %s has no static scale: leave it 0",
+                 (double)c->x_scale, moek_quant_name(ep->quant));
+    if (!(c->x_scale - c->x_scale == 0))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "x_scale is %g; it must be finite", (double)c->x_scale);
     for (e = 0; c->owner && e < ep->physical_experts; e++)
         if (c->owner[e] < 0 || c->owner[e] >= c->ranks)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "owner[%d] is %d; ranks are 0 to %d", e, (int)c->owner[e], c->ranks - 1);
@@ -89,11 +97,11 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (!ep->local_experts) ep->local_experts = 1;
     for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
         ep->owners = (ep->owners ^ (uint32_t)moek_ep_owner_(c, ep->physical_experts, e)) * 16777619u;
-    raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) || !moek_ep_carries_(ep->quant) ||
+    raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
-    ep->row_bytes = ep->hidden * (raw ? 2 : 1);
+    ep->row_bytes = raw ? 2 * ep->hidden : (int)moek_x_bytes_(ep->quant, (size_t)ep->hidden);
     ep->ue8m0 = layer.ue8m0 != 0;
-    ep->scale_bytes = raw ? 0 : (int)moek_ep_scale_bytes_(moek_scales_(ep->quant, 1, (size_t)ep->hidden), ep->ue8m0);
+    ep->scale_bytes = raw ? 0 : (int)moek_ep_scales_of_(ep->quant, ep->hidden, ep->ue8m0).wire;
     ep->chunks = moek_ep_chunks_(&layer);
     ep->layer = layer;
     return MOEK_OK;

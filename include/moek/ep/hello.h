@@ -12,7 +12,7 @@
 #ifndef MOEK_EP_HELLO_H
 #define MOEK_EP_HELLO_H
 
-enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of the protocol between ranks */
+enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol between ranks */
 
 /* X(field of moek_config, how, all).  how: its type, INT_ or FLOAT_.  all: 1 if the exchange itself depends on the
  * field; then all layers of a group must agree on it, even with mixed_layers.
@@ -29,10 +29,12 @@ enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of the protocol betwee
     X(inter_offset, INT_, 0)
 
 /* X(name, value): fields of the group, before and after those of the layer.  A field that other defaults derive from
- * comes first, so that the error names the field that the user set.  ep: settled, with its layout; c: its config. */
+ * comes first, so that the error names the field that the user set.  ep: settled, with its layout; c: its config.
+ * MIDDLE: X(name, how, value), where a value may be a float. */
 #define MOEK_EACH_EP_FIRST_FIELD_(X) \
     X("the version of moek_ep.h", MOEK_EP_WIRE_VERSION_) X("ranks", c->ranks) X("transport", c->transport) \
     X("kind", c->kind) X("combine", c->combine) X("max_tokens", c->max_tokens)
+#define MOEK_EACH_EP_MIDDLE_FIELD_(X) X("x_scale", FLOAT_, c->x_scale)
 #define MOEK_EACH_EP_LAST_FIELD_(X) \
     X("chunks of a run (max_tokens by chunk_tokens)", ep->chunks) X("max_rows", c->max_rows) \
     X("handles", c->handles) X("mixed_layers", c->mixed_layers != 0) \
@@ -44,7 +46,8 @@ enum { MOEK_EP_WIRE_VERSION_ = 6 };                    /* of the protocol betwee
 enum {
     MOEK_EP_FIRST_FIELDS_ = 0 MOEK_EACH_EP_FIRST_FIELD_(MOEK_ONE_),
     MOEK_EP_LAYER_FIELDS_ = 0 MOEK_EACH_EP_LAYER_FIELD_(MOEK_ONE_),
-    MOEK_EP_HELLO_ = MOEK_EP_FIRST_FIELDS_ + MOEK_EP_LAYER_FIELDS_ MOEK_EACH_EP_LAST_FIELD_(MOEK_ONE_)
+    MOEK_EP_HELLO_ = MOEK_EP_FIRST_FIELDS_ + MOEK_EP_LAYER_FIELDS_ MOEK_EACH_EP_MIDDLE_FIELD_(MOEK_ONE_)
+                     MOEK_EACH_EP_LAST_FIELD_(MOEK_ONE_)
 };
 #undef MOEK_ONE_
 
@@ -61,26 +64,27 @@ static moek_ep_compared_ moek_ep_compared_of_(int i)
     static const moek_ep_compared_ all[] = {
 #define MOEK_NAME_(name, value) { name, MOEK_EP_INT_, 1 },
 #define MOEK_FIELD_(field, how, all) { #field, MOEK_EP_##how, all },
+#define MOEK_TYPED_(name, how, value) { name, MOEK_EP_##how, 1 },
         MOEK_EACH_EP_FIRST_FIELD_(MOEK_NAME_)
         MOEK_EACH_EP_LAYER_FIELD_(MOEK_FIELD_)
+        MOEK_EACH_EP_MIDDLE_FIELD_(MOEK_TYPED_)
         MOEK_EACH_EP_LAST_FIELD_(MOEK_NAME_)
 #undef MOEK_NAME_
 #undef MOEK_FIELD_
+#undef MOEK_TYPED_
     };
     return all[i];
 }
 
 /* to: [MOEK_EP_LAYER_FIELDS_], written. */
+#define MOEK_EP_WORD_INT_(value) (uint64_t)(value)
+#define MOEK_EP_WORD_FLOAT_(value) moek_bits_((value) + 0.0f)          /* -0 becomes 0 */
 static void moek_ep_layer_words_(const moek_config *c, uint64_t *to)
 {
     int i = 0;
-#define MOEK_EP_WORD_INT_(value) (uint64_t)(value)
-#define MOEK_EP_WORD_FLOAT_(value) moek_bits_((value) + 0.0f)          /* -0 becomes 0 */
 #define MOEK_VALUE_(field, how, all) to[i++] = MOEK_EP_WORD_##how(c->field);
     MOEK_EACH_EP_LAYER_FIELD_(MOEK_VALUE_)
 #undef MOEK_VALUE_
-#undef MOEK_EP_WORD_INT_
-#undef MOEK_EP_WORD_FLOAT_
 }
 /* to: [MOEK_EP_HELLO_], written. */
 static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
@@ -91,9 +95,14 @@ static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
     MOEK_EACH_EP_FIRST_FIELD_(MOEK_VALUE_)
     moek_ep_layer_words_(&ep->layer, to + i);
     i += MOEK_EP_LAYER_FIELDS_;
+#define MOEK_TYPED_(name, how, value) to[i++] = MOEK_EP_WORD_##how(value);
+    MOEK_EACH_EP_MIDDLE_FIELD_(MOEK_TYPED_)
     MOEK_EACH_EP_LAST_FIELD_(MOEK_VALUE_)
 #undef MOEK_VALUE_
+#undef MOEK_TYPED_
 }
+#undef MOEK_EP_WORD_INT_
+#undef MOEK_EP_WORD_FLOAT_
 
 /* Two different values of field i, printed so that they look different. */
 typedef struct moek_ep_two_ { char a[32], b[32]; } moek_ep_two_;

@@ -6,6 +6,7 @@
  * (gpu.h):
  *
  *     prepare_send      quantize; alltoall: exchange counts; store rows into the windows of their ranks; publish
+ *                       (a row: its codes and their scales, opaque; weight-only formats: T)
  *     prepare_receive   arrive; low_latency: sort rows by expert; others: rows lie where the experts read them
  *     finalize_send     store the results of the experts, reduced by token, into the windows of the tokens' ranks;
  *                       publish; release the received rows, which the experts have read by now
@@ -35,6 +36,10 @@ static moek_status moek_ep_may_(const moek_ep *ep, const moek_plan *plan, const 
     if (plan->device != ep->device)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the plan is for device %d, the group was opened on %d (-1: the CPU)",
                      plan->device, ep->device);
+    if (ep->config.x_scale != 0 && ep->config.transport == MOEK_EP_HOST && plan->weights.x_scale &&
+        *plan->weights.x_scale != ep->config.x_scale)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "weights.x_scale is %.9g; the group was opened with x_scale = %.9g",
+                     (double)*plan->weights.x_scale, (double)ep->config.x_scale);
     if (ep->stage[handle] == stage) return MOEK_OK;
     if (stage == MOEK_EP_IDLE_)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "the operation before on handle %d has not ended (%s comes next): "
@@ -69,7 +74,8 @@ typedef struct moek_ep_work_ {
     int32_t *ids, *token;             /* others, on a GPU: [received rows][slots], [received rows]: copies that no peer
                                          can change                                                                   */
     float *weights;                   /* on a GPU: [received rows][slots]: a copy, too                                */
-    float *scale;                     /* others, with ue8m0: [received rows][groups]: scales as floats, for experts   */
+    void *scale;                      /* others: [received rows]: scales as the experts read them, where the wire has
+                                         them otherwise                                                               */
     uint64_t *to;                     /* alltoall on a GPU: [tokens]: bit mask of the ranks that a token goes to      */
     int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows for a rank from all tokens
                                          before those of the warp                                                     */
@@ -87,19 +93,16 @@ static int moek_ep_may_lose_(const moek_ep *ep)
     return moek_ep_low_latency_(ep) && ep->config.combine == MOEK_EP_EXACT;
 }
 
-/* Rows travel with their scales if elements have 8 bits and scales are f32; other rows as T, to be quantized where they
- * arrive. */
-static int moek_ep_carries_(int quant)
-{
-    return moek_format_of(quant)->x_bits == 8 && moek_x_scale_(quant)->type == MOEK_SCALE_TYPE_F32;
-}
+/* 1 if scales of received rows are not read in the window: the wire has them in another form, or padded. */
+static int moek_ep_expands_(const moek_ep_scales_ *s) { return s->how == MOEK_EP_EXPONENTS_ || s->wire != s->row; }
 
 static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
 {
     const moek_config *c = &plan->config;
     const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized;
     const int batched = moek_ep_low_latency_(ep);
-    const int late = fp8 && (moek_by_tensor_(c->quant) || !moek_ep_carries_(c->quant));        /* or may be */
+    const int late = fp8 && moek_by_tensor_(c->quant);                         /* or may be */
+    const moek_ep_scales_ scales = moek_ep_scales_of_(c->quant, c->hidden, c->ue8m0);
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
@@ -117,8 +120,7 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     w->ids = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received * (size_t)plan->slots : 0);
     w->token = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received : 0);
     w->weights = (float *)moek_take_(&carver, gpu ? 4 * received * (size_t)plan->slots : 0);
-    w->scale = (float *)moek_take_(&carver, fp8 && !batched && c->ue8m0
-                                            ? 4 * received * moek_scales_(c->quant, 1, hidden) : 0);
+    w->scale = moek_take_(&carver, fp8 && !batched && moek_ep_expands_(&scales) ? received * scales.row : 0);
     w->to = (uint64_t *)moek_take_(&carver, gpu && packed ? 8 * chunk : 0);
     w->before = (int32_t *)moek_take_(&carver, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
     w->kept = (int32_t *)moek_take_(&carver, !gpu && moek_ep_may_lose_(ep) ? 4 * chunk * (size_t)plan->slots : 0);
@@ -135,60 +137,53 @@ static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_p
 
 /* ---- what travels ------------------------------------------------------------------------------------------------ */
 
-/* 1 if rows are quantized after arrival: fp8t without a static scale, and what the wire does not carry. */
+/* 1 if rows are quantized after arrival: where all of x has one scale that is not known before (fp8t). */
 static int moek_ep_late_(const moek_plan *plan)
 {
     const int quant = plan->config.quant;
-    return moek_quantizes_(quant) && !plan->experts->expects_unquantized &&
-           (!moek_ep_carries_(quant) || (moek_by_tensor_(quant) && !plan->weights.x_scale));
+    return moek_quantizes_(quant) && !plan->experts->expects_unquantized && moek_by_tensor_(quant) &&
+           !plan->weights.x_scale;
 }
 static int moek_ep_sends_t_(const moek_plan *plan)
 {
     return !moek_quantizes_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
 }
 
-/* Rows of x and their scales: their sizes on the wire and, at the sender, their addresses.  Scales travel as floats;
- * with ue8m0 as bytes, the exponents of four groups in a word (the lowest first), 0 where there is no group. */
+/* Rows of x and their scales: their sizes on the wire and, at the sender, their addresses. */
 typedef struct moek_ep_message_ {
-    size_t x_bytes, scale_bytes, groups;               /* groups: scales of a row                                     */
-    int ue8m0;
+    size_t x_bytes;
+    moek_ep_scales_ scales;                            /* zeros: rows have none                                       */
     size_t x_row;                                      /* bytes from one row at the sender to the next                */
-    const char *x;
-    const float *scale;
+    const char *x, *scale;
 } moek_ep_message_;
 
 static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
 {
     const moek_config *c = &plan->config;
     moek_ep_message_ m;
-    m.x_bytes = (size_t)c->hidden * (moek_ep_sends_t_(plan) ? 2 : 1);
-    m.groups = moek_ep_sends_t_(plan) || moek_by_tensor_(c->quant) ? 0 : moek_scales_(c->quant, 1, (size_t)c->hidden);
-    m.ue8m0 = c->ue8m0;
-    m.scale_bytes = moek_ep_scale_bytes_(m.groups, m.ue8m0);
+    memset(&m, 0, sizeof m);
+    m.x_bytes = moek_ep_sends_t_(plan) ? 2 * (size_t)c->hidden : moek_x_bytes_(c->quant, (size_t)c->hidden);
+    if (!moek_ep_sends_t_(plan) && !moek_by_tensor_(c->quant))
+        m.scales = moek_ep_scales_of_(c->quant, c->hidden, c->ue8m0);
     m.x_row = m.x_bytes;
-    m.x = NULL;
-    m.scale = NULL;
     return m;
 }
 
-static void moek_ep_put_scales_(const moek_ep_message_ *m, void *to, const float *from)
+/* The scales of a row, from memory to the wire and back.  (Those of the next row lie behind them without a gap.) */
+static void moek_ep_put_scales_(const moek_ep_scales_ *s, void *to, const void *from)
 {
-    uint8_t *const bytes = (uint8_t *)to;
+    const float *const floats = (const float *)from;
     size_t i;
-    if (!m->ue8m0) {
-        if (m->groups) memcpy(to, from, m->scale_bytes);
-        return;
-    }
-    for (i = 0; i < m->scale_bytes; i++) bytes[i] = i < m->groups ? (uint8_t)(moek_bits_(from[i]) >> 23) : 0;
+    memset(to, 0, s->wire);
+    if (s->how != MOEK_EP_EXPONENTS_) memcpy(to, from, s->row);
+    else for (i = 0; i < s->count; i++) ((uint8_t *)to)[i] = (uint8_t)(moek_bits_(floats[i]) >> 23);
 }
-static void moek_ep_get_scales_(const moek_ep_message_ *m, float *to, const void *from)
+static void moek_ep_get_scales_(const moek_ep_scales_ *s, void *to, const void *from)
 {
+    const uint8_t *const bytes = (const uint8_t *)from;
     size_t i;
-    if (!m->ue8m0) {
-        if (m->groups) memcpy(to, from, m->scale_bytes);
-        return;
-    }
-    for (i = 0; i < m->groups; i++) to[i] = moek_float_((uint32_t)((const uint8_t *)from)[i] << 23);
+    if (s->how != MOEK_EP_EXPONENTS_) memcpy(to, from, s->row);
+    else for (i = 0; i < s->count; i++) ((float *)to)[i] = moek_float_((uint32_t)bytes[i] << 23);
 }
 
 /* A tag that ranks compare in every operation: whether rows are T or quantized, and the chunks of a run.  Chunks have
@@ -206,7 +201,7 @@ static int moek_ep_tag_(const moek_plan *plan)
 static moek_ep_layout moek_ep_fields_(const moek_ep *ep, const moek_ep_message_ *m)
 {
     moek_ep_layout l = ep->layout;
-    if (!moek_ep_low_latency_(ep)) { l.x.stride = m->x_bytes; l.scale.stride = m->scale_bytes; }
+    if (!moek_ep_low_latency_(ep)) { l.x.stride = m->x_bytes; l.scale.stride = m->scales.wire; }
     return l;
 }
 
@@ -246,7 +241,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     }
     a.static_scale = plan->weights.x_scale;
     m->x = (const char *)w.sent.q;
-    m->scale = (const float *)w.sent.scale;
+    m->scale = (const char *)w.sent.scale;
     return plan->quant->launch(&a, stream);
 }
 
@@ -278,8 +273,9 @@ static void moek_ep_put_row_(const moek_ep *ep, const moek_step *step, const moe
         weights[k] = step->plan->config.router_weight_on_input ? 1 : step->topk_weights[slot + (size_t)k];
     }
     memcpy(moek_ep_field_(ep, p, handle, l->x, row), m->x + (size_t)t * m->x_row, m->x_bytes);
-    if (m->groups)
-        moek_ep_put_scales_(m, moek_ep_field_(ep, p, handle, l->scale, row), m->scale + (size_t)t * m->groups);
+    if (m->scales.row)
+        moek_ep_put_scales_(&m->scales, moek_ep_field_(ep, p, handle, l->scale, row),
+                            m->scale + (size_t)t * m->scales.row);
 }
 
 /* ---- prepare ----------------------------------------------------------------------------------------------------- */
@@ -375,8 +371,8 @@ static void moek_ep_sort_rows_(const moek_ep *ep, const moek_step *step, const m
                 w->slot_row[row * (size_t)plan->slots + (size_t)k] = at;
                 if (!fits) continue;
                 memcpy(to + (size_t)at * m.x_bytes, moek_ep_field_(ep, me, handle, ep->layout.x, row), m.x_bytes);
-                if (m.groups)
-                    moek_ep_get_scales_(&m, (float *)w->arrived.scale + (size_t)at * m.groups,
+                if (m.scales.row)
+                    moek_ep_get_scales_(&m.scales, (char *)w->arrived.scale + (size_t)at * m.scales.row,
                                         moek_ep_field_(ep, me, handle, ep->layout.scale, row));
             }
         }
@@ -427,9 +423,9 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     moek_quant_args a;
     step->rows = gather || gpu ? (int)moek_ep_rows_(ep) : w->offsets[last] + w->counts[last];
     step->a = moek_ep_field_(ep, me, handle, ep->layout.x, 0);
-    step->a_scale = m.groups && m.ue8m0 ? w->scale
-                  : m.groups ? (const float *)moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
-                  : moek_ep_sends_t_(plan) ? NULL : plan->weights.x_scale;
+    step->a_scale = moek_ep_expands_(&m.scales) ? w->scale
+                  : m.scales.row ? moek_ep_field_(ep, me, handle, ep->layout.scale, 0)
+                  : moek_ep_sends_t_(plan) ? NULL : (const void *)plan->weights.x_scale;
     step->expert_ids = gpu ? w->ids : (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, 0);
     step->expert_weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, 0);
     step->expert_tokens = NULL;
@@ -443,16 +439,16 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     return plan->quant->launch(&a, stream);
 }
 
-/* alltoall, allgather with ue8m0: expands the scales of received rows to the floats that the experts read. */
+/* alltoall, allgather: writes the scales of received rows as the experts read them, where the wire has another form. */
 static void moek_ep_unpack_scales_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w)
 {
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
     const moek_ep_layout l = moek_ep_fields_(ep, &m);
     int s, i;
-    for (s = 0; s < ep->config.ranks && m.groups && m.ue8m0; s++)
+    for (s = 0; s < ep->config.ranks && moek_ep_expands_(&m.scales); s++)
         for (i = 0; i < w->counts[s]; i++) {
             const size_t row = (size_t)(w->offsets[s] + i);
-            moek_ep_get_scales_(&m, w->scale + row * m.groups,
+            moek_ep_get_scales_(&m.scales, (char *)w->scale + row * m.scales.row,
                                 moek_ep_field_(ep, ep->config.rank, step->args.handle, l.scale, row));
         }
 }

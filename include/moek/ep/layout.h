@@ -33,8 +33,10 @@
  *                  are used in place, without a copy after arrival
  *     allgather    arrays x [R][T], scale [R][T], ...: also used in place
  * token is the row's index at its sender.  ids are local expert numbers of the receiver, or -1.  x and scale are opaque
- * bytes.  With ue8m0 a scale is one byte, four to a word; for alltoall and allgather the receiver expands them to
- * floats outside the window.
+ * bytes: the codes of a row and their scales, in the types that the format has (moek/format.h).  Scales of one byte
+ * fill words of four bytes, with 0 behind the last.  With ue8m0 a float travels as one byte, its exponent.  alltoall
+ * and allgather: where the scales of a row then look different from what the experts read, the receiver writes what
+ * they read outside the window.
  *
  * ON GPUs kernels get base[R] by value, this layout, and no other state of the group.  Epochs and totals (`local`) lie
  * in the window, thus in device memory, so that a captured graph may be replayed any number of times.  Flags, rows and
@@ -83,8 +85,24 @@ static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, 
 
 static size_t moek_ep_up_(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Bytes of a row's scales on the wire: floats, or with ue8m0 one byte a group, padded to words of four. */
-static size_t moek_ep_scale_bytes_(size_t groups, int ue8m0) { return ue8m0 ? moek_ep_up_(groups, 4) : 4 * groups; }
+/* The scales of a row, in memory and on the wire.  FLOATS: floats.  EXPONENTS: floats, on the wire a byte each.  BYTES:
+ * bytes.  Bytes on the wire are padded to words of four. */
+enum { MOEK_EP_FLOATS_, MOEK_EP_EXPONENTS_, MOEK_EP_BYTES_ };
+typedef struct moek_ep_scales_ {
+    int how;                          /* MOEK_EP_FLOATS_, ...                                                         */
+    size_t count;                     /* floats of a row; BYTES: bytes                                                */
+    size_t row, wire;                 /* bytes of a row: in memory; on the wire                                       */
+} moek_ep_scales_;
+static moek_ep_scales_ moek_ep_scales_of_(int quant, int hidden, int ue8m0)
+{
+    moek_ep_scales_ s;
+    s.row = moek_scales_bytes_(quant, 1, (size_t)hidden);
+    s.how = moek_x_scale_(quant)->type != MOEK_SCALE_TYPE_F32 ? MOEK_EP_BYTES_
+          : ue8m0 ? MOEK_EP_EXPONENTS_ : MOEK_EP_FLOATS_;
+    s.count = s.how == MOEK_EP_BYTES_ ? s.row : s.row / 4;
+    s.wire = s.how == MOEK_EP_FLOATS_ ? s.row : moek_ep_up_(s.count, 4);
+    return s;
+}
 
 /* Two elements of a "lost" row: low_latency with EXACT sends it back for a slot whose expert had no room.  The elements
  * are signaling NaNs.  No arithmetic produces those, so a real o never holds one.  The sum skips a lost slot, as one

@@ -4,7 +4,7 @@
 
 typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;
-    int experts, rows_per_expert, ue8m0;
+    int experts, rows_per_expert, scales;              /* scales: MOEK_EP_FLOATS_, ...                                */
     moek_ep_sizes_ size;
     int go;                           /* 1: the next kernel may start early, because no kernel that another rank or
                                          operation waits for needs the SMs that it takes                              */
@@ -12,21 +12,26 @@ typedef struct moek_ep_receive_ {
     int32_t *counts, *offsets, *expert_tokens, *slot_row, *ids, *token;  /* written, as moek_ep_work_ says            */
     float *weights;
     char *x;
-    uint32_t *scale;                  /* alltoall, allgather: only with ue8m0                                         */
+    void *scale;                      /* alltoall, allgather: NULL where the experts read scales in the window        */
     int shares;                       /* alltoall where rows are moved: the rows of a rank may not have fit           */
 } moek_ep_receive_;
 
-/* Unpacks word j of a row's scales (w, as it travels) to `scale`: a float for each group in the word. */
-MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, moek_ep_sizes_ size, uint32_t *scale, int j,
-                                     uint32_t w)
+/* Unpacks word j of the scales of a row (w, as it travels) to row `row` of a->scale. */
+MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, moek_ep_sizes_ size, size_t row, int j, uint32_t w)
 {
+    uint8_t *const bytes = (uint8_t *)(size_t)moek_ep_scales_at_(a->scale, row, size.groups, a->scales);
+    uint32_t *const words = (uint32_t *)bytes;
     int i;
-    if (!a->ue8m0) {
-        scale[j] = w;
+    if (a->scales == MOEK_EP_FLOATS_ || (a->scales == MOEK_EP_BYTES_ && size.groups % 4 == 0)) {
+        words[j] = w;
         return;
     }
     #pragma unroll
-    for (i = 0; i < 4; i++) if (4 * j + i < size.groups) scale[4 * j + i] = (w >> 8 * i & 0xff) << 23;
+    for (i = 0; i < 4; i++) {
+        if (4 * j + i >= size.groups) break;
+        if (a->scales == MOEK_EP_BYTES_) bytes[4 * j + i] = (uint8_t)(w >> 8 * i);
+        else words[4 * j + i] = (w >> 8 * i & 0xff) << 23;
+    }
 }
 
 /* Loads words w0 + me, w0 + me + THREADS, ... of a slice of a received row. */
@@ -54,7 +59,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
     const int id = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->ids, row))[lane] : -1;
     int at = is ? ((const int32_t *)moek_ep_gpu_field_(g, g->rank, l->order, row))[lane] : 0;
     const float weight = is ? ((const float *)moek_ep_gpu_field_(g, g->rank, l->weights, row))[lane] : 0;
-    const int words = moek_ep_scale_words_(size.groups, a->ue8m0);
+    const int words = moek_ep_scale_words_(size.groups, a->scales);
     uint32_t slots, left;
     moek_words_ v[MOEK_EP_TAKEN_];
     int w0, d, j, s;
@@ -81,7 +86,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
         if (j < words) value = scale[j];
         for (left = slots; left; left &= left - 1) {
             const int to = __shfl_sync(0xffffffff, at, __ffs(left) - 1);
-            if (j < words) moek_ep_gpu_unpack_(a, size, a->scale + (size_t)to * size.groups, j, value);
+            if (j < words) moek_ep_gpu_unpack_(a, size, to, j, value);
         }
     }
 }
@@ -133,7 +138,7 @@ MOEK_DEVICE int moek_ep_gpu_live_(const moek_ep_gpu_ *g, int row, int total, con
 /* alltoall, allgather: copies ids, with -1 where there is no row: after the rows of each rank; for alltoall, unless
  * rows are moved, after all rows.  A copy is needed because a peer may still store rows after the group has ended,
  * while the sort reads ids twice and must see the same.  Also copies what giveback needs, so that giveback does not
- * read received rows, and unpacks scales with ue8m0. */
+ * read received rows, and unpacks scales that the experts do not read in the window. */
 static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
@@ -144,7 +149,7 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     const int32_t *const token = (const int32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.token, 0);
     const float *const weights = (const float *)moek_ep_gpu_field_(g, g->rank, g->layout.weights, 0);
     const uint32_t *const scale = (const uint32_t *)moek_ep_gpu_field_(g, g->rank, g->layout.scale, 0);
-    const int words = moek_ep_scale_words_(a.size.groups, a.ue8m0);
+    const int words = moek_ep_scale_words_(a.size.groups, a.scales);
     const size_t first = blockIdx.x * MOEK_EP_THREADS_ + me;
     int p, offset = 0, total = 0;
     size_t i;
@@ -161,10 +166,10 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
         if (live) a.weights[i] = weights[i];
         if (live && i % slots == 0) a.token[row] = token[row];
     }
-    for (i = a.ue8m0 ? first : (size_t)rows * words; i < (size_t)rows * words; i += gridDim.x * MOEK_EP_THREADS_) {
+    for (i = a.scale ? first : (size_t)rows * words; i < (size_t)rows * words; i += gridDim.x * MOEK_EP_THREADS_) {
         const int row = (int)(i / words);
         const int live = moek_ep_gpu_live_(g, row, total, counts, ended);
-        if (live) moek_ep_gpu_unpack_(&a, a.size, a.scale + (size_t)row * a.size.groups, (int)(i % words), scale[i]);
+        if (live) moek_ep_gpu_unpack_(&a, a.size, row, (int)(i % words), scale[i]);
     }
     if (blockIdx.x == 0 && me < g->ranks) a.counts[me] = ended ? 0 : counts[me];
     if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;

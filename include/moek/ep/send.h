@@ -6,11 +6,11 @@ typedef struct moek_ep_send_ {
     moek_ep_gpu_ g;
     int tokens, each;                 /* each: alltoall, allgather: consecutive tokens of a warp                      */
     moek_ep_sizes_ size;
-    int dtype, ue8m0;
+    int dtype, scales;                /* scales: MOEK_EP_FLOATS_, ...                                                 */
     const int32_t *ids;
     const float *weights;             /* NULL: ones                                                                   */
     const char *x;                    /* rows as they travel, or rows to be quantized                                 */
-    const uint32_t *scale;
+    const void *scale;
     uint64_t *to;                     /* alltoall: [tokens]: bit mask of the ranks that a token goes to               */
     int32_t *before;                  /* alltoall, others NULL: [warps][ranks]: rows for a rank from all tokens before
                                          those of the warp                                                            */
@@ -46,13 +46,17 @@ MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t ro
         s.place >= 0 && s.place >> 16 == p ? s.place & 0xffff : -1;
     ((float *)moek_ep_gpu_field_(&a->g, p, l->weights, row))[lane] = s.weight;
 }
-/* The exponents of up to 4 of the n scales, packed into a word. */
-MOEK_DEVICE uint32_t moek_ep_pack_scales_(const uint32_t *scale, int n)
+/* Word j of a row's n scales, as it travels: a float, or four bytes, 0 behind the last scale. */
+MOEK_DEVICE uint32_t moek_ep_pack_scales_(const char *scale, int j, int n, int how)
 {
+    const uint32_t *const floats = (const uint32_t *)scale;
     uint32_t packed = 0;
     int i;
+    if (how == MOEK_EP_FLOATS_) return floats[j];
     #pragma unroll
-    for (i = 0; i < 4; i++) if (i < n) packed |= scale[i] >> 23 << 8 * i;
+    for (i = 0; i < 4; i++)
+        if (4 * j + i < n)
+            packed |= (how == MOEK_EP_BYTES_ ? (uint32_t)(uint8_t)scale[4 * j + i] : floats[4 * j + i] >> 23) << 8 * i;
     return packed;
 }
 
@@ -75,8 +79,8 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ 
                                          const int *row, int plus, moek_words_ *v, int me, int team)
 {
     const moek_ep_layout *const l = &a->g.layout;
-    const int words = moek_ep_scale_words_(size.groups, a->ue8m0);
-    const uint32_t *const scale = a->scale + (size_t)token * size.groups;
+    const int words = moek_ep_scale_words_(size.groups, a->scales);
+    const char *const scale = moek_ep_scales_at_(a->scale, token, size.groups, a->scales);
     int w0, d, i, j;
     for (w0 = 0; w0 < size.words; w0 += MOEK_EP_DEPTH_ * team) {
         if (w0) moek_ep_gpu_fetch_words_(a, size, token, w0, v, me, team);
@@ -93,14 +97,14 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ 
         }
     }
     for (j = me; j < words; j += team) {
-        const uint32_t w = a->ue8m0 ? moek_ep_pack_scales_(scale + 4 * j, size.groups - 4 * j) : scale[j];
+        const uint32_t w = moek_ep_pack_scales_(scale, j, size.groups, a->scales);
         for (i = 0; i < a->g.ranks; i++)
             if (to >> i & 1) ((uint32_t *)moek_ep_gpu_field_(&a->g, i, l->scale, row[i] + plus))[j] = w;
     }
 }
 
-/* The same for a row that is quantized on the way: a thread has 16 columns; 8 threads have the 128 columns of a
- * scale. */
+/* The same for a row that is quantized on the way to e4m3 with a float for each 128 columns: a thread has 16 columns, 8
+ * threads have those of a scale.  (Its scales are FLOATS or EXPONENTS.) */
 MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                             moek_words_ *v, int me, int team)
 {
@@ -118,11 +122,11 @@ MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_size
 MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, moek_ep_sizes_ size, uint64_t to, const int *row,
                                           int plus, float s, int turn, uint32_t *keep, int few)
 {
-    const int lane = threadIdx.x % 32, by = a->ue8m0 ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;   /* words: 1 << by */
-    const int words = moek_ep_scale_words_(size.groups, a->ue8m0), at = ((turn & ~mask) << by) + lane;
+    const int lane = threadIdx.x % 32, by = a->scales ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;  /* words: 1 << by */
+    const int words = moek_ep_scale_words_(size.groups, a->scales), at = ((turn & ~mask) << by) + lane;
     uint32_t w = __shfl_sync(0xffffffff, moek_bits_(s), lane % 4 * 8);
     int i;
-    if (a->ue8m0)
+    if (a->scales)                                     /* EXPONENTS */
         w = __reduce_or_sync(0xffffffff, 4 * turn + lane % 4 < size.groups ? w >> 23 << lane % 4 * 8 : 0);
     if (lane >> by == (turn & mask)) *keep = w;
     if (((turn & mask) != mask && (turn + 1) << by < words) || turn << by >= words) return;
@@ -146,7 +150,7 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, moek_ep_sizes_ 
         #pragma unroll
         for (d = 0; d < DEPTH; d++) {
             uint2 two[2];
-            s[d] = moek_group_codes_(two, v + 2 * d, 2, LANES, a->ue8m0, dtype);
+            s[d] = moek_group_codes_(two, v + 2 * d, 2, LANES, a->scales, dtype);
             q[d].w[0] = two[0].x; q[d].w[1] = two[0].y; q[d].w[2] = two[1].x; q[d].w[3] = two[1].y;
         }
         for (i = 0; i < a->g.ranks; i++) {
