@@ -425,6 +425,23 @@ MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *conf
     return status;
 }
 
+/* Sets config->quant to the format that serves the weights of config->quant best here: of all formats with the same
+ * weights and scales (moek_same_weights, moek/format.h) one that moek_plan_init accepts with this config.  Call this
+ * before moek_plan_init, and before moek_ep_open where ranks are several.
+ *     1. on a GPU: x quantized, where tensor cores multiply both sides as they are: 8-bit integers, and e4m3 from sm_89
+ *        on
+ *     2. x stays T
+ *     3. x quantized, and widened by the kernels: as on older GPUs, and as 4-bit weights with quantized x everywhere
+ * A GPU comes before the CPU, where 2 comes first.  Numbers change with the format: x in T is not rounded.  ue8m0
+ * becomes 0 where the format that was chosen has none.  Nothing else of config changes, and nothing at all on an error.
+ * text [size], or NULL: written: why this format, and what becomes of the others; on an error, why each refuses.
+ * OK; E_ARGUMENT; E_VERSION; else what moek_plan_init says of the format that was asked for, since none serves.      */
+moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version);
+MOEK_INLINE_ moek_status moek_choose_pair(moek_config *config, char *text, size_t size)
+{
+    return moek_choose_pair_(config, text, size, sizeof(moek_config), MOEK_VERSION);
+}
+
 /* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
  * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                               */
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);

@@ -42,6 +42,87 @@ static moek_config good(void)
     return c;
 }
 
+/* ---- formats of the same weights --------------------------------------------------------------------------------- */
+
+/* The table describes weights twice: by facts, which the function asks, and for people (w_about). */
+static void test_same_weights(void)
+{
+    int i, j, pairs = 0;
+    for (i = 0; i < FORMATS; i++)
+        for (j = 0; j < FORMATS; j++) {
+            const moek_format *const f = format_at(i), *const g = format_at(j);
+            const int same = moek_same_weights(f->number, g->number);
+            CHECK(same == !strcmp(f->w_about, g->w_about), "%s and %s: %d", f->name, g->name, same);
+            CHECK(same == moek_same_weights(g->number, f->number), "%s and %s: not the same both ways", f->name,
+                  g->name);
+            pairs += same && i < j;
+        }
+    CHECK(pairs >= 6, "%d pairs", pairs);
+    CHECK(!moek_same_weights(0, 0) && !moek_same_weights(QUANT, 0) && !moek_same_weights(999, QUANT), "no formats");
+}
+
+static int served(int quant)                           /* by the CPU, as this was compiled */
+{
+    return format_has(moek_format_of(quant), MOEK_OP_UP, 0);
+}
+/* On the CPU x stays T, where that format is compiled in; else the format that is. */
+static void test_choose_pair(void)
+{
+    char text[2048], other[64];
+    moek_config c, before;
+    int i, j;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        int want = 0;
+        c = before = good();
+        c.quant = before.quant = f->number;
+        c.block = before.block = format_block(f, i);
+        for (j = 0; j < FORMATS; j++) {
+            const moek_format *const g = format_at(j);
+            if (!moek_same_weights(f->number, g->number) || !served(g->number)) continue;
+            if (!want || !format_quantizes(g)) want = g->number;
+        }
+        if (!want) {
+            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_E_NO_KERNEL && has_text(text, f->name) &&
+                  has_text(text, ": ") && !memcmp(&c, &before, sizeof c), "%s: %s", f->name, text);
+            continue;
+        }
+        CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == want, "%s: %s", f->name, text);
+        CHECK(!strncmp(text, moek_quant_name(want), strlen(moek_quant_name(want))), "%s: %s", f->name, text);
+        for (j = 0; j < FORMATS; j++) {                /* each other one is named */
+            const moek_format *const g = format_at(j);
+            snprintf(other, sizeof other, "; %s %s", g->name, served(g->number) ? "would run" : "does not run");
+            if (moek_same_weights(f->number, g->number) && g->number != want)
+                CHECK(has_text(text, other), "%s: %s", f->name, text);
+        }
+        CHECK(has_text(text, "x_scale and h_scale are required") == format_x_second(moek_format_of(want)), "%s: %s",
+              f->name, text);
+        before.quant = want;
+        CHECK(!memcmp(&c, &before, sizeof c), "%s: something else changed", f->name);
+    }
+    for (i = 0; i < FORMATS; i++) {                    /* powers of two of x go where x has no scales */
+        const moek_format *const f = format_at(i);
+        c = good();
+        c.quant = f->number; c.ue8m0 = 1;
+        if (!f->ue8m0 || moek_choose_pair(&c, text, sizeof text) != MOEK_OK) continue;
+        CHECK(c.ue8m0 == moek_format_of(c.quant)->ue8m0 && has_text(text, "ue8m0 is 0 now") == !c.ue8m0, "%s: %s",
+              f->name, text);
+    }
+    c = before = good();
+    c.hidden = before.hidden = 0;
+    CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config.hidden is 0") &&
+          !memcmp(&c, &before, sizeof c), "hidden 0: %s", text);
+    c = good();
+    c.quant = 999;
+    CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config.quant is 999"), "%s",
+          text);
+    CHECK(moek_choose_pair(NULL, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config is NULL"), "%s", text);
+    c = good();
+    CHECK(moek_choose_pair(&c, NULL, 0) == MOEK_OK, "without a text");
+    CHECK(moek_choose_pair_(&c, text, sizeof text, sizeof c - 4, MOEK_VERSION) == MOEK_E_VERSION &&
+          moek_choose_pair_(&c, text, sizeof text, sizeof c, MOEK_VERSION + 1) == MOEK_E_VERSION, "version");
+}
+
 /* ---- moek_plan_init ---------------------------------------------------------------------------------------------- */
 
 /* moek_explain ends with what moek_plan_init returned, and its sentence. */
@@ -1552,6 +1633,8 @@ int main(void)
     test_filled_in();
     test_defaults();
     test_acts();
+    test_same_weights();
+    test_choose_pair();
     test_version();
     test_misuse();
     test_backends();

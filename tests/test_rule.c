@@ -250,6 +250,52 @@ static void refused(void)
     }
 }
 
+/* Formats of the same weights, by device: 8 bits on both sides, where tensor cores multiply them as they are; else x in
+ * T; and x that kernels widen only where nothing else serves. */
+static void paired(void)
+{
+    static const int archs[] = { 80, 86, 89, 90, 100 };
+    int a, i, j, tried = 0;
+    for (a = 0; a < (int)(sizeof archs / sizeof *archs); a++)
+        for (i = 0; i < FORMATS; i++) {
+            const moek_format *const f = format_at(i);
+            moek_config c = model_qwen3_30b_a3b;
+            char text[2048];
+            int want = 0;
+            if (!format_on_gpu(f)) continue;
+            device_arch = archs[a], device_sms = 132;
+            c.max_tokens = 64, c.quant = f->number, c.block = format_block(f, 0);
+            for (j = 0; j < FORMATS && !want; j++) {
+                const moek_format *const g = format_at(j);
+                const int integers = g->x_bits == 8 && g->x_scale.columns == 0 && g->x != MOEK_ELEMENT_E4M3;
+                if (moek_same_weights(f->number, g->number) && g->x == g->w && g->x_bits == 8 &&
+                    (integers || archs[a] >= 89)) want = g->number;
+            }
+            for (j = 0; j < FORMATS && !want; j++)
+                if (moek_same_weights(f->number, format_at(j)->number) && format_at(j)->x_bits == 16)
+                    want = format_at(j)->number;
+            if (!want) want = f->number;               /* alone */
+            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == want, "sm_%d, %s: %s", archs[a],
+                  f->name, text);
+            CHECK(!strncmp(text, moek_quant_name(want), strlen(moek_quant_name(want))), "%s", text);
+            tried++;
+        }
+    CHECK(tried > 60, "%d formats and devices", tried);
+    for (i = 0; i < FORMATS; i++) {                    /* tiled weights: one of the two has kernels */
+        const moek_format *const f = format_at(i);
+        moek_config c = model_qwen3_30b_a3b;
+        moek_plan plan;
+        char text[2048];
+        device_arch = 90;
+        c.max_tokens = 64, c.quant = f->number, c.block = format_block(f, 0), c.weight_layout = MOEK_WEIGHTS_TILED;
+        c.exclude = 1u << MOEK_BACKEND_CPU;
+        if (moek_choose_pair(&c, text, sizeof text) != MOEK_OK) continue;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == MOEK_BACKEND_SM90, "%s: %s", f->name, text);
+        if (c.quant != f->number && format_in_fragments(f))
+            CHECK(strstr(text, " does not run here"), "%s, tiled: %s", f->name, text);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "-d")) {
@@ -270,6 +316,7 @@ int main(int argc, char **argv)
     if (!writes && fgetc(golden) != EOF) differ++;
     fclose(golden);
     refused();
+    paired();
     CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);
     return check_end();
 }

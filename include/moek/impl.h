@@ -25,6 +25,7 @@
 #include "plan/rule.h"
 #include "plan/workspace.h"
 #include "plan/plan.h"
+#include "plan/pair.h"
 #include "plan/bind.h"
 #include "plan/describe.h"
 #include "plan/fields.h"

@@ -1,0 +1,101 @@
+/* moek/plan/pair.h -- formats that have the same weights and differ in activations: which of them this device runs
+ * best.  Everything about a format comes from its descriptor (moek/format.h). */
+#ifndef MOEK_PAIR_H
+#define MOEK_PAIR_H
+
+int moek_same_weights(int a, int b)
+{
+    const moek_format *const f = moek_format_of(a), *const g = moek_format_of(b);
+    int i, same = f && g && f->w == g->w && f->blocks == g->blocks && f->second == g->second && f->zero == g->zero;
+    same = same && f->w_scale.type == g->w_scale.type && f->w_scale.rows == g->w_scale.rows &&
+           f->w_scale.columns == g->w_scale.columns;
+    for (i = 0; same && i < f->blocks; i++) same = f->block[i] == g->block[i];
+    return same;
+}
+
+static const int moek_quants_[] = {
+#define MOEK_NUMBER_(NAME, name, number) number,
+    MOEK_EACH_QUANT(MOEK_NUMBER_)
+#undef MOEK_NUMBER_
+};
+enum { MOEK_QUANTS_ = (int)(sizeof moek_quants_ / sizeof moek_quants_[0]) };
+
+/* The smaller, the better.  0: tensor cores multiply both sides as they are: 8-bit integers; e4m3 from sm_89 on.  1: x
+ * stays T.  2: x is quantized, and kernels widen both sides to 16 bits or more. */
+static int moek_pair_rank_(const moek_format *f, int arch)
+{
+    const int from = f->x != f->w ? 0 : f->x == MOEK_ELEMENT_S8 ? 80 : f->x == MOEK_ELEMENT_E4M3 ? 89 : 0;
+    return f->x_bits == 16 ? 1 : from && arch >= from ? 0 : 2;
+}
+/* The config with another format of the same weights. */
+static moek_config moek_paired_(const moek_config *config, const moek_format *f)
+{
+    moek_config c = *config;
+    c.quant = f->number;
+    if (!f->ue8m0) c.ue8m0 = 0;
+    return c;
+}
+/* Does it run?  *rank: moek_pair_rank_, more where it is for the CPU. */
+static moek_status moek_try_pair_(const moek_config *config, const moek_format *f, moek_plan *plan, int *rank)
+{
+    const moek_config c = moek_paired_(config, f);
+    const moek_status status = moek_plan_init_(plan, &c, sizeof c, sizeof *plan, MOEK_VERSION);
+    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch) + (plan->arch ? 0 : 3);
+    return status;
+}
+
+/* Why the best one is the best, and what became of the others.  arch: 0, the CPU. */
+static void moek_say_pair_(const moek_config *config, const moek_format *best, int arch, moek_text_ *t)
+{
+    const int rank = moek_pair_rank_(best, arch);
+    char where[24] = "the CPU";
+    moek_plan plan;
+    int i, unused, others = 0;
+    if (arch) snprintf(where, sizeof where, "sm_%d", arch);
+    for (i = 0; i < MOEK_QUANTS_; i++) others += moek_same_weights(moek_quants_[i], best->number);
+    moek_say_(t, "%s: ", best->name);
+    if (others < 2) moek_say_(t, "no other format has these weights");
+    else if (!rank)
+        moek_say_(t, "x gets %d bits, as the weights have, and %s multiplies both as they are", best->x_bits, where);
+    else if (rank == 1) moek_say_(t, "x stays T, because kernels of %s would widen a quantized x again", where);
+    else moek_say_(t, "x gets %d bits, which kernels of %s widen again", best->x_bits, where);
+    for (i = 0; i < MOEK_QUANTS_; i++) {
+        const moek_format *const f = moek_format_of(moek_quants_[i]);
+        if (f == best || !moek_same_weights(f->number, best->number)) continue;
+        moek_say_(t, "; %s %s", f->name, moek_try_pair_(config, f, &plan, &unused) == MOEK_OK
+                                         ? "would run, too" : "does not run here (moek_explain says why)");
+    }
+    if (config->ue8m0 && !best->ue8m0) moek_say_(t, "; ue8m0 is 0 now, because x has no f32 scales");
+    if (moek_x_second_(best->number)) moek_say_(t, "; weights.x_scale and h_scale are required");
+}
+
+moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version)
+{
+    moek_text_ t = moek_text_in_(text, size);
+    const moek_format *best = NULL;
+    moek_status first = MOEK_E_NO_KERNEL;
+    int i, rank, least = 0, arch = 0, tried = 0;
+    moek_plan plan;
+    if (version != MOEK_VERSION || config_size != sizeof *config)
+        MOEK_NO_(&t, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
+                 version, MOEK_VERSION);
+    if (!config) MOEK_NO_(&t, MOEK_E_ARGUMENT, "config is NULL");
+    if (!moek_format_of(config->quant))
+        MOEK_NO_(&t, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
+                 config->quant);
+    for (i = 0; i < MOEK_QUANTS_; i++) {
+        const moek_format *const f = moek_format_of(moek_quants_[i]);
+        moek_status status;
+        if (!moek_same_weights(f->number, config->quant)) continue;
+        status = moek_try_pair_(config, f, &plan, &rank);
+        if (f->number == config->quant) first = status;
+        if (status != MOEK_OK) moek_say_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
+        else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; }
+    }
+    if (!best) return first;
+    moek_clear_(&t);
+    moek_say_pair_(config, best, arch, &t);
+    *config = moek_paired_(config, best);
+    return MOEK_OK;
+}
+#endif
