@@ -12,10 +12,12 @@
 #define MOEK_M_ 32
 #define MOEK_N_ 128
 #define MOEK_S_ 3
+#define MOEK_W_(x) moek_##x##_s8_
 #include "moek_down_int8_a8_h0_on_sm80_m16m32m64m128n64n128s5s3w4_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
 #endif

@@ -99,6 +99,30 @@ MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2][2], uint32_t from, int dt
     }
 }
 
+/* Exact sums of more than 2^16 products, which s32 does not hold: sums of s32, and `high`, a byte of each four of them
+ * in units of 2^31.  Carry, at least after each 2^16 products: |sum| is at most 2^30 again, what is above goes to
+ * byte i of `high`.  (Bytes have signs and take from the next; 2^24 products make at most 127 units.) */
+MOEK_DEVICE void moek_carry_s8_(int32_t sum[4], int32_t *high)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const int32_t above = ((sum[i] >> 30) + 1) >> 1;
+        sum[i] = (int32_t)((uint32_t)sum[i] - ((uint32_t)above << 31));
+        *high = (int32_t)((uint32_t)*high + ((uint32_t)above << 8 * i));
+    }
+}
+/* Both, rounded once. */
+MOEK_DEVICE void moek_total_s8_(float total[4], const int32_t sum[4], int32_t high)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const int32_t byte = (int8_t)high;
+        total[i] = fmaf((float)(byte * (1 << 15) + (sum[i] >> 16)), 65536.0f, (float)(sum[i] & 0xffff));
+        high = (high - byte) >> 8;
+    }
+}
 /* 8 s8 -> 4 pairs of T, exactly, times 2^-32 in bf16.  code + 128 is a multiple of 2^-133 in bf16; in fp16 of 1, on top
  * of 1024. */
 MOEK_DEVICE void moek_pairs_s8_(uint32_t to[4], const uint32_t *codes, int dtype)

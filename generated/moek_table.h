@@ -112,6 +112,9 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 16, 90, 384, 219120, moek_up_fp8c_h0_on_sm90_m
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 16, 90, 384, 219912, moek_up_fp8b128_h0_on_sm90_m16n128s11w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 16, 90, 384, 219120, moek_up_int8_a8_h0_on_sm90_m16n128s11w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"int8_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 32, 90, 384, 221728, moek_up_bf16_h0_on_sm90_m32n128s10w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },", 0)
 #endif
@@ -126,6 +129,9 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 32, 90, 384, 221728, moek_up_fp8c_h0_on_sm90_m
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 32, 90, 384, 223088, moek_up_fp8b128_h0_on_sm90_m32n128s10w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 32, 90, 384, 221728, moek_up_int8_a8_h0_on_sm90_m32n128s10w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"int8_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 90, 384, 231840, moek_up_bf16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
@@ -142,6 +148,9 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_up_fp8c_h0_on_sm90_
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_up_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 128, 90, 384, 232096, moek_up_int8_a8_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_wide\", quant = \"int8_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_down_bf16_h0_on_sm90_m16n128s11w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },", 0)
 #endif
@@ -156,6 +165,9 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 16, 90, 384, 219120, moek_down_fp8c_h0_on_sm
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 16, 90, 384, 219912, moek_down_fp8b128_h0_on_sm90_m16n128s11w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 16, 90, 384, 219120, moek_down_int8_a8_h0_on_sm90_m16n128s11w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"int8_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 32, 90, 384, 221728, moek_down_bf16_h0_on_sm90_m32n128s10w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },", 0)
@@ -172,6 +184,9 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 32, 90, 384, 221728, moek_down_fp8c_h0_on_sm
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 32, 90, 384, 223088, moek_down_fp8b128_h0_on_sm90_m32n128s10w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 32, 90, 384, 221728, moek_down_int8_a8_h0_on_sm90_m32n128s10w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"int8_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 128, s = 10, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 90, 384, 231840, moek_down_bf16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
@@ -186,6 +201,9 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_down_fp8c_h0_on_s
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_down_fp8b128_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 90, 384, 232096, moek_down_int8_a8_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_wide\", quant = \"int8_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)

@@ -83,30 +83,6 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
     }
 }
 
-/* So that |sum| is at most 2^30 again: what is above goes to byte i of `high`, in units of 2^31.  (Bytes have signs and
- * take from the next; 2^24 columns make at most 127 units.) */
-MOEK_DEVICE void MOEK_K_(carry)(int32_t sum[4], int32_t *high)
-{
-    int i;
-    #pragma unroll
-    for (i = 0; i < 4; i++) {
-        const int32_t above = ((sum[i] >> 30) + 1) >> 1;
-        sum[i] = (int32_t)((uint32_t)sum[i] - ((uint32_t)above << 31));
-        *high = (int32_t)((uint32_t)*high + ((uint32_t)above << 8 * i));
-    }
-}
-/* Both, rounded once. */
-MOEK_DEVICE void MOEK_K_(total)(float total[4], const int32_t sum[4], int32_t high)
-{
-    int i;
-    #pragma unroll
-    for (i = 0; i < 4; i++) {
-        const int32_t byte = (int8_t)high;
-        total[i] = fmaf((float)(byte * (1 << 15) + (sum[i] >> 16)), 65536.0f, (float)(sum[i] & 0xffff));
-        high = (high - byte) >> 8;
-    }
-}
-
 static __global__ void __launch_bounds__(MOEK_K_(THREADS), MOEK_K_(BLOCKS))
 MOEK_K_(k)(const moek_gemm_args a)
 {
@@ -198,7 +174,7 @@ MOEK_K_(k)(const moek_gemm_args a)
             #pragma unroll
             for (mi = 0; mi < MI; mi++)
                 #pragma unroll
-                for (ni = 0; ni < NI; ni++) MOEK_K_(carry)(sum[mi][ni], &high[mi][ni]);
+                for (ni = 0; ni < NI; ni++) MOEK_W_(carry)(sum[mi][ni], &high[mi][ni]);
         }
         out = out + 1 < STAGES ? out + 1 : 0;
     }
@@ -213,7 +189,7 @@ MOEK_K_(k)(const moek_gemm_args a)
             #pragma unroll
             for (ni = 0; ni < NI; ni++) {
                 float total[4];
-                MOEK_K_(total)(total, sum[mi][ni], high[mi][ni]);
+                MOEK_W_(total)(total, sum[mi][ni], high[mi][ni]);
                 moek_store2_(corner + mi * 16 * PITCH + ni * 8, total[0], total[1]);
                 moek_store2_(corner + (mi * 16 + 8) * PITCH + ni * 8, total[2], total[3]);
             }

@@ -2,247 +2,287 @@
  *
  * d (+)= a * b by the tensor cores, 64 x N and 32 bytes of k, by a warpgroup: a function for each N and element.
  * d: this lane's N / 2 sums.  a, b: operands in shared memory (moek_wgmma_operand_).  add: 0 for d = a * b.
- * more: what the elements of 16 bits say besides, that neither operand is transposed. */
+ * more: what floats say besides, that neither operand is negated, nor, of 16 bits, transposed.  sum: a sum in asm. */
 #ifndef MOEK_WGMMA_H
 #define MOEK_WGMMA_H
 
-#define MOEK_WGMMA_N8_(kind, more) \
+#define MOEK_WGMMA_N8_(kind, more, sum) \
     moek_wgmma_(8, kind, "{" \
         "%0, %1, %2, %3" \
-        "}, %4, %5, p, 1, 1" more, "%6", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+        "}, %4, %5, p" more, "%6", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n8_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N8_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N8_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n8_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N8_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N8_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n8_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N8_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N8_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n8_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N8_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N16_(kind, more) \
+#define MOEK_WGMMA_N16_(kind, more, sum) \
     moek_wgmma_(16, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7" \
-        "}, %8, %9, p, 1, 1" more, "%10", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]) \
+        "}, %8, %9, p" more, "%10", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n16_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N16_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N16_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n16_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N16_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N16_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n16_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N16_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N16_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n16_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N16_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N24_(kind, more) \
+#define MOEK_WGMMA_N24_(kind, more, sum) \
     moek_wgmma_(24, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11" \
-        "}, %12, %13, p, 1, 1" more, "%14", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]) \
+        "}, %12, %13, p" more, "%14", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n24_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N24_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N24_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n24_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N24_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N24_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n24_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N24_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N24_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n24_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N24_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N32_(kind, more) \
+#define MOEK_WGMMA_N32_(kind, more, sum) \
     moek_wgmma_(32, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
-        "}, %16, %17, p, 1, 1" more, "%18", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]) \
+        "}, %16, %17, p" more, "%18", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n32_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N32_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N32_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n32_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N32_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N32_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n32_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N32_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N32_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n32_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N32_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N48_(kind, more) \
+#define MOEK_WGMMA_N48_(kind, more, sum) \
     moek_wgmma_(48, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23" \
-        "}, %24, %25, p, 1, 1" more, "%26", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]) \
+        "}, %24, %25, p" more, "%26", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]), \
+        sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), sum(d[21]), sum(d[22]), sum(d[23]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n48_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N48_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N48_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n48_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N48_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N48_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n48_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N48_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N48_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n48_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N48_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N64_(kind, more) \
+#define MOEK_WGMMA_N64_(kind, more, sum) \
     moek_wgmma_(64, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
-        "}, %32, %33, p, 1, 1" more, "%34", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) \
+        "}, %32, %33, p" more, "%34", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]), \
+        sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), sum(d[21]), sum(d[22]), sum(d[23]), \
+        sum(d[24]), sum(d[25]), sum(d[26]), sum(d[27]), sum(d[28]), sum(d[29]), sum(d[30]), sum(d[31]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n64_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N64_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N64_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n64_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N64_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N64_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n64_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N64_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N64_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n64_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N64_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N80_(kind, more) \
+#define MOEK_WGMMA_N80_(kind, more, sum) \
     moek_wgmma_(80, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
         "%32, %33, %34, %35, %36, %37, %38, %39" \
-        "}, %40, %41, p, 1, 1" more, "%42", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]) \
+        "}, %40, %41, p" more, "%42", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]), \
+        sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), sum(d[21]), sum(d[22]), sum(d[23]), \
+        sum(d[24]), sum(d[25]), sum(d[26]), sum(d[27]), sum(d[28]), sum(d[29]), sum(d[30]), sum(d[31]), \
+        sum(d[32]), sum(d[33]), sum(d[34]), sum(d[35]), sum(d[36]), sum(d[37]), sum(d[38]), sum(d[39]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n80_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N80_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N80_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n80_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N80_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N80_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n80_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N80_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N80_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n80_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N80_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N112_(kind, more) \
+#define MOEK_WGMMA_N112_(kind, more, sum) \
     moek_wgmma_(112, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
         "%48, %49, %50, %51, %52, %53, %54, %55" \
-        "}, %56, %57, p, 1, 1" more, "%58", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]) \
+        "}, %56, %57, p" more, "%58", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]), \
+        sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), sum(d[21]), sum(d[22]), sum(d[23]), \
+        sum(d[24]), sum(d[25]), sum(d[26]), sum(d[27]), sum(d[28]), sum(d[29]), sum(d[30]), sum(d[31]), \
+        sum(d[32]), sum(d[33]), sum(d[34]), sum(d[35]), sum(d[36]), sum(d[37]), sum(d[38]), sum(d[39]), \
+        sum(d[40]), sum(d[41]), sum(d[42]), sum(d[43]), sum(d[44]), sum(d[45]), sum(d[46]), sum(d[47]), \
+        sum(d[48]), sum(d[49]), sum(d[50]), sum(d[51]), sum(d[52]), sum(d[53]), sum(d[54]), sum(d[55]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n112_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N112_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N112_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n112_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N112_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N112_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n112_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N112_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N112_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n112_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N112_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N128_(kind, more) \
+#define MOEK_WGMMA_N128_(kind, more, sum) \
     moek_wgmma_(128, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
-        "}, %64, %65, p, 1, 1" more, "%66", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]) \
+        "}, %64, %65, p" more, "%66", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]), \
+        sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), sum(d[21]), sum(d[22]), sum(d[23]), \
+        sum(d[24]), sum(d[25]), sum(d[26]), sum(d[27]), sum(d[28]), sum(d[29]), sum(d[30]), sum(d[31]), \
+        sum(d[32]), sum(d[33]), sum(d[34]), sum(d[35]), sum(d[36]), sum(d[37]), sum(d[38]), sum(d[39]), \
+        sum(d[40]), sum(d[41]), sum(d[42]), sum(d[43]), sum(d[44]), sum(d[45]), sum(d[46]), sum(d[47]), \
+        sum(d[48]), sum(d[49]), sum(d[50]), sum(d[51]), sum(d[52]), sum(d[53]), sum(d[54]), sum(d[55]), \
+        sum(d[56]), sum(d[57]), sum(d[58]), sum(d[59]), sum(d[60]), sum(d[61]), sum(d[62]), sum(d[63]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n128_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N128_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N128_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n128_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N128_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N128_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n128_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N128_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N128_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n128_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N128_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N144_(kind, more) \
+#define MOEK_WGMMA_N144_(kind, more, sum) \
     moek_wgmma_(144, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
         "%64, %65, %66, %67, %68, %69, %70, %71" \
-        "}, %72, %73, p, 1, 1" more, "%74", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), \
-        "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]) \
+        "}, %72, %73, p" more, "%74", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), sum(d[7]), \
+        sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), sum(d[14]), sum(d[15]), \
+        sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), sum(d[21]), sum(d[22]), sum(d[23]), \
+        sum(d[24]), sum(d[25]), sum(d[26]), sum(d[27]), sum(d[28]), sum(d[29]), sum(d[30]), sum(d[31]), \
+        sum(d[32]), sum(d[33]), sum(d[34]), sum(d[35]), sum(d[36]), sum(d[37]), sum(d[38]), sum(d[39]), \
+        sum(d[40]), sum(d[41]), sum(d[42]), sum(d[43]), sum(d[44]), sum(d[45]), sum(d[46]), sum(d[47]), \
+        sum(d[48]), sum(d[49]), sum(d[50]), sum(d[51]), sum(d[52]), sum(d[53]), sum(d[54]), sum(d[55]), \
+        sum(d[56]), sum(d[57]), sum(d[58]), sum(d[59]), sum(d[60]), sum(d[61]), sum(d[62]), sum(d[63]), \
+        sum(d[64]), sum(d[65]), sum(d[66]), sum(d[67]), sum(d[68]), sum(d[69]), sum(d[70]), sum(d[71]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n144_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N144_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N144_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n144_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N144_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N144_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n144_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N144_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N144_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n144_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N144_("k32.s32.s8.s8", "", "+r");
 }
 
-#define MOEK_WGMMA_N256_(kind, more) \
+#define MOEK_WGMMA_N256_(kind, more, sum) \
     moek_wgmma_(256, kind, "{" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -252,38 +292,42 @@ MOEK_DEVICE void moek_wgmma_n144_e4m3_(float *d, uint64_t a, uint64_t b, int add
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127" \
-        "}, %128, %129, p, 1, 1" more, "%130", \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), \
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), \
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), \
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), \
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), \
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), \
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), \
-        "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), \
-        "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), \
-        "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), \
-        "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), \
-        "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), \
-        "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), \
-        "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), \
-        "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), \
-        "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), \
-        "+f"(d[126]), "+f"(d[127]) \
+        "}, %128, %129, p" more, "%130", \
+        sum(d[0]), sum(d[1]), sum(d[2]), sum(d[3]), sum(d[4]), sum(d[5]), sum(d[6]), \
+        sum(d[7]), sum(d[8]), sum(d[9]), sum(d[10]), sum(d[11]), sum(d[12]), sum(d[13]), \
+        sum(d[14]), sum(d[15]), sum(d[16]), sum(d[17]), sum(d[18]), sum(d[19]), sum(d[20]), \
+        sum(d[21]), sum(d[22]), sum(d[23]), sum(d[24]), sum(d[25]), sum(d[26]), sum(d[27]), \
+        sum(d[28]), sum(d[29]), sum(d[30]), sum(d[31]), sum(d[32]), sum(d[33]), sum(d[34]), \
+        sum(d[35]), sum(d[36]), sum(d[37]), sum(d[38]), sum(d[39]), sum(d[40]), sum(d[41]), \
+        sum(d[42]), sum(d[43]), sum(d[44]), sum(d[45]), sum(d[46]), sum(d[47]), sum(d[48]), \
+        sum(d[49]), sum(d[50]), sum(d[51]), sum(d[52]), sum(d[53]), sum(d[54]), sum(d[55]), \
+        sum(d[56]), sum(d[57]), sum(d[58]), sum(d[59]), sum(d[60]), sum(d[61]), sum(d[62]), \
+        sum(d[63]), sum(d[64]), sum(d[65]), sum(d[66]), sum(d[67]), sum(d[68]), sum(d[69]), \
+        sum(d[70]), sum(d[71]), sum(d[72]), sum(d[73]), sum(d[74]), sum(d[75]), sum(d[76]), \
+        sum(d[77]), sum(d[78]), sum(d[79]), sum(d[80]), sum(d[81]), sum(d[82]), sum(d[83]), \
+        sum(d[84]), sum(d[85]), sum(d[86]), sum(d[87]), sum(d[88]), sum(d[89]), sum(d[90]), \
+        sum(d[91]), sum(d[92]), sum(d[93]), sum(d[94]), sum(d[95]), sum(d[96]), sum(d[97]), \
+        sum(d[98]), sum(d[99]), sum(d[100]), sum(d[101]), sum(d[102]), sum(d[103]), sum(d[104]), \
+        sum(d[105]), sum(d[106]), sum(d[107]), sum(d[108]), sum(d[109]), sum(d[110]), sum(d[111]), \
+        sum(d[112]), sum(d[113]), sum(d[114]), sum(d[115]), sum(d[116]), sum(d[117]), sum(d[118]), \
+        sum(d[119]), sum(d[120]), sum(d[121]), sum(d[122]), sum(d[123]), sum(d[124]), sum(d[125]), \
+        sum(d[126]), sum(d[127]) \
         : "l"(a), "l"(b), "r"(add))
 MOEK_DEVICE void moek_wgmma_n256_bf16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N256_("k16.f32.bf16.bf16", ", 0, 0");
+    MOEK_WGMMA_N256_("k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n256_fp16_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N256_("k16.f32.f16.f16", ", 0, 0");
+    MOEK_WGMMA_N256_("k16.f32.f16.f16", ", 1, 1, 0, 0", "+f");
 }
 MOEK_DEVICE void moek_wgmma_n256_e4m3_(float *d, uint64_t a, uint64_t b, int add)
 {
-    MOEK_WGMMA_N256_("k32.f32.e4m3.e4m3", "");
+    MOEK_WGMMA_N256_("k32.f32.e4m3.e4m3", ", 1, 1", "+f");
+}
+MOEK_DEVICE void moek_wgmma_n256_s8_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    MOEK_WGMMA_N256_("k32.s32.s8.s8", "", "+r");
 }
 
 /* The same with a in registers: rows g and g + 8 of 4 bytes of k, then both 16 bytes of k on. */

@@ -326,9 +326,9 @@ EMU_FN void moek_store_kept_(void *to, uint2 v) { memcpy(to, &v, 8); }
 
 /* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
-/* word: EMU_MMA_BF16, EMU_MMA_FP16; 0: e4m3.  registers: a is there, else in shared memory.  before: the sums it begins
- * with, if it is the `first` to change them. */
-struct emu_wgmma { float *d; uint64_t a, b; int n, word, add, group, first, of_registers; uint32_t registers[4];
+/* word: EMU_MMA_BF16, EMU_MMA_FP16, EMU_MMA_S8 (d: of int32_t); 0: e4m3.  registers: a is there, else in shared memory.
+ * before: the sums it begins with, if it is the `first` to change them. */
+struct emu_wgmma { void *d; uint64_t a, b; int n, word, add, group, first, of_registers; uint32_t registers[4];
                    float before[128]; };
 
 EMU_FN uint64_t moek_wgmma_operand_(const void *p) { return moek_shared_address_(p) >> 4 | (uint64_t)64 << 32; }
@@ -344,9 +344,9 @@ EMU_FN void emu_wgmma_hold(emu_fibre *f, int i)
     if (op->first) return;
     op->first = 1;
     memcpy(op->before, op->d, bytes);
-    memset(op->d, 0xff, bytes);
+    memset(op->d, op->word == EMU_MMA_S8 ? 0x5a : 0xff, bytes);        /* (no s32 is a NaN) */
 }
-EMU_FN emu_wgmma *emu_wgmma_add(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
+EMU_FN emu_wgmma *emu_wgmma_add(void *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
 {
     enum { MOST = 64 };
     emu_fibre *const me = &emu_fibres[emu_now];
@@ -356,15 +356,16 @@ EMU_FN emu_wgmma *emu_wgmma_add(float *d, int n, const char *kind, uint64_t a, u
     op = &me->wgmmas[me->wgmmas_count++];
     op->d = d, op->a = a, op->b = b, op->n = n, op->add = add, op->group = me->wgmma_groups, op->first = 0;
     op->of_registers = 0;
-    op->word = strstr(kind, "e4m3") ? 0 : strstr(kind, "bf16") ? EMU_MMA_BF16 : EMU_MMA_FP16;
+    op->word = strstr(kind, "e4m3") ? 0 : strstr(kind, "s8") ? EMU_MMA_S8
+             : strstr(kind, "bf16") ? EMU_MMA_BF16 : EMU_MMA_FP16;
     emu_wgmma_hold(me, me->wgmmas_count - 1);
     return op;
 }
-EMU_FN void emu_wgmma_issue(float *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
+EMU_FN void emu_wgmma_issue(void *d, int n, const char *kind, uint64_t a, uint64_t b, int add)
 {
     emu_wgmma_add(d, n, kind, a, b, add);
 }
-EMU_FN void emu_wgmma_issue_of_registers(float *d, int n, const char *kind, const uint32_t a[4], uint64_t b, int add)
+EMU_FN void emu_wgmma_issue_of_registers(void *d, int n, const char *kind, const uint32_t a[4], uint64_t b, int add)
 {
     emu_wgmma *const op = emu_wgmma_add(d, n, kind, 0, b, add);
     op->of_registers = 1;
@@ -383,6 +384,8 @@ EMU_FN void emu_wgmma_decode(float *to, int pitch, const unsigned char *bytes, i
         }
     if (!word)
         for (int k = 0; k < 32; k++) to[k * pitch] = of_e4m3[bytes[k]];
+    else if (word == EMU_MMA_S8)
+        for (int k = 0; k < 32; k++) to[k * pitch] = (int8_t)bytes[k];
     else
         for (int k = 0; k < 16; k++) {
             memcpy(&t, bytes + 2 * k, 2);
@@ -421,7 +424,7 @@ typedef float emu_4 __attribute__((vector_size(16)));
 EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
 {
     const emu_wgmma *const op = &warp[0].wgmmas[which];
-    const int first = (int)((warp - emu_fibres) / 32 % 4) * 16, steps = op->word ? 16 : 32;
+    const int first = (int)((warp - emu_fibres) / 32 % 4) * 16, steps = op->word && op->word != EMU_MMA_S8 ? 16 : 32;
     static __align__(16) float a[32][16], b[32][256];
     for (int lane = 0; lane < 32; lane++) {
         const emu_wgmma *const other = &warp[lane].wgmmas[which];
@@ -439,14 +442,21 @@ EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
         for (int c = 0; c < op->n; c += 8) {
             float *d[4];
             emu_4 low = {0}, high = {0};
-            for (int i = 0; i < 4; i++) d[i] = lanes[i].wgmmas[which].d + c / 2 + r / 8 * 2;
-            if (op->add) {
+            for (int i = 0; i < 4; i++) d[i] = (float *)lanes[i].wgmmas[which].d + c / 2 + r / 8 * 2;
+            if (op->add && op->word != EMU_MMA_S8) {
                 low = (emu_4){ d[0][0], d[0][1], d[1][0], d[1][1] };
                 high = (emu_4){ d[2][0], d[2][1], d[3][0], d[3][1] };
             }
             for (int k = 0; k < steps; k++) {
                 low += *(const emu_4 *)&b[k][c] * a[k][r];
                 high += *(const emu_4 *)&b[k][c + 4] * a[k][r];
+            }
+            if (op->word == EMU_MMA_S8) {          /* 32 products: a float holds their sum */
+                for (int i = 0; i < 8; i++) {
+                    uint32_t *const to = (uint32_t *)(void *)d[i / 2] + i % 2;
+                    *to = (op->add ? *to : 0) + (uint32_t)(int32_t)(i < 4 ? low[i] : high[i - 4]);
+                }
+                continue;
             }
             for (int i = 0; i < 2; i++) {
                 d[0][i] = low[i], d[1][i] = low[2 + i];
@@ -495,6 +505,7 @@ EMU_FN void emu_registers(int n)
 #define moek_registers_more_(n) emu_registers(n)
 #define moek_registers_less_(n) emu_registers(n)
 #define moek_keep_(x) ((void)0)
+#define moek_keep_s32_(x) ((void)0)
 #define moek_keep_4_(a, b, c, d) ((void)0)
 EMU_FN float moek_ex2_(float x) { return exp2f(x); }
 EMU_FN uint32_t moek_transpose_(uint32_t two)

@@ -287,6 +287,7 @@ MOEK_DEVICE void moek_named_arrive_(int id, int threads)
 
 /* Floats that are in their registers here: the compiler moves nothing of them past this. */
 #define moek_keep_(x) asm volatile("" : "+f"(x))
+#define moek_keep_s32_(x) asm volatile("" : "+r"(x))
 #define moek_keep_4_(a, b, c, d) asm volatile("" : "+f"(a), "+f"(b), "+f"(c), "+f"(d))
 
 MOEK_DEVICE float moek_ex2_(float x)

@@ -304,5 +304,27 @@ MOEK_DEVICE int moek_exchange_(const moek_gemm_args *a, const moek_part_ *p, flo
     }
     return 0;
 }
+/* The same of sums of s32. */
+MOEK_DEVICE int moek_exchange_s32_(const moek_gemm_args *a, const moek_part_ *p, int32_t *sum, int n, int consumers,
+                                   int tile, int first)
+{
+    int32_t *const mail = (int32_t *)a->split + (threadIdx.x - 128);   /* [blocks][n][consumers] */
+    int i, j;
+    if (first > 0) {
+        #pragma unroll
+        for (i = 0; i < n; i++) __stcg(mail + ((size_t)blockIdx.x * n + i) * consumers, sum[i]);
+        __threadfence();
+        moek_named_wait_(3, consumers);
+        if (threadIdx.x == 128) moek_flag_add_(a->split_flags + blockIdx.x);
+        return 1;
+    }
+    for (i = blockIdx.x + 1; ; i++) {
+        moek_flag_reach_(a->split_flags + i, 1);
+        #pragma unroll
+        for (j = 0; j < n; j++) sum[j] += __ldcg(mail + ((size_t)i * n + j) * consumers);
+        if (moek_share_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
+    }
+    return 0;
+}
 #endif
 #endif
