@@ -9,11 +9,17 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_down_bf16_h0_on_sm90_m32n128s10w12
 #define MOEK_K_(x) moek_down_bf16_h0_on_sm90_m32n128s10w12_##x##_
-#define MOEK_W_(x) moek_##x##_bf16_
+#define MOEK_M_ 32
+#define MOEK_N_ 128
+#define MOEK_S_ 10
+#define MOEK_W_ELEMENT_ bf16
 #define MOEK_W_DTYPE_ MOEK_DTYPE_BF16
-#include "moek_down_bf16_fp16_h0_on_sm90_m32n128s10w12_body.h"
+#include "moek_down_bf16_fp16_h0_on_sm90_m16m32n128s11s10w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_W_
+#undef MOEK_M_
+#undef MOEK_N_
+#undef MOEK_S_
+#undef MOEK_W_ELEMENT_
 #undef MOEK_W_DTYPE_
 #endif

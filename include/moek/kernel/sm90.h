@@ -366,6 +366,7 @@ MOEK_DEVICE void moek_shared_float2_(float f[2], uint32_t at)
 #include "../../../generated/moek_wgmma.h"               /* moek_wgmma_n<N>_<element>_ */
 /* One of these, by a macro that is its N. */
 #define MOEK_WGMMA_NAME_(front, n, element) front##n##_##element##_
+#define MOEK_WGMMA_(n, element) MOEK_WGMMA_NAME_(moek_wgmma_n, n, element)
 #define MOEK_WGMMA_OF_REGISTERS_(n, element) MOEK_WGMMA_NAME_(moek_wgmma_of_registers_n, n, element)
 
 /* ---- made of these, in plain C ----------------------------------------------------------------------------------- */
