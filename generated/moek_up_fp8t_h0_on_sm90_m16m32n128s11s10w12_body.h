@@ -35,7 +35,8 @@
  */
 enum {
     MOEK_K_(M) = MOEK_M_, MOEK_K_(N) = MOEK_N_, MOEK_K_(STAGES) = MOEK_S_, MOEK_K_(THREADS) = 384,
-    MOEK_K_(STAGE) = (MOEK_M_ + MOEK_N_) * 128, MOEK_K_(SCALES) = 0,
+    MOEK_K_(STAGE) = (MOEK_M_ + MOEK_N_) * 128,
+    MOEK_K_(SCALES) = 0,
     MOEK_K_(GATHER) = (MOEK_M_ + 95) / 96,                 /* rows of a tile, at most, for each of 96 threads */
     MOEK_K_(SHARED) = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 4 * MOEK_K_(SCALES) + 16) + 4 * MOEK_M_ * 9 + 6144 + 8448
 };

@@ -742,12 +742,12 @@ EMU_FN void emu_land(const emu_copy *c)
     memset(c->to, 0, (size_t)c->size);
     if (c->bytes) memcpy(c->to, c->from, (size_t)c->bytes);
 }
-EMU_FN void emu_land_counted(int thread);              /* emu_sm90.h */
+EMU_FN void emu_land_counted(int thread, int until);   /* emu_sm90.h */
 EMU_FN void emu_cp_async_wait(int n)
 {
     emu_fibre *const me = &emu_fibres[emu_now];
     int i, left = 0;
-    emu_land_counted(emu_now);
+    emu_land_counted(emu_now, me->groups - n);
     for (i = 0; i < me->copies_count; i++) {
         const emu_copy c = me->copies[i];
         if (c.group >= me->groups - n) me->copies[left++] = c;

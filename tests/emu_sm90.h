@@ -23,7 +23,7 @@ EMU_FN unsigned emu_random(unsigned below)
 
 /* ---- what is on its way ------------------------------------------------------------------------------------------ */
 
-struct emu_happening { int block, thread; std::function<void()> happens; };
+struct emu_happening { int block, thread, group; std::function<void()> happens; };
 typedef std::multimap<uint64_t, emu_happening> emu_happenings;        /* by the round in which it happens */
 EMU_STATE emu_happenings emu_on_way;
 EMU_STATE uint64_t emu_round;
@@ -45,10 +45,10 @@ EMU_FN int emu_happens_later(int nothing_runs)
     }
     return emu_on_way.size() != before;
 }
-/* thread: one that may wait for it. */
-EMU_FN void emu_add_later(std::function<void()> happens, int thread = -1)
+/* thread: one that may wait for it, as for its cp.async up to a group. */
+EMU_FN void emu_add_later(std::function<void()> happens, int thread = -1, int group = 0)
 {
-    const emu_happening h = { emu_here, thread, happens };
+    const emu_happening h = { emu_here, thread, group, happens };
     emu_on_way.insert(std::make_pair(emu_round + 1 + emu_random(12), h));
 }
 
@@ -112,13 +112,14 @@ EMU_FN void moek_mbar_arrive_copied_(uint64_t *bar)
     emu_add_later([=] {
         for (const emu_copy &c : copies) emu_land(&c);
         emu_mbar_count(bar, 1, 0);
-    }, emu_now);
+    }, emu_now, me->groups);
 }
-/* Those of a thread, now: it waits for them. */
-EMU_FN void emu_land_counted(int thread)
+/* Those of a thread before group `until`, now: it waits for them. */
+EMU_FN void emu_land_counted(int thread, int until)
 {
     for (emu_happenings::iterator i = emu_on_way.begin(); i != emu_on_way.end();)
-        i = i->second.block == emu_here && i->second.thread == thread ? emu_happen(i) : std::next(i);
+        i = i->second.block == emu_here && i->second.thread == thread && i->second.group < until ? emu_happen(i)
+                                                                                                : std::next(i);
 }
 EMU_FN void moek_proxy_fence_(void) {}
 

@@ -87,6 +87,7 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
     size_t splits, split, flags;
     moek_carver_ carver;
+    int i;
     carver.base = (char *)base; carver.used = 0;
     /* Flags and partial sums of the sm90 kernels, which split tiles along k (batch_invariant forbids that), take tiles
      * by demand, or do both GEMMs.  Flags lie first: the sort zeroes them, or the quantization of x. */
@@ -95,6 +96,8 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     w->flags = (int32_t *)moek_take_(&carver, 4 * flags);
     /* Floats a block: the tallest tile that is split. */
     split = !splits ? 0 : moek_in_fragments_(c->quant) ? 64 * 256 : 32 * 128;
+    for (i = 0; i < plan->pairs; i++)
+        if (splits && plan->up[i]->m == 64 && split < 64 * 128) split = 64 * 128;
     if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
         split = (size_t)plan->layer[plan->layers - 1]->m * 4 * 256;
     w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
