@@ -35,9 +35,10 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
     return 2 * f->m / 3;                                                                   /* choices-110-cells */
 }
 
-/* 1: the one-launch kernel for up to 4 tokens (m = 4) is taken, where there is room for it. */
+/* 1: the one-launch kernel for up to 4 tokens (weights of 4 bits: 8) is taken, where there is room for it. */
 static long long moek_rule_few_tokens_(const moek_facts_ *f)
 {
+    if (f->fragments) return f->rows == 1 || f->used * f->expert / 10000 <= 24000;         /* fragments-one-launch */
     if (f->inter > 1024) return f->rows <= 2;                                              /* rule-140-cells */
     if (f->rows == 1 || f->layers == 1) return 1;                                          /* rule-140-cells */
     if (f->quantizes) return f->used * f->expert / 10000 + f->rows * f->hidden <= 35000;   /* rule-140-cells */

@@ -37,6 +37,21 @@ MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 8, 90, 384, 223640, moek_layer_fp8b128_h
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 16, 90, 384, 230488, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12, "{ op = \"layer\", template = \"layer_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 12 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_NVFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
+MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 32)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
+MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 64)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
+MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 128)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 32, 90, 384, 200616, moek_mlp_bf16_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0)
 #endif

@@ -342,7 +342,7 @@ typedef struct moek_kernel {
     int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
     int granule;
     int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis.  layer,
-                                         4: tokens                                                                    */
+                                         4, and all of weights of 4 bits: tokens                                      */
     int arch;                         /* 0: cpu; 80: sm_80 and up; 90: sm_90, code for sm_90a                         */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;

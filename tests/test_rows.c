@@ -1631,10 +1631,10 @@ static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm
         ((uint16_t *)down->bias)[(size_t)h->ids[0] * down->w_rows] = 0x7fff;
     if (odd == LAYER_NO_WEIGHTS) h->weights = NULL;
 }
-/* A row with m > 4 leaves zeros but for its count; one with m = 4 its count, and zeros where the next will write h. */
+/* A row of few tokens leaves its count, and zeros where the next will write h; another zeros but for its count. */
 static void layer_left(const moek_layer_state *was, const moek_layer_state *is, int blocks)
 {
-    const int few = now.row->m == 4, turn = few && was->launches[0];
+    const int few = format_few_row(now.row), turn = few && was->launches[0];
     int i, flags = 0, h = 0;
     for (i = few ? 0 : 2; i < MOEK_LAYER_FLAGS; i++) flags += is->flags[i] != 0;
     for (i = 0; i < MOEK_FEW_H / 2; i++) h += is->h[few ? turn ^ 1 : i % 2][i] != 0;
@@ -1674,13 +1674,14 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
                            int kind, int odd)
 {
     const moek_format *const f = now.format;
-    const int fp8 = format_quantizes(f), slots = tokens * topk;
+    const int fp8 = format_quantizes(f), slots = tokens * topk, fragments = gemm_in_fragments();
     const int blocks = multiprocessors();
     /* A code of h that falls to its neighbour counts for more, the fewer there are, and so does a rounded y. */
     const double all = (double)tokens * hidden;
     const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && all < 1e4 ? 4 : all < 100 ? 2 : 1);
     gemm_case_t c;
-    moek_gemm_args up, down, d_up, d_down;
+    moek_gemm_args up, down;
+    moek_gemm_more_args up_more, down_more, d_up, d_down;
     moek_layer_args h, d;
     moek_weights w;
     ref_layer_args r;
@@ -1700,12 +1701,15 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     x_all = rows_size(tokens, hidden, h.x_stride ? h.x_stride : hidden), y_all = rows_size(tokens, hidden, y_step);
     addend_all = rows_size(tokens, hidden, h.addend_stride ? h.addend_stride : hidden);
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS;
-    up.dtype = down.dtype = format_dtype_in(f, turn);
+    up.dtype = down.dtype = fragments ? MOEK_DTYPE_BF16 : format_dtype_in(f, turn);
     up.experts = down.experts = experts;
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
+    if (fragments && c.layout == MOEK_UP_APART) c.layout = layout = MOEK_UP_SWAPPED;
     gemm_act(&c, &up);
     gemm_w(&c, &up);
+    up_more = gemm_more;
     gemm_w(&c, &down);
+    down_more = gemm_more;
     h.tokens = tokens, h.topk = topk, h.ue8m0 = f->ue8m0 && turn % 4 == 3;
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, kind);
@@ -1728,6 +1732,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     w.w_gate = up.w_gate, w.w_gate_scale = up.gate_scale, w.w_gate_bias = up.gate_bias;
     r.up_scales = up.scales_apart;
     w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias;
+    w.w_up_global_scale = up_more.w_global_scale, w.w_down_global_scale = down_more.w_global_scale;
     w.h_scale = (const float *)down.a_scale;
     layer_odd(odd, &h, &up, &down);
     r.weights = h.weights;
@@ -1735,20 +1740,23 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     down.a = scratch((size_t)slots * inter * 2);
     if (format_blocked(f)) up.a_scale = layer_scales(tokens, hidden), down.a_scale = layer_scales(slots, inter);
     down.out = scratch((size_t)slots * hidden * 2);
-    h.split = now.row->m > 4 ? (float *)scratch((size_t)4 * blocks * now.row->m * 256 * 4) : NULL;
+    h.split = !format_few_row(now.row) ? (float *)scratch((size_t)4 * blocks * now.row->m * 256 * 4) : NULL;
     h.equal = turn % 3 == 0;
     h.discard = turn / 2 % 2;
     h.state = (moek_layer_state *)scratch(sizeof *h.state);
     memset(h.state, 0, sizeof *h.state);
-    if (now.row->m == 4 && turn % 2) {                 /* the second launch, behind one that left its h */
+    if (format_few_row(now.row) && turn % 2) {         /* the second launch, behind one that left its h */
         h.state->launches[0] = (unsigned long long)blocks;
         memset(h.state->h[0], 0x5a, sizeof h.state->h[0]);
     }
-    d = h, d_up = up, d_down = down;
-    d.up = &d_up, d.down = &d_down;
+    d = h, d_up = up_more, d_down = down_more;
+    d_up.gemm = up, d_down.gemm = down;
+    if (fragments) gemm_to_fragments(&d_up.gemm), gemm_to_fragments(&d_down.gemm);
+    d.up = &d_up.gemm, d.down = &d_down.gemm;
     MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
-    gemm_move(&d_up);
-    gemm_move(&d_down);
+    gemm_move(&d_up.gemm);
+    gemm_move(&d_down.gemm);
+    MOVE(d_up.w_global_scale), MOVE(d_down.w_global_scale);
     if (launch_twice(&d)) {
         want = (double *)ref_alloc((size_t)tokens * hidden * sizeof *want);
         ref_layer(&r, want);
@@ -1757,9 +1765,9 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         free(made);
         layer_left(h.state, (const moek_layer_state *)got(h.state), blocks);
         free(want);
-        if ((d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
-            MOVE(d_up.w), MOVE(d_down.w);
-            d_up.tiled = d_down.tiled = 1;
+        if (!fragments && (d_up.gemm.w = gemm_tiles(&up)) && (d_down.gemm.w = gemm_tiles(&down))) {
+            MOVE(d_up.gemm.w), MOVE(d_down.gemm.w);
+            d_up.gemm.tiled = d_down.gemm.tiled = 1;
             rows_again("y of tiled weights", &d, h.y);
         }
     }
@@ -1768,25 +1776,26 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
 static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                        int kind)
 {
-    if (!leave_out(turns++, now.row->m == 4 ? 1 : 11))
+    if (!leave_out(turns++, format_few_row(now.row) ? 1 : 11))
         layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
 }
 /* Rows with m = 4. */
 static void test_layer_few(void)
 {
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
+    const int m = now.row->m;
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
         for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
-            layer_case(turn, acts[i][0], layout, 1 + turn % 4, 1 + rng_below(8), 4 + rng_below(9),
+            layer_case(turn, acts[i][0], layout, 1 + turn % m, 1 + rng_below(32 / m), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
         }
     each_act_end();
     for (i = 0; i < (SMALL ? 2 : 8); i++)              /* (IDS_ONE: a token names one expert more than once) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-            layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % 4, 1 + turn % 8,
-                       2 + turn % 20, gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
+            layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % m,
+                       1 + turn % (32 / m), 2 + turn % 20, gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
     for (i = LAYER_PLAIN + 1; i < LAYER_ODDITIES; i++, turn++)
         if (i != LAYER_ZERO_SCALES || format_rows_share(now.format))
             layer_odd_case(turn, MOEK_SILU, MOEK_UP_HALVES, 3, 2, 9, round_up(328, now.row->granule),
@@ -2053,7 +2062,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_DOWN:    test_down(); break;
     case MOEK_OP_COMBINE: test_combine(); break;
     case MOEK_OP_REPACK:  test_repack(); break;
-    case MOEK_OP_LAYER:   now.row->m == 4 ? test_layer_few() : test_layer(); break;
+    case MOEK_OP_LAYER:   format_few_row(now.row) ? test_layer_few() : test_layer(); break;
     case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }

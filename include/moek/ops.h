@@ -329,9 +329,10 @@ typedef struct moek_repack_args {
 } moek_repack_args;
 
 /* State that launches of layer kernels leave for the next launch; zeros before the first.
- *   flags     m > 4: the first two count on, the others are zeros again at the end of a launch
- *   launches  m = 4: counts the blocks of all launches
- *   h         m = 4: blocks hand h over here, in turns: one half is written and read while the other becomes zeros */
+ *   flags     rows for more: the first two count on, the others are zeros again at the end of a launch
+ *   launches  rows of few tokens: counts the blocks of all launches
+ *   h         rows of few tokens: blocks hand h over here, in turns: one half is written and read while the other
+ *             becomes zeros */
 enum { MOEK_LAYER_FLAGS = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
 enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_FEW_RING = 96 * 1024,
        MOEK_FEW_H = MOEK_FEW_BYTES - MOEK_FEW_RING };
@@ -347,7 +348,9 @@ typedef struct moek_layer_state {
  *            down.out: [slot][hidden] T
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
- *   m = 4: tokens <= m and moek_few_of fits; y is required; x and h stay inside the kernel, no array above is written.
+ *   Rows of few tokens (m = 4; all with weights of 4 bits): tokens <= m and moek_few_of fits; y is required; x and h
+ *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a second scale or
+ *   zero points, up and down point to the first member of a moek_gemm_more_args.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
  *   down are weighted and added in f32, without rounding to T.                                                      */
 typedef struct moek_layer_args {
@@ -359,23 +362,39 @@ typedef struct moek_layer_args {
     const moek_gemm_args *up, *down;/* in host memory                                                                */
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend, or x, with the same stride.  NULL: no
-                                       combine (m > 4)                                                               */
-    float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one an SM (m > 4)               */
+                                       combine (not few tokens)                                                      */
+    float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one an SM (not few tokens)      */
     moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
                                        one an SM                                                                     */
     int equal;                      /* 1: equal shares of tiles, none by demand: for tests                           */
-    int discard;                    /* 1, with y, m > 4: rows of down->out in L2 need not be written back to memory, and
-                                       hold anything afterwards                                                      */
+    int discard;                    /* 1, with y, not few tokens: rows of down->out in L2 need not be written back to
+                                       memory, and hold anything afterwards                                          */
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
-/* Shared memory of a layer kernel with m = 4, in bytes, one part behind the other: rows of x or h, factors, pages of
- * sums, and 96 KB of weights on their way.  fits: the kernel serves this many tokens of this shape.  element: bytes of
- * a weight; blocks: one an SM. */
+/* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h, factors (weights of 4 bits:
+ * scales on their way), pages of sums, and 96 KB of weights on their way.  fits: the kernel serves this many tokens of
+ * this shape.  bits: of a weight; blocks: one an SM. */
 typedef struct moek_few { int fits, act, factors, pages; } moek_few;
-static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int element,
+static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int hidden, int inter, int gated,
+                                          int blocks)
+{
+    const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
+    const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
+    /* A page for each unit of 16 rows of w, and for each warp. */
+    const long long up = (used * (inter / (gated ? 8 : 16)) + blocks - 1) / blocks + 16;
+    const long long down = (hidden / 16 + blocks - 1) / blocks + 16;
+    const long long act = x > h ? x : h, pages = 512 * (up > down ? up : down);
+    moek_few few = {0, 0, 0, 0};
+    if (tokens > 8 || slots > MOEK_FEW_SLOTS || act + MOEK_FEW_RING / 8 + pages + MOEK_FEW_RING > MOEK_FEW_BYTES)
+        return few;
+    few.fits = 1; few.act = (int)act; few.factors = MOEK_FEW_RING / 8; few.pages = (int)pages;
+    return few;
+}
+static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int bits,
                                    int blocks)
 {
+    const int element = bits == 4 ? 1 : bits / 8;
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x_steps = ((long long)hidden * element + 255) / 256;
     const long long h_steps = ((long long)inter * element + 255) / 256;
@@ -387,6 +406,7 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     /* Of two halves; besides, a warp has a page in up, three in down. */
     const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
     moek_few few = {0, 0, 0, 0};
+    if (bits == 4) return moek_few_of_4_bits(tokens, topk, experts, hidden, inter, gated, blocks);
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;
     return few;

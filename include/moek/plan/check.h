@@ -14,6 +14,8 @@ static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_byt
 static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
 /* Are tiled weights of this format fragments (moek/ops.h: repack)?  Their scales are repacked, too. */
 static int moek_in_fragments_(int quant) { return moek_format_of(quant)->w_bits == 4; }
+/* Is a layer kernel one of few tokens, which keeps x and h in shared memory? */
+static int moek_few_row_(const moek_kernel *k) { return k->m == 4 || moek_in_fragments_(k->quant); }
 /* What hidden and inter must be multiples of for tiled weights: a line of 128 bytes; or a fragment has so many columns,
  * and rows of gate and up. */
 static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64 : moek_w_line_(quant); }

@@ -29,7 +29,8 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
     else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
     else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
-    else if (k->op == MOEK_OP_LAYER && k->m == 4 && c->dtype == MOEK_DTYPE_FP16 && moek_quantizes_(k->quant))
+    else if (k->op == MOEK_OP_LAYER && moek_few_row_(k) && c->dtype == MOEK_DTYPE_FP16 &&
+             moek_format_of(k->quant)->w_bits != 16)
         moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
         moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);

@@ -74,13 +74,13 @@ static int moek_scales_known_(const moek_plan *plan)
     return !moek_by_tensor_(plan->config.quant) || (plan->weights.x_scale && plan->weights.h_scale);
 }
 
-/* Has a one-launch kernel with m = 4 shared memory for so many tokens? */
+/* Has a one-launch kernel of few tokens shared memory for so many? */
 static int moek_few_fits_(const moek_plan *plan, int tokens)
 {
     const moek_config *c = &plan->config;
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
-                       (int)moek_w_bytes_(c->quant, 1), blocks).fits;
+                       moek_format_of(c->quant)->w_bits, blocks).fits;
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
 static int moek_few_wins_(const moek_plan *plan, int tokens)
@@ -98,9 +98,9 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
-        if (k->m > 4 || moek_few_fits_(plan, tokens)) return k;
+        if (!moek_few_row_(k) || moek_few_fits_(plan, tokens)) return k;
     }
-    for (i = 0; i < plan->layers && plan->layer[i]->m == 4; i++)
+    for (i = 0; i < plan->layers && moek_few_row_(plan->layer[i]); i++)
         if (moek_few_wins_(plan, tokens)) return plan->layer[i];
     if (!plan->layers_demanded && !moek_rule_one_launch_(f)) return NULL;
     for (; i < plan->layers; i++)

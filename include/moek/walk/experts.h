@@ -152,6 +152,7 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     moek_one_rank_ one;
     moek_table_work_ w;
     moek_gemm_args up, down;
+    moek_gemm_more_args up_more, down_more;            /* (of formats that have no more, the first member counts) */
     moek_layer_args a;
     moek_one_rank_layout_(plan, step->prepare_workspace, &one);
     moek_table_layout_(plan, step->experts_workspace, &w);
@@ -165,7 +166,9 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     a.ids = step->ids; a.weights = step->topk_weights;
     a.x = step->args.x; a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);
     a.ue8m0 = plan->config.ue8m0;
-    a.up = &up; a.down = &down;
+    up_more = moek_more_of_(plan, 0, &up);
+    down_more = moek_more_of_(plan, 1, &down);
+    a.up = &up_more.gemm; a.down = &down_more.gemm;
     a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
     a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     a.split = w.split;

@@ -30,21 +30,28 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
 }
 
-/* Launches up or down; of a format with second scales or zero points, with these. */
-static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k, const moek_gemm_args *g,
-                                     moek_stream stream)
+/* What kernels of a format with second scales or zero points take: g, and these. */
+static moek_gemm_more_args moek_more_of_(const moek_plan *plan, int down, const moek_gemm_args *g)
 {
     const moek_weights *const w = &plan->weights;
-    const int down = k->op == MOEK_OP_DOWN, x_second = moek_x_second_(k->quant);
     moek_gemm_more_args more;
-    if (!moek_format_of(k->quant)->second && !moek_format_of(k->quant)->zero && !x_second) return k->launch(g, stream);
     memset(&more, 0, sizeof more);
     more.gemm = *g;
     more.w_global_scale = down ? w->w_down_global_scale : w->w_up_global_scale;
     more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
     more.w_zero = down ? w->w_down_zero : w->w_up_zero;
     more.gate_zero = down ? NULL : w->w_gate_zero;
-    more.a_global_scale = !x_second ? NULL : down ? w->h_scale : w->x_scale;
+    if (moek_x_second_(plan->config.quant)) more.a_global_scale = down ? w->h_scale : w->x_scale;
+    return more;
+}
+/* Launches up or down. */
+static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k, const moek_gemm_args *g,
+                                     moek_stream stream)
+{
+    moek_gemm_more_args more;
+    if (!moek_format_of(k->quant)->second && !moek_format_of(k->quant)->zero && !moek_x_second_(k->quant))
+        return k->launch(g, stream);
+    more = moek_more_of_(plan, k->op == MOEK_OP_DOWN, g);
     return k->launch(&more, stream);
 }
 
