@@ -99,6 +99,57 @@ MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2][2], uint32_t from, int dt
     }
 }
 
+/* A word of a fragment for e4m3 (moek/ops.h: repack), from its 8 codes, code j of row g at bits 4j on and of row g + 8
+ * at 16 + 4j on.  Magnitudes stay; the sign of row g's goes to bit 8j + 3, that of row g + 8's to 8j + 7.  And back. */
+MOEK_DEVICE uint32_t moek_arrange_e4m3_e2m1_(uint32_t w)
+{
+    return (w & 0x77777777) | (moek_nibbles_apart_(w) & 0x88888888);
+}
+MOEK_DEVICE uint32_t moek_rearrange_e4m3_e2m1_(uint32_t w)
+{
+    return (w & 0x77777777) | (moek_nibbles_together_(w) & 0x88888888);
+}
+/* For rows g (low half) and g + 8: of each 32 of k, the power of 2 by which e2m1 is larger in e4m3, plus 6: 1 to 12, or
+ * 0 if that is too little, and the bits of codes that then count.  by: what sums of 128 of k are multiplied by. */
+typedef struct moek_folded_e2m1_ { uint32_t power[4], mask[4]; float by[2]; } moek_folded_e2m1_;
+/* Scales of 64 of k each: bytes of rows g and g + 8, of the first 32 and of the next.  The largest becomes 12: 6 * 2^6
+ * is the most that e4m3 has room for.  by: infinite for 255, NaN, so times 0 NaN, and else 0. */
+MOEK_DEVICE void moek_fold_e2m1_(moek_folded_e2m1_ *to, const uint32_t scales[2])
+{
+    uint32_t most, base;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) to->power[i] = __byte_perm(scales[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
+    most = moek_most_u16_(moek_most_u16_(to->power[0], to->power[1]), moek_most_u16_(to->power[2], to->power[3]));
+    most = moek_most_u16_(most, 0x000c000c);
+    base = most - 0x000c000c;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        to->power[i] = moek_most_u16_(to->power[i], base) - base;
+        to->mask[i] = moek_least_u16_(to->power[i], 0x00010001) * 0x7777;
+    }
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        const float by = moek_float_(i ? most << 7 & 0x7f800000 : most << 23);
+        to->by[i] = fmaf(by, 0.0f, by * 0.015625f);
+    }
+}
+/* 64 of k: each word -> e4m3 of row g, and of row g + 8, from tables of the 8 magnitudes at that power. */
+MOEK_DEVICE void moek_fragment_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *codes, const moek_folded_e2m1_ *by,
+                                          int half)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const uint32_t w = codes->w[i], power = by->power[2 * half + i / 2], g = power & 0xffff, next = power >> 16;
+        const uint32_t magnitudes = w & by->mask[2 * half + i / 2];
+        to[i / 2][i % 2 * 2] = (w << 4 & 0x80808080) |
+            moek_pick_(g * 0x08080800 + 0x0c080000, g * 0x08080808 + 0x1c181410, magnitudes);
+        to[i / 2][i % 2 * 2 + 1] = (w & 0x80808080) |
+            moek_pick_(next * 0x08080800 + 0x0c080000, next * 0x08080808 + 0x1c181410, magnitudes >> 16);
+    }
+}
+
 /* Exact sums of more than 2^16 products, which s32 does not hold: sums of s32, and `high`, a byte of each four of them
  * in units of 2^31.  Carry, at least after each 2^16 products: |sum| is at most 2^30 again, what is above goes to
  * byte i of `high`.  (Bytes have signs and take from the next; 2^24 products make at most 127 units.) */
@@ -208,6 +259,41 @@ MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scal
         to[2 * i] = moek_fma_t2_(low, scale->by[0], scale->less[0], dtype);
         to[2 * i + 1] = moek_fma_t2_(high, scale->by[1], scale->less[1], dtype);
     }
+}
+
+/* A word of a fragment for e4m3 (moek/ops.h: repack), from its 8 codes, code j of row g at bits 4j on and of row g + 8
+ * at 16 + 4j on.  Bits 4j on go to 8j on, 16 + 4j to 8j + 4; there they are 1 and 7 - code in the bits above for a code
+ * below 8, else 0 and code - 8.  And back. */
+MOEK_DEVICE uint32_t moek_arrange_e4m3_u4b8_(uint32_t w)
+{
+    const uint32_t x = moek_nibbles_apart_(w), low = ~x >> 3 & 0x11111111;
+    return ((x & 0x77777777) ^ low * 7) << 1 | low;
+}
+MOEK_DEVICE uint32_t moek_rearrange_e4m3_u4b8_(uint32_t w)
+{
+    const uint32_t low = w & 0x11111111;
+    return moek_nibbles_together_(((w >> 1 & 0x77777777) ^ low * 7) | (low ^ 0x11111111) << 3);
+}
+/* What sums of 128 of k of rows g and g + 8 are multiplied by: the scales. */
+typedef struct moek_folded_u4b8_ { float by[2]; } moek_folded_u4b8_;
+MOEK_DEVICE void moek_fold_u4b8_(moek_folded_u4b8_ *to, const uint32_t scales[2])
+{
+    to->by[0] = moek_float_(scales[0]);
+    to->by[1] = moek_float_(scales[1]);
+}
+/* 64 of k: each word -> (code - 8) * 2^-8 in e4m3 of row g, and of row g + 8.  Up to 16, the code of e4m3 is the number
+ * times 2^9.  So 2n is n * 2^-8, and what is added to a negative one (0x81, and the 1 that is there) its sign and 2. */
+MOEK_DEVICE void moek_fragment_e4m3_u4b8_(uint32_t to[2][4], const moek_words_ *codes, const moek_folded_u4b8_ *by,
+                                          int half)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const uint32_t w = codes->w[i], high = w >> 4 & 0x0f0f0f0f;
+        to[i / 2][i % 2 * 2] = (w & 0x0f0f0f0f) + (w & 0x01010101) * 0x81;
+        to[i / 2][i % 2 * 2 + 1] = high + (high & 0x01010101) * 0x81;
+    }
+    (void)by; (void)half;
 }
 
 #endif

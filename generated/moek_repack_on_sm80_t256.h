@@ -69,6 +69,38 @@ MOEK_DEVICE int MOEK_K_(find)(const moek_repack_args *a, int group, MOEK_K_(plac
     return 1;
 }
 
+/* 16 of k of two rows, to a word of each of four lanes, or back: words of row g and g + 8 of the first 8, of the next.
+ * For activations in T: byte q of each is lane q's. */
+MOEK_DEVICE void MOEK_K_(for_t)(uint32_t words[4], uint32_t lanes[4], int e2m1, int back)
+{
+    int q, h;
+    #pragma unroll
+    for (q = 0; q < 4; q++) {
+        uint32_t w = !back ? 0 : e2m1 ? moek_rearrange_e2m1_(lanes[q]) : lanes[q];
+        #pragma unroll
+        for (h = 0; h < 4; h++) {
+            if (back) words[h] |= ((w >> 4 * h & 15) | (w >> (16 + 4 * h) & 15) << 4) << 8 * q;
+            else w |= (words[h] >> 8 * q & 15) << 4 * h | (words[h] >> (8 * q + 4) & 15) << (16 + 4 * h);
+        }
+        if (!back) lanes[q] = e2m1 ? moek_arrange_e2m1_(w) : w;
+    }
+}
+/* For activations in e4m3: half q % 2 of those of number q / 2 is lane q's. */
+MOEK_DEVICE void MOEK_K_(for_e4m3)(uint32_t words[4], uint32_t lanes[4], int e2m1, int back)
+{
+    int q;
+    #pragma unroll
+    for (q = 0; q < 4; q++) {
+        uint32_t *const of = words + q / 2 * 2, w = __byte_perm(of[0], of[1], q % 2 ? 0x7632 : 0x5410);
+        if (back) {
+            w = e2m1 ? moek_rearrange_e4m3_e2m1_(lanes[q]) : moek_rearrange_e4m3_u4b8_(lanes[q]);
+            of[0] |= (w & 0xffff) << q % 2 * 16;
+            of[1] |= w >> 16 << q % 2 * 16;
+        } else {
+            lanes[q] = e2m1 ? moek_arrange_e4m3_e2m1_(w) : moek_arrange_e4m3_u4b8_(w);
+        }
+    }
+}
 /* 64 of k of two rows, 32 bytes each: to words of four lanes, or back. */
 static __global__ void __launch_bounds__(256)
 MOEK_K_(fragments)(const moek_repack_args a)
@@ -77,7 +109,7 @@ MOEK_K_(fragments)(const moek_repack_args a)
     MOEK_K_(place) at;
     moek_words_ rows[2][2], lanes[4];
     char *at_rows = (char *)a.from, *at_lanes = (char *)a.to;
-    int i, q, s, h;
+    int i, s;
     if (!MOEK_K_(find)(&a, 32, &at)) return;
     if (a.back) { at_rows = (char *)a.to; at_lanes = (char *)a.from; }
     at_lanes += at.unit * 2048 + at.pair * 64;
@@ -86,22 +118,19 @@ MOEK_K_(fragments)(const moek_repack_args a)
         if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
         else rows[i / 2][i % 2] = moek_load_words_(at_rows + at.rows[i / 2] + i % 2 * 16);
     #pragma unroll
-    for (s = 0; s < 4; s++) {                          /* 16 of k: two words of a row; byte q of each is lane q's */
-        uint32_t words[4];                             /* row g and g + 8 of the first; of the second */
+    for (s = 0; s < 4; s++) {                          /* 16 of k */
+        uint32_t words[4], of[4];
         #pragma unroll
-        for (h = 0; h < 4; h++) words[h] = a.back ? 0 : rows[h % 2][s / 2].w[s % 2 * 2 + h / 2];
-        #pragma unroll
-        for (q = 0; q < 4; q++) {
-            uint32_t w = !a.back ? 0 : e2m1 ? moek_rearrange_e2m1_(lanes[q].w[s]) : lanes[q].w[s];
-            #pragma unroll
-            for (h = 0; h < 4; h++) {
-                if (a.back) words[h] |= ((w >> 4 * h & 15) | (w >> (16 + 4 * h) & 15) << 4) << 8 * q;
-                else w |= (words[h] >> 8 * q & 15) << 4 * h | (words[h] >> (8 * q + 4) & 15) << (16 + 4 * h);
-            }
-            if (!a.back) lanes[q].w[s] = e2m1 ? moek_arrange_e2m1_(w) : w;
+        for (i = 0; i < 4; i++) {
+            words[i] = a.back ? 0 : rows[i % 2][s / 2].w[s % 2 * 2 + i / 2];
+            of[i] = a.back ? lanes[i].w[s] : 0;
         }
+        if (a.x == MOEK_ELEMENT_E4M3) MOEK_K_(for_e4m3)(words, of, e2m1, a.back);
+        else MOEK_K_(for_t)(words, of, e2m1, a.back);
         #pragma unroll
-        for (h = 0; h < 4; h++) if (a.back) rows[h % 2][s / 2].w[s % 2 * 2 + h / 2] = words[h];
+        for (i = 0; i < 4; i++)
+            if (a.back) rows[i % 2][s / 2].w[s % 2 * 2 + i / 2] = words[i];
+            else lanes[i].w[s] = of[i];
     }
     #pragma unroll
     for (i = 0; i < 4; i++)
@@ -135,7 +164,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         const int group = a->codes ? 32 : a->group, each = a->scale_bytes;
         if (a->row_bytes < (size_t)group || a->row_bytes % group || a->w_rows < 64 || a->w_rows % 64 || a->n % 32 ||
             (a->codes ? a->group || (a->codes != MOEK_ELEMENT_E2M1 && a->codes != MOEK_ELEMENT_U4B8)
-                      : (group != 2 && group != 4) || (each != 1 && each != 2))) return MOEK_E_ARGUMENT;
+                      : (group != 2 && group != 4) || (each != 1 && each != 2 && each != 4) || group % each))
+            return MOEK_E_ARGUMENT;
         units = a->row_bytes / group * (unsigned long long)(a->w_rows / 64) * (unsigned)a->experts;
         if (units > 0x7fffffff) return MOEK_E_ARGUMENT;
         units = (units + 7) / 8;

@@ -418,6 +418,30 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 220992, moek_down_int4_a16
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 220992, moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_up_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 384, 229216, moek_up_mxfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_up_int4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_down_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 384, 229216, moek_down_mxfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_down_int4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 32, 0, moek_route_on_sm80_w1, "{ op = \"route\", template = \"route_warp\", arch = \"sm80\", w = 1 },", 0)
 #endif

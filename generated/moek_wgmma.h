@@ -345,6 +345,10 @@ MOEK_DEVICE void moek_wgmma_of_registers_n8_fp16_(float *d, const uint32_t a[4],
 {
     MOEK_WGMMA_OF_REGISTERS_N8_("k16.f32.f16.f16", ", 0");
 }
+MOEK_DEVICE void moek_wgmma_of_registers_n8_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    MOEK_WGMMA_OF_REGISTERS_N8_("k32.f32.e4m3.e4m3", "");
+}
 
 #define MOEK_WGMMA_OF_REGISTERS_N16_(kind, more) \
     moek_wgmma_of_registers_(16, kind, "{" \
@@ -359,6 +363,10 @@ MOEK_DEVICE void moek_wgmma_of_registers_n16_bf16_(float *d, const uint32_t a[4]
 MOEK_DEVICE void moek_wgmma_of_registers_n16_fp16_(float *d, const uint32_t a[4], uint64_t b, int add)
 {
     MOEK_WGMMA_OF_REGISTERS_N16_("k16.f32.f16.f16", ", 0");
+}
+MOEK_DEVICE void moek_wgmma_of_registers_n16_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    MOEK_WGMMA_OF_REGISTERS_N16_("k32.f32.e4m3.e4m3", "");
 }
 
 #define MOEK_WGMMA_OF_REGISTERS_N32_(kind, more) \
@@ -375,6 +383,10 @@ MOEK_DEVICE void moek_wgmma_of_registers_n32_bf16_(float *d, const uint32_t a[4]
 MOEK_DEVICE void moek_wgmma_of_registers_n32_fp16_(float *d, const uint32_t a[4], uint64_t b, int add)
 {
     MOEK_WGMMA_OF_REGISTERS_N32_("k16.f32.f16.f16", ", 0");
+}
+MOEK_DEVICE void moek_wgmma_of_registers_n32_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    MOEK_WGMMA_OF_REGISTERS_N32_("k32.f32.e4m3.e4m3", "");
 }
 
 #define MOEK_WGMMA_OF_REGISTERS_N64_(kind, more) \
@@ -394,6 +406,10 @@ MOEK_DEVICE void moek_wgmma_of_registers_n64_bf16_(float *d, const uint32_t a[4]
 MOEK_DEVICE void moek_wgmma_of_registers_n64_fp16_(float *d, const uint32_t a[4], uint64_t b, int add)
 {
     MOEK_WGMMA_OF_REGISTERS_N64_("k16.f32.f16.f16", ", 0");
+}
+MOEK_DEVICE void moek_wgmma_of_registers_n64_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    MOEK_WGMMA_OF_REGISTERS_N64_("k32.f32.e4m3.e4m3", "");
 }
 
 #define MOEK_WGMMA_OF_REGISTERS_N96_(kind, more) \
@@ -416,6 +432,10 @@ MOEK_DEVICE void moek_wgmma_of_registers_n96_bf16_(float *d, const uint32_t a[4]
 MOEK_DEVICE void moek_wgmma_of_registers_n96_fp16_(float *d, const uint32_t a[4], uint64_t b, int add)
 {
     MOEK_WGMMA_OF_REGISTERS_N96_("k16.f32.f16.f16", ", 0");
+}
+MOEK_DEVICE void moek_wgmma_of_registers_n96_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    MOEK_WGMMA_OF_REGISTERS_N96_("k32.f32.e4m3.e4m3", "");
 }
 
 #define MOEK_WGMMA_OF_REGISTERS_N128_(kind, more) \
@@ -441,6 +461,10 @@ MOEK_DEVICE void moek_wgmma_of_registers_n128_bf16_(float *d, const uint32_t a[4
 MOEK_DEVICE void moek_wgmma_of_registers_n128_fp16_(float *d, const uint32_t a[4], uint64_t b, int add)
 {
     MOEK_WGMMA_OF_REGISTERS_N128_("k16.f32.f16.f16", ", 0");
+}
+MOEK_DEVICE void moek_wgmma_of_registers_n128_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    MOEK_WGMMA_OF_REGISTERS_N128_("k32.f32.e4m3.e4m3", "");
 }
 
 #endif

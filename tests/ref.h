@@ -675,7 +675,8 @@ static inline void ref_quant(const moek_quant_args *a, const moek_format *f)
 /* ---- up, down ---------------------------------------------------------------------------------------------------- */
 
 enum { REF_ALL, REF_GATE, REF_UP };                    /* rows of w: not gated, or of what */
-typedef struct ref_sum { double value, size; } ref_sum;               /* size: the sum of |terms|, for error bounds */
+/* size: the sum of |terms|, for error bounds; lost: of those that may count as 0. */
+typedef struct ref_sum { double value, size, lost; } ref_sum;
 
 /* to[k] = from[row][k]: once for all sums that the row is in.  row_bytes: 0 if rows lie side by side. */
 static inline void ref_decode_row(const ref_number *n, const void *from, int row_bytes, size_t row, int columns,
@@ -773,13 +774,27 @@ static inline int ref_columns(const moek_format *f)
     const int w = f->w_scale.columns, x = f->x_scale.columns;
     return !w || (x && x < w) ? x : w;
 }
+/* Rows of Hopper put scales of w that are powers of 2 into e4m3, where 128 columns have several: terms of a scale below
+ * 2^-11 of the largest of them, or of 2^-127, may count as 0.  Set by the test of a row. */
+static int ref_w_in_e4m3;
+static inline int ref_may_lose(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
+{
+    const int first = k / 128 * 128, columns = f->w_scale.columns;
+    double s;
+    int i;
+    if (!ref_w_in_e4m3 || f->w_scale.type != MOEK_SCALE_TYPE_E8M0 || columns >= 128) return 0;
+    s = ref_w_scale_of(a, f, of, expert, wrow, k);
+    for (i = first; i < first + 128 && i < a->k; i += columns)
+        if (s < ldexp(ref_w_scale_of(a, f, of, expert, wrow, i), -11)) return 1;
+    return s <= ldexp(1, -127);
+}
 /* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
 static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int of, int row, int expert, int wrow,
                               const double *a_k, const double *w_k)
 {
     const int columns = ref_columns(f);
     const void *const biases = a->w_gate && of == REF_GATE ? a->gate_bias : a->bias;
-    ref_sum sum = { 0, 0 };
+    ref_sum sum = { 0, 0, 0 };
     int k0, k, end;
     for (k0 = 0; k0 < a->k; k0 = end) {
         const int at = a->k_offset + k0;
@@ -797,6 +812,7 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int
         }
         sum.value += part * scale;
         sum.size += size * fabs(scale);
+        if (ref_may_lose(a, f, of, expert, wrow, at)) sum.lost += size * fabs(scale);
     }
     if (biases) {
         const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
@@ -825,7 +841,8 @@ static inline double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, d
     int i;
     *slack = 0;
     for (i = 0; i < 4; i++) {                          /* what the errors of g and u do to y */
-        const double moved = ref_act(a->act, g.value + (i & 1 ? e : -e) * g.size, u.value + (i & 2 ? e : -e) * u.size,
+        const double of_g = e * g.size + g.lost, of_u = e * u.size + u.lost;
+        const double moved = ref_act(a->act, g.value + (i & 1 ? of_g : -of_g), u.value + (i & 2 ? of_u : -of_u),
                                      a->alpha, a->beta, a->limit);
         if (fabs(moved - y) > *slack) *slack = fabs(moved - y);
     }
@@ -835,7 +852,7 @@ static inline double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, d
 }
 static inline double ref_down_one(const moek_gemm_args *a, ref_sum sum, double *slack)
 {
-    *slack = sum.size * ref_f32_error(a->k);
+    *slack = sum.size * ref_f32_error(a->k) + sum.lost;
     return sum.value;
 }
 /* Column j of up or down, in rows begin .. end - 1 of the expert, whose a is decoded at a_k. */
@@ -858,7 +875,7 @@ static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, in
     if (gated) ref_fold(a, f, REF_UP, expert, up_row, up_k);
     for (p = begin; p < end; p++, a_k += a->k) {
         const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
-        const ref_sum zero = { 0, 0 }, g = ref_dot(a, f, of, row, expert, gate_row, a_k, gate_k);
+        const ref_sum zero = { 0, 0, 0 }, g = ref_dot(a, f, of, row, expert, gate_row, a_k, gate_k);
         const ref_sum u = gated ? ref_dot(a, f, REF_UP, row, expert, up_row, a_k, up_k) : zero;
         double off;
         y[(size_t)to * a->n + j] = up ? ref_up_one(a, g, u, &off) : ref_down_one(a, g, &off);
@@ -911,6 +928,41 @@ static inline int ref_tiled_row_(const moek_repack_args *a, int j)
     const int i = a->w_rows > a->n ? (j - (other ? high : low)) / a->w_step : 0;
     return a->w_rows > a->n ? i / 8 * 16 + (other ? 8 : 0) + i % 8 : j;    /* row i of what lies first, or the other */
 }
+/* The same for activations of 8 bits, code by code. */
+static inline void ref_fragments_8_(const moek_repack_args *a)
+{
+    const size_t columns = a->row_bytes * 2, w_rows = (size_t)a->w_rows;
+    const uint8_t *const from = (const uint8_t *)a->from;
+    uint8_t *const to = (uint8_t *)a->to;
+    size_t e, k;
+    int j;
+    memset(to, 0, (size_t)a->experts * w_rows * a->row_bytes);
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++)
+            for (k = 0; k < columns; k++) {
+                const int row = ref_tiled_row_(a, j), other = row / 8 % 2, column = (int)(k % 4);
+                const size_t unit = (e * (w_rows / 64) + (size_t)row / 64) * (columns / 64) + k / 64;
+                const size_t lane = (size_t)(row / 16 % 4 * 32 + row % 8 * 4) + k % 16 / 4;
+                const size_t word = (unit * 128 + lane) * 4 + k / 16 % 4;
+                const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + k / 2;
+                const int shift = (int)(k % 2) * 4, e2m1 = a->codes == MOEK_ELEMENT_E2M1;
+                uint8_t *const tiled = a->back ? (uint8_t *)from + word * 4 : to + word * 4;
+                uint8_t *const low = tiled + column / 2 + 2 * other, *const high = tiled + column;
+                unsigned code = from[plain] >> shift & 15;
+                if (e2m1 && a->back) {
+                    code = (*low >> column % 2 * 4 & 7) | (*high >> (3 + 4 * other) & 1) << 3;
+                } else if (e2m1) {
+                    *low |= (uint8_t)((code & 7) << column % 2 * 4);
+                    *high |= (uint8_t)(code >> 3 << (3 + 4 * other));
+                } else if (a->back) {
+                    code = *high >> 4 * other & 15;
+                    code = code % 2 ? 7 - code / 2 : 8 + code / 2;
+                } else {
+                    *high |= (uint8_t)((code < 8 ? 1 + 2 * (7 - code) : 2 * (code - 8)) << 4 * other);
+                }
+                if (a->back) to[plain] |= (uint8_t)(code << shift);
+            }
+}
 /* Code by code, bit by bit. */
 static inline void ref_fragments_(const moek_repack_args *a)
 {
@@ -959,6 +1011,7 @@ static inline void ref_repack(const moek_repack_args *a)
     const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
     size_t e, b;
     int j;
+    if (a->codes && a->x == MOEK_ELEMENT_E4M3) { ref_fragments_8_(a); return; }
     if (a->codes) { ref_fragments_(a); return; }
     if (a->group) { ref_tiled_scales_(a); return; }
     for (e = 0; e < (size_t)a->experts; e++)

@@ -798,6 +798,7 @@ enum { ORDER_IN = 1, ORDER_OUT = 2 };
 typedef struct gemm_case_t {
     int up, dtype, act, layout, bias, experts, topk, slots, batched, n, k, kind, order, bad, turn;
     int a_power, w_power;                              /* scales are 2^this larger */
+    int spread;                                        /* those of w are up to 2^this smaller, each by itself */
 } gemm_case_t;
 
 /* The sorted rows of each expert, as the row will get them: offsets, order, counts and the blocks, or counts only. */
@@ -885,7 +886,7 @@ static void gemm_to_fragments(moek_gemm_args *h)
     memset(&r, 0, sizeof r);
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
-    r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k), r.codes = now.format->w;
+    r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k), r.codes = now.format->w, r.x = now.format->x;
     r.from = h->w, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
     h->w = r.to;
@@ -973,6 +974,16 @@ static void gemm_power(const void *scale, const ref_number *type, int power)
     const size_t n = rows_find(scale)->bytes * 8 / (size_t)type->width;
     size_t i;
     for (i = 0; i < n; i++) ref_put(type, (void *)scale, i, ldexp(ref_get(type, scale, i), power));
+}
+/* Scales of w by powers of two up to 2^-spread: a third as they are, a third by about 2^-11. */
+static void gemm_spread(const void *scale, const ref_number *type, int spread)
+{
+    const size_t n = rows_find(scale)->bytes * 8 / (size_t)type->width;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const int kind = rng_below(3), by = !kind ? 0 : kind == 1 ? 9 + rng_below(5) : rng_below(spread + 1);
+        ref_put(type, (void *)scale, i, ldexp(ref_get(type, scale, i), -by));
+    }
 }
 /* Of a shard in its block of so many rows or columns: as the row takes them. */
 static int gemm_offset(int turn, int block)
@@ -1160,6 +1171,12 @@ static void gemm_case(const gemm_case_t *c)
     }
     if (c->a_power) gemm_power(h.a_scale, ref_scale_type(f->x_scale.type, c->dtype), c->a_power);
     if (c->w_power) gemm_power(h.w_scale, ref_scale_type(f->w_scale.type, c->dtype), c->w_power);
+    if (c->spread) {                                   /* and one is NaN */
+        const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
+        gemm_spread(h.w_scale, type, c->spread);
+        ref_put_code(type, (void *)h.w_scale, (size_t)rng_below((int)rows_find(h.w_scale)->bytes * 8 / type->width),
+                     ref_nan(type));
+    }
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
     h.out = out(rows * c->n * 2);
     if (c->turn % 3 == 0) gemm_split(&h);
@@ -1182,7 +1199,7 @@ static void gemm_case(const gemm_case_t *c)
     if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&as);
 #endif
     if (c->up && h.w_rows > h.n && !h.n_offset && now.row->arch == 90 && now.row->m == 128 &&
-        format_quantizes(f) && !format_by_row(f))
+        format_quantizes(f) && !format_by_row(f) && !gemm_in_fragments())
         gemm_requantized(&h, (int)rows);
     gemm_clear();
 }
@@ -1336,36 +1353,56 @@ static void gemm_extremes(int up)
         gemm_run(&c);
     }
 }
+/* Are scales of w powers of two, which a row may put into its elements? */
+static int gemm_has_powers(void)
+{
+    return now.format->w_scale.type == MOEK_SCALE_TYPE_E8M0 && format_quantizes(now.format);
+}
+/* Such scales, where 128 columns have several: some far apart. */
+static void gemm_powers(int up)
+{
+    int i;
+    if (!gemm_has_powers()) return;
+    for (i = 0; i < (quick_set ? 2 : 6); i++) {
+        gemm_case_t c = gemm_plain(up, IDS_RANDOM, 3, now.row->m + 9, 136, i % 2 ? 392 : 136);
+        c.act = MOEK_RELU_NO_MUL, c.spread = i % 3 ? 40 : 11, c.turn = i;
+        gemm_run(&c);
+    }
+}
 /* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
- * Or integers in both, whose sums often lie in the middle between two T. */
-enum { CODES_IN_A, CODES_IN_W, INTEGERS };
+ * Or integers in both, whose sums often lie in the middle between two T.  Or codes of w, with scales that are powers of
+ * two, up to 2^40 apart. */
+enum { CODES_IN_A, CODES_IN_W, INTEGERS, POWERS };
 static void gemm_codes(int mode)
 {
     enum { K = 64 };
     const moek_format *const f = now.format;
     const int k = round_up(K, now.row->granule), dtype = format_dtype_in(f, 0);
     const ref_number *const of_a = ref_element(f->x, dtype), *const of_w = ref_element(f->w, dtype);
-    const ref_number *const of = mode == CODES_IN_W ? of_w : of_a, *const other = mode == CODES_IN_W ? of_a : of_w;
-    const int skip = SMALL && of->width > 8 ? 8 : 1, codes = of->width < 8 ? 1 : (1 << of->width) / skip / K;
+    const int in_w = mode == CODES_IN_W || mode == POWERS;
+    const ref_number *const of = in_w ? of_w : of_a, *const other = in_w ? of_a : of_w;
+    const int skip = SMALL && of->width > 8 ? 8 : 1;
+    const int codes = mode == POWERS ? K : of->width < 8 ? 1 : (1 << of->width) / skip / K;
     gemm_case_t c;
     moek_gemm_args h;
     void *a, *w, *a_scale, *w_scale;
     float *second;
     size_t size, scales, i;
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
-    SAY(mode == INTEGERS ? "integers" : mode == CODES_IN_W ? "every code of w" : "every code of a");
+    SAY(mode == INTEGERS ? "integers" : mode == POWERS ? "powers of two" : in_w ? "every code of w"
+                                                                               : "every code of a");
     c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = mode == CODES_IN_A ? codes : K;
     h.dtype = dtype, h.k = k;
-    h.n = h.w_rows = mode == CODES_IN_W ? round_up(codes, now.row->granule) : k;
+    h.n = h.w_rows = in_w ? round_up(codes, now.row->granule) : k;
     gemm_rows(&c, &h);
     h.rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
     h.w = w = in(h.n * moek_element_bytes(f->w, (size_t)k));
     for (i = 0; i < (size_t)c.slots * k; i++) ref_put_code(of_a, a, i, ref_encode(of_a, 0));
     for (i = 0; i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
     for (i = 0; mode != INTEGERS && i < (size_t)K * codes; i++)
-        ref_put_code(of, mode == CODES_IN_W ? w : a, i / K * k + i % K,
+        ref_put_code(of, in_w ? w : a, i / K * k + i % K,
                      ((unsigned)i * skip + (unsigned)rng_below(skip)) % (1u << of->width));
-    for (i = 0; mode != INTEGERS && i < K; i++) ref_put(other, mode == CODES_IN_W ? a : w, i * k + i, 1);
+    for (i = 0; mode != INTEGERS && i < K; i++) ref_put(other, in_w ? a : w, i * k + i, 1);
     for (i = 0; mode == INTEGERS && i < (size_t)K * k; i++) {
         ref_put(of_a, a, i, rng_below(33) - 16);       /* 17 .. are not e4m3 */
         ref_put(of_w, w, i, rng_below(33) - 16);
@@ -1374,13 +1411,14 @@ static void gemm_codes(int mode)
     a_scale = in(scales * 4), w_scale = in(scales * 4);
     fill_scales(a_scale, scales, ref_scale_type(f->x_scale.type, dtype), 1, 1);
     fill_scales(w_scale, scales, ref_scale_type(f->w_scale.type, dtype), 1, 1);
+    if (mode == POWERS) gemm_spread(w_scale, ref_scale_type(f->w_scale.type, dtype), 40);
     if (f->x_scale.type) h.a_scale = (const float *)a_scale;
     if (f->w_scale.type) h.w_scale = (const float *)w_scale;
     if (f->second) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
     if (format_x_second(f)) gemm_more.a_global_scale = second = in_f32(1), *second = 1;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
-    gemm_launch(&h, 0, size, 1);
+    gemm_launch(&h, 0, size, mode != POWERS);
     gemm_clear();
 }
 /* Integers on both sides whose partial sums need more than the 24 bits of f32, and whose sums do not; or, of long k,
@@ -1442,6 +1480,7 @@ static void test_up(void)
     gemm_tails(1);
     gemm_many_tokens(1);
     gemm_extremes(1);
+    gemm_powers(1);
 }
 static void test_down(void)
 {
@@ -1454,7 +1493,9 @@ static void test_down(void)
     gemm_tails(0);
     gemm_many_tokens(0);
     gemm_extremes(0);
+    gemm_powers(0);
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS), gemm_exact(4096, 40, 0);
+    if (!now.row->hidden && gemm_has_powers()) gemm_codes(POWERS);
     if (!now.row->hidden && (quick_row(now.row) || !SMALL)) gemm_exact(3 << 16, 5, 1);
 }
 
@@ -1549,15 +1590,16 @@ static void test_combine(void)
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
 
 /* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
-static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int group, int scale_bytes)
+static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int group, int scale_bytes)
 {
     moek_repack_args h, d;
     size_t size, i;
     void *want;
     char *from;
     memset(&h, 0, sizeof h);
-    SAY("experts %d n %d layout %d row_bytes %d codes %d group %d", experts, n, layout, (int)row_bytes, codes, group);
-    h.codes = codes, h.group = group, h.scale_bytes = scale_bytes;
+    SAY("experts %d n %d layout %d row_bytes %d codes %d x %d group %d", experts, n, layout, (int)row_bytes, codes, x,
+        group);
+    h.codes = codes, h.x = x, h.group = group, h.scale_bytes = scale_bytes;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
@@ -1588,13 +1630,14 @@ static void test_repack(void)
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
-                        0, 0, 0);
+                        0, 0, 0, 0);
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
         for (i = 0; i < (quick_set ? 4 : 12); i++) {
             const int n = 64 * (1 + i * 5 % 7), group = i % 2 ? 4 : 2;
             const size_t units = (size_t)(1 + i * 7 % 11);
-            repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8, 0, 0);
-            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, group, 1 + i / 2 % 2);
+            repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8,
+                        i / 2 % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_T, 0, 0);
+            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, 0, group, i % 4 == 3 ? 4 : 1 + i / 2 % 2);
         }
 }
 
@@ -2053,6 +2096,7 @@ static void test_row(const moek_kernel *row)
     /* (The most seen: 1.30.) */
     ref_products_error = row->arch == 90 && row->quant && format_quantizes(now.format) ? ldexp(1.5, -12) : 0;
     ref_w_in_t = row->arch > 0;
+    ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
     switch (row->op) {
     case MOEK_OP_ROUTE:   test_route(); break;
     case MOEK_OP_MAP:     test_map(); break;

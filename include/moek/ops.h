@@ -174,6 +174,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *     fp8c     a_scale[row],        w_scale[experts][w_rows]
  *     int4_a8  a_scale[row],        w_scale[experts][w_rows][k/128]; each 128 of k are summed by themselves
  *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
+ *              (sm90: each 128, by the largest of their scales of w; terms of one below 2^-11 of that, or of 2^-127,
+ *              may count as 0)
  *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its second scale; each 16 of
  *              k are summed by themselves
  *     int8_a8  as fp8c; the sum is that of the integers, rounded to f32 once
@@ -315,6 +317,10 @@ typedef struct moek_combine_args {
  *                the 16: code (row, column) is number  row / 8 % 2 + column / 8 * 2  of the low half if the column is
  *                even, else of the high half.  u4b8: number i of a half lies at bits 4i on.  e2m1: bits 0 to 3 of
  *                number 0 lie at bits 6 7 8 15, of 1 at 3 4 5 12, of 2 at 0 1 2 9, of 3 at 10 11 13 14.
+ *                x is MOEK_ELEMENT_E4M3: words lie as before; a word has columns 4q to 4q + 3 of the 16.  u4b8: column
+ *                4q + j of row 16v + g has bits 8j to 8j + 3, of row 16v + 8 + g 8j + 4 to 8j + 7.  The lowest is 1 for
+ *                a code below 8; those above are 7 - code then, else code - 8.  e2m1: of row 16v + g, bits 0 to 2 lie
+ *                at bits 4j on and bit 3 at 8j + 3, of row 16v + 8 + g at 16 + 4j on and 8j + 7.
  *     scales     (group: bytes of the scales of a row in 64 of k, or of the one scale if it is for more: 2 or 4; of a
  *                scale: scale_bytes) [experts][w_rows / 64][row_bytes / group][warp 4][g 8][scale][rows 16v + g and
  *                16v + 8 + g].                                                                                     */
@@ -326,6 +332,7 @@ typedef struct moek_repack_args {
     int back;                       /* 1: from tiled                                                                 */
     const void *from;               /* all of it apart from `to`                                                     */
     void *to;                       /* written                                                                       */
+    int x;                          /* fragments: element of the activations in GEMMs; 0: T                          */
 } moek_repack_args;
 
 /* State that launches of layer kernels leave for the next launch; zeros before the first.

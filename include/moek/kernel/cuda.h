@@ -355,12 +355,26 @@ MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t 
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* From sm_90 on: the larger of each half, unsigned; two e4m3, in the low half of x, as f32. */
+/* From sm_90 on: the larger of each half, unsigned; the smaller; two e4m3, in the low half of x, as f32. */
 MOEK_DEVICE uint32_t moek_most_u16_(uint32_t a, uint32_t b)
 {
     uint32_t c;
     asm("max.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
     return c;
+}
+MOEK_DEVICE uint32_t moek_least_u16_(uint32_t a, uint32_t b)
+{
+    uint32_t c;
+    asm("min.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+/* Four of the 8 bytes of low and high, by the nibbles 0 to 7 of the low half of `which`: __byte_perm, which also clears
+ * their top bits. */
+MOEK_DEVICE uint32_t moek_pick_(uint32_t low, uint32_t high, uint32_t which)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(r) : "r"(low), "r"(high), "r"(which));
+    return r;
 }
 MOEK_DEVICE void moek_from_e4m3_2_(float to[2], uint32_t x)
 {
@@ -449,6 +463,12 @@ MOEK_FN uint32_t moek_most_u16_(uint32_t a, uint32_t b)
     const uint32_t low = a & 0xffff, high = a >> 16, other_low = b & 0xffff, other_high = b >> 16;
     return (low > other_low ? low : other_low) | (high > other_high ? high : other_high) << 16;
 }
+MOEK_FN uint32_t moek_least_u16_(uint32_t a, uint32_t b) { return a + b - moek_most_u16_(a, b); }
+MOEK_FN uint32_t moek_pick_(uint32_t low, uint32_t high, uint32_t which)
+{
+    if (which & 0x8888) emu_die("prmt: a nibble that repeats a sign");
+    return __byte_perm(low, high, which);
+}
 MOEK_FN void moek_from_e4m3_2_(float to[2], uint32_t x)
 {
     to[0] = moek_from_e4m3_((uint8_t)x);
@@ -470,6 +490,20 @@ MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2
 {
     if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
     else moek_mma_bf16_(d, a, b);
+}
+/* 8 nibbles: number j goes to the low half of byte j, number 4 + j to its high half.  And back. */
+MOEK_DEVICE uint32_t moek_nibbles_apart_(uint32_t w)
+{
+    uint32_t low = w & 0xffff, high = w >> 16;
+    low = (low | low << 8) & 0x00ff00ff, high = (high | high << 8) & 0x00ff00ff;
+    low = (low | low << 4) & 0x0f0f0f0f, high = (high | high << 4) & 0x0f0f0f0f;
+    return low | high << 4;
+}
+MOEK_DEVICE uint32_t moek_nibbles_together_(uint32_t w)
+{
+    uint32_t low = w & 0x0f0f0f0f, high = w >> 4 & 0x0f0f0f0f;
+    low = (low | low >> 4) & 0x00ff00ff, high = (high | high >> 4) & 0x00ff00ff;
+    return ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
 }
 #include "../../../generated/moek_element_cuda.h"
 

@@ -21,7 +21,8 @@ static const int moek_quants_[] = {
 enum { MOEK_QUANTS_ = (int)(sizeof moek_quants_ / sizeof moek_quants_[0]) };
 
 /* The smaller, the better.  0: tensor cores multiply both sides as they are: 8-bit integers; e4m3 from sm_89 on.  1: x
- * stays T.  2: x is quantized, and kernels widen both sides to 16 bits or more. */
+ * stays T.  2: x is quantized, and kernels widen both sides to 16 bits or more; or they do not, as with tiled weights
+ * of 4 bits on Hopper, but were not timed yet. */
 static int moek_pair_rank_(const moek_format *f, int arch)
 {
     const int from = f->x != f->w ? 0 : f->x == MOEK_ELEMENT_S8 ? 80 : f->x == MOEK_ELEMENT_E4M3 ? 89 : 0;
@@ -57,6 +58,8 @@ static void moek_say_pair_(const moek_config *config, const moek_format *best, i
     if (others < 2) moek_say_(t, "no other format has these weights");
     else if (!rank)
         moek_say_(t, "x gets %d bits, as the weights have, and %s multiplies both as they are", best->x_bits, where);
+    else if (rank == 1 && arch == 90 && config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number))
+        moek_say_(t, "x stays T, which was timed here with tiled weights");
     else if (rank == 1) moek_say_(t, "x stays T, because kernels of %s would widen a quantized x again", where);
     else moek_say_(t, "x gets %d bits, which kernels of %s widen again", best->x_bits, where);
     for (i = 0; i < MOEK_QUANTS_; i++) {

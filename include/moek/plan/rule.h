@@ -136,7 +136,7 @@ static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
     const int quant = plan->config.quant;
     const int can = moek_blocked_(quant) ? !plan->config.inter_offset : moek_by_tensor_(quant) && plan->weights.h_scale;
     moek_facts_ f = moek_facts_of_(plan, 0);
-    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can
+    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can && !moek_in_fragments_(quant)
          ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
 }
 

@@ -86,7 +86,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int scales, con
         a.group = a.scale_bytes * (of.columns < 64 ? 64 / of.columns : 1);
         a.row_bytes = moek_scale_bytes(&of, 1, (size_t)g.k);
     } else {
-        if (moek_in_fragments_(f->number)) a.codes = f->w;
+        if (moek_in_fragments_(f->number)) { a.codes = f->w; a.x = f->x; }
         a.row_bytes = moek_w_bytes_(f->number, (size_t)g.k);
     }
     a.back = back; a.from = from; a.to = to;
