@@ -265,6 +265,7 @@ static void test_wide_ordered(void)
             int slot;
             SKIP_IF_SMALL((i + q_) % 3 < 2);
             snprintf(name, sizeof name, "moek_up_%s_h0_on_sm90_m128n256s4w12", f->name);
+            if (!moek_kernel_find(name)) continue;     /* (mxfp8 has no such tile) */
             c.hidden = 512; c.inter = 4096; c.kernel = name; c.batch_invariant = 1;
             c.experts = i < 2 ? 3 : 1; c.topk = i < 2 ? 2 : 1; c.max_tokens = i < 2 ? 800 : 515;
             c.router_weight_on_input = i == 2;
@@ -298,6 +299,7 @@ static void test_tuned(void)
         layer l;
         if (k[i].op != MOEK_OP_UP || k[i].arch > layer_arch || (layer_arch && !k[i].arch)) continue;
         if (!format_has(moek_format_of(k[i].quant), MOEK_OP_UP, layer_arch)) continue;      /* of a backend below */
+        if (k[i].arch == 90 && format_in_fragments(moek_format_of(k[i].quant))) continue;   /* tiled weights only */
         SKIP_IF_SMALL(k[i].quant != FORMAT_BLOCKED);
         if (k[i].hidden) c.hidden = k[i].hidden;
         c.block = k[i].block;
