@@ -150,6 +150,14 @@ def table_clients():
                  ["best of transformers over moek", "generate, tokens a second: the same four"], rows)
 
 
+def table_accuracy():
+    """What each format costs, by bench/accuracy.c."""
+    with open(os.path.join(RESULTS, "accuracy.tsv")) as f:
+        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
+    return table(["format", "block", "bits of a weight, scales included", "off"],
+                 [[f"`{r[0]}`", r[1] if r[1] != "0" else "", r[2], f"{float(r[3]):.1e}"] for r in lines[1:]])
+
+
 def exchange_rows(names, what):
     of = [exchange(n) for n in names]
     return [[str(m)] + [", ".join(microseconds(e["", m, "fp8b128", kind, w][0]) for e in of) + " us" for w in what]
