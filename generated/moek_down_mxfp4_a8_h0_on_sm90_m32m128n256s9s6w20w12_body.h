@@ -29,7 +29,8 @@
  *   thirteen-bit-sums).
  * - Scales of w for fewer columns are powers of 2.  Elements take in how much they are below the largest of 128 of k:
  *   exact to 2^-11, and 0 below.
- * - Conversion of one warpgroup runs beside the tensor cores, which another one keeps busy.
+ * - Conversion of one warpgroup runs beside the tensor cores, which another one keeps busy.  Tall tiles have but two:
+ *   each has two sets of such sums, and adds one while the tensor cores make the other.
  * - A last stage with 64 of k has its codes twice; the second ones meet zeros of a.
  */
 enum {
@@ -46,7 +47,8 @@ enum {
     MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
     MOEK_K_(X_SCALES) = MOEK_K_(SCALES) + MOEK_N_ / 64 * MOEK_K_(OF_64) * MOEK_K_(UNITS),
     MOEK_K_(STAGE) = (MOEK_K_(X_SCALES) + 4 * MOEK_M_ + 1023) / 1024 * 1024,
-    MOEK_K_(PART) = MOEK_M_ > 32 ? 32 : MOEK_M_         /* rows of a that the tensor cores sum at a time */
+    MOEK_K_(PART) = MOEK_M_ > 32 ? 32 : MOEK_M_,        /* rows of a that the tensor cores sum at a time */
+    MOEK_K_(SETS) = MOEK_K_(TALL) ? 2 : 1               /* of such sums */
 };
 
 #ifdef MOEK_SM90_CODE_
@@ -111,7 +113,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *a, const MOEK_K_(block) 
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART),
+           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
@@ -166,7 +168,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART),
+           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned u = threadIdx.x - 32, chunk = u % 8;
     const int row_bytes = b->k;
@@ -216,6 +218,25 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     moek_cp_async_wait_(0);
 }
 
+/* Sums of 128 of k, times their scales, to those of the stages before: of 64 rows of w and of rows p * PART on of a. */
+MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_(folded) *by, const unsigned char *stage,
+                              int p)
+{
+    enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+    int i;
+    #pragma unroll
+    for (i = 0; i < PART / 4; i++) {                   /* rows 2q and 2q + 1 of a of each 8, rows g and g + 8 of w */
+        const int of = i / 2 * 4 + i % 2, to = p * (PART / 2) + of;
+        const float x = ((const float *)(const void *)(stage + X_SCALES))
+                        [p * PART + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2];
+        sum[to] += part[of] * (x * by->by[0]);
+        sum[to + 2] += part[of + 2] * (x * by->by[1]);
+    }
+}
 /* A stage: this lane's codes become e4m3, 64 of k and 64 rows of w at a time, and are multiplied.  The sums are scaled
  * and added to those of the stages before, and the stage is given back. */
 MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot, int mine)
@@ -223,18 +244,19 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART),
+           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
     const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
     const unsigned char *const scales_at = stage + SCALES + mine * (MI * UNITS * OF_64) +
                                            threadIdx.x % 128 / 4 * MOEK_K_(EACH);
     const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
-    int i, k, p, j;
+    int i, k, p;
     #pragma unroll
     for (i = 0; i < MI; i++) {
         moek_words_ codes[2];
         uint32_t scales[2], w[4][4];
+        float part[SETS][PART / 2];
         MOEK_W_(folded) by;
         #pragma unroll
         for (k = 0; k < 2; k++) {
@@ -245,27 +267,25 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
         MOEK_W_(fold)(&by, scales);
         #pragma unroll
         for (p = 0; p < M / PART; p++) {
-            float part[PART / 2];
             #pragma unroll
             for (k = 0; k < 4; k++) {                  /* of 32 of k */
                 if (p == 0 && k % 2 == 0) MOEK_W_(fragment_e4m3)(w + k, &codes[k / 2], &by, k / 2);
                 if (k == 0 || (p == 0 && k == 2)) moek_wgmma_fence_();
-                MOEK_K_(multiply)(part, w[k], xs + p * (PART * 128 / 16) + 2 * k, k > 0);
+                MOEK_K_(multiply)(part[p % SETS], w[k], xs + p * (PART * 128 / 16) + 2 * k, k > 0);
                 if (p == 0 && k == 1) {
                     moek_wgmma_commit_();
                     moek_wgmma_wait_(1);
                 }
             }
             moek_wgmma_commit_();
-            moek_wgmma_wait_(0);
-            #pragma unroll
-            for (j = 0; j < PART / 4; j++) {           /* rows 2q and 2q + 1 of a of each 8, rows g and g + 8 of w */
-                const int of = j / 2 * 4 + j % 2, to = p * (PART / 2) + of;
-                const float x = ((const float *)(const void *)(stage + X_SCALES))
-                                [p * PART + j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2];
-                sum[i][to] += part[of] * (x * by.by[0]);
-                sum[i][to + 2] += part[of + 2] * (x * by.by[1]);
+            if (p >= SETS - 1) {                       /* with two sets, these are made while those before are added */
+                moek_wgmma_wait_(SETS - 1);
+                MOEK_K_(add)(sum[i], part[(p + 1) % SETS], &by, stage, p + 1 - SETS);
             }
+        }
+        if (SETS > 1) {
+            moek_wgmma_wait_(0);
+            MOEK_K_(add)(sum[i], part[(p + 1) % SETS], &by, stage, p + 1 - SETS);
         }
     }
     moek_mbar_arrive_warp_(b->empty + slot);
@@ -277,7 +297,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART),
+           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = args;
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
@@ -327,7 +347,7 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART),
+           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = args;
@@ -351,12 +371,12 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
     }
     moek_part_of_(a, &b.part, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, 0);
     if (t < 128) {
-        if (TALL) moek_registers_less_(72);
+        if (TALL) moek_registers_less_(56);
         else if (M >= 32) moek_registers_less_(64);
         if (t >= 32) MOEK_K_(gather)(a, &b);
         else if (moek_elect_()) MOEK_K_(produce)(a, &b);
     } else {
-        if (TALL) moek_registers_more_(216);
+        if (TALL) moek_registers_more_(224);
         else if (M >= 32) moek_registers_more_(104);
         MOEK_K_(consume)(args, &b, dtype);
     }
