@@ -12,6 +12,7 @@ typedef struct moek_facts_ {
     long long down_tiles;       /* tiles of down of one expert: 256 rows of w_down each */
     long long quantizes;        /* 1: activations are quantized */
     long long by_row;           /* 1: a scale for each row of activations */
+    long long x_columns;        /* columns of a scale of activations; 0: whole rows, or all */
     long long layers;           /* one-launch kernels of this plan */
     long long rows;             /* rows of the run before dispatch; on one rank, tokens */
     long long slots;            /* rows times experts a token */
@@ -27,6 +28,7 @@ typedef struct moek_facts_ {
 static long long moek_rule_tile_rows_(const moek_facts_ *f)
 {
     if (!f->hopper) return f->m;                                                           /* middle-mma-tiles */
+    if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
     if (f->fragments && f->m == 96) return 84;                                             /* fragments-tiles */
     if (f->fragments) return 3 * f->m / 4;                                                 /* fragments-tiles */
     if (f->fused && f->m > 56 && f->quantizes && f->inter <= 256) return 48;               /* mlp-tall-tiles */

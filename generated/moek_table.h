@@ -230,6 +230,9 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 32, 90, 384, 224272, moek_up_mxfp8_h0_on_sm90
 MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 64, 90, 384, 211568, moek_up_mxfp8_h0_on_sm90_m64n128s7w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"mxfp8\", hidden = 0, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 128, 90, 384, 204624, moek_up_mxfp8_h0_on_sm90_m128n128s5w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"mxfp8\", hidden = 0, arch = \"sm90\", m = 128, n = 128, s = 5, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 16, 90, 384, 223712, moek_down_mxfp8_h0_on_sm90_m16n128s10w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"mxfp8\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 10, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -237,6 +240,9 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 32, 90, 384, 224272, moek_down_mxfp8_h0_on_
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 64, 90, 384, 211568, moek_down_mxfp8_h0_on_sm90_m64n128s7w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"mxfp8\", hidden = 0, arch = \"sm90\", m = 64, n = 128, s = 7, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 128, 90, 384, 204624, moek_down_mxfp8_h0_on_sm90_m128n128s5w12, "{ op = \"down\", template = \"gemm_wgmma\", quant = \"mxfp8\", hidden = 0, arch = \"sm90\", m = 128, n = 128, s = 5, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)

@@ -13,7 +13,7 @@
 #define MOEK_N_ 128
 #define MOEK_S_ 10
 #define MOEK_W_ELEMENT_ e4m3
-#include "moek_up_mxfp8_h0_on_sm90_m16m32m64n128s10s9s7w12_body.h"
+#include "moek_up_mxfp8_h0_on_sm90_m16m32m64m128n128s10s9s7s5w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_

@@ -1199,7 +1199,7 @@ static void gemm_case(const gemm_case_t *c)
     if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&as);
 #endif
     if (c->up && h.w_rows > h.n && !h.n_offset && now.row->arch == 90 && now.row->m == 128 &&
-        format_quantizes(f) && !format_by_row(f) && !gemm_in_fragments())
+        format_quantizes(f) && !format_by_row(f) && !gemm_in_fragments() && f->x_scale.columns % 128 == 0)
         gemm_requantized(&h, (int)rows);
     gemm_clear();
 }

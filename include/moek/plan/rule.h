@@ -24,6 +24,7 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.down_tiles = (c->hidden + 255) / 256;
     f.quantizes = moek_quantizes_(c->quant);
     f.by_row = moek_by_row_(c->quant);
+    f.x_columns = moek_x_scale_(c->quant)->columns;
     f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(c->quant);
     f.layers = plan->layers;
     f.rows = rows;
@@ -134,7 +135,8 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
 static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
 {
     const int quant = plan->config.quant;
-    const int can = moek_blocked_(quant) ? !plan->config.inter_offset : moek_by_tensor_(quant) && plan->weights.h_scale;
+    const int can = moek_x_scale_(quant)->columns == 128 ? !plan->config.inter_offset
+                                                         : moek_by_tensor_(quant) && plan->weights.h_scale;
     moek_facts_ f = moek_facts_of_(plan, 0);
     return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can && !moek_in_fragments_(quant)
          ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
