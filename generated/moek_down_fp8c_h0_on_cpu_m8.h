@@ -29,7 +29,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
 static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
                                       int j0, int sums, float (*sum)[8])
 {
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
@@ -60,7 +60,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
                     for (r = 0; r < (int)sizeof tail; r += 64)
-                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + MOEK_AHEAD + r);
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }

@@ -26,18 +26,21 @@ static MOEK_UNUSED const void *MOEK_K_(group)(void *tail, const void *row, int k
 /* A piece of x, in the order of one of w. */
 static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
 {
-    int i;
-    for (i = 0; i < MOEK_PIECE; i++)
-        to[i % 8 * (MOEK_PIECE / 8) + i / 8] = moek_from_t_(((const uint16_t *)from)[i], dtype);
+    float own[MOEK_PIECE];
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
+    else moek_piece_bf16_(own, from);
+    moek_order_(to, own, 2, 8);
     (void)dtype;
 }
 
-/* Scales of the groups of a piece from group g0 on, of a row of `groups`; behind the last 0. */
-static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const void *row, int k, int all, int dtype)
+/* Scales of a row: of `groups` groups from column k on; behind the last 0. */
+static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const uint8_t *row,
+                                          int k, int all, int groups, int dtype)
 {
+    const int left = (all - k + 15) / 16, there = left < groups ? left : groups;
     int g;
-    for (g = 0; g < MOEK_PIECE / 16; g++, k += 16)
-        to[g] = k < all ? moek_from_e4m3_(((const uint8_t *)row)[k / 16]) : 0;
+    moek_scales_e4m3_(to, row + k / 16, there);
+    for (g = there; g < groups; g++) to[g] = 0;
     (void)dtype;
 }
 
@@ -60,23 +63,24 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
 static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
                                       int j0, int sums, float (*sum)[8])
 {
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 15) / 16;
     const moek_halves *const h = &a->halves;
-    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
-    enum { GROUPS = PIECE / 16 };
-    float x_scale[X / PIECE][GROUPS], w_scale[GROUPS];
+    float x[X], lanes[M][MOEK_LANES];
+    enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
+    float w_scale[X / PIECE * GROUPS + MORE];
+    moek_dots_ dots;
     uint8_t tail[(PIECE) / 2];
     uint16_t x_tail[PIECE];
     size_t from[M];
     int k0, s, r, i0, i;
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
-    for (i = 0; i < X / PIECE; i++)
-        for (r = 0; r < GROUPS; r++) x_scale[i][r] = 1;
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -94,16 +98,19 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
             const uint8_t *const w_scales = (const uint8_t *)h->scale[of] +
                 ((size_t)e * h->scale_rows +
                  w_row) * w_blocks;
+            MOEK_K_(w_scales)(w_scale, w_scales, k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
-                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64)
-                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 2) + AHEAD + r);
-                    moek_piece_e2m1_(piece, MOEK_K_(group)(tail, w, k0 + i - offset, a->k, 4));
-                    MOEK_K_(w_scales)(w_scale, w_scales, k0 + i, all, a->dtype);
-                    for (r = 0; r < rows; r++)
-                        moek_dot_groups_(lanes[r], piece, x + r * stretch + i, w_scale,
-                                         x_scale[(r * stretch + i) / PIECE], 8, 16);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i - offset;
+                    const int whole = k < 0 ? 0 : (end - i) / PIECE;
+                    const void *const next = whole ? w + (k) / 2 :
+                        MOEK_K_(group)(tail, w, k0 + i - offset, a->k, 4);
+                    dots.scale = w_scale + i / PIECE * GROUPS;
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
                 for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
             }

@@ -92,6 +92,27 @@ MOEK_CPU_FN void moek_piece_e2m1_(float *to, const void *from)
         to[i + 7 * W] = moek_unpack_e2m1_(w, w >> 6);
     }
 }
+/* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_codes_). */
+MOEK_CPU_FN void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a)
+{
+#if MOEK_VECTORS_
+    static const uint16_t values[32] = {
+        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+        0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+        0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0
+    };
+    moek_dot_codes_(lanes, codes, pieces, columns, a, values);
+#else
+    float piece[MOEK_PIECE];
+    int n;
+    for (n = 0; n < pieces; n++) {
+        MOEK_PREFETCH((uintptr_t)codes + (size_t)n * 64 + MOEK_AHEAD);
+        moek_piece_e2m1_(piece, (const char *)codes + (size_t)n * 64);
+        moek_dot_piece_(lanes, piece, n, columns, a);
+    }
+#endif
+}
 
 /* n numbers, which is even, to e2m1. */
 MOEK_CPU_FN void moek_encode_e2m1_(uint8_t *to, const float *from, int n)
@@ -130,6 +151,27 @@ MOEK_CPU_FN void moek_piece_u4b8_(float *to, const void *from)
         const uint32_t w = moek_word_(from, i);
         for (p = 0; p < 8; p++) to[i + p * W] = (float)(int)(w >> 4 * p & 15) - 8.0f;
     }
+}
+/* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_codes_). */
+MOEK_CPU_FN void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a)
+{
+#if MOEK_VECTORS_
+    static const uint16_t values[32] = {
+        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+        0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+        0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0
+    };
+    moek_dot_codes_(lanes, codes, pieces, columns, a, values);
+#else
+    float piece[MOEK_PIECE];
+    int n;
+    for (n = 0; n < pieces; n++) {
+        MOEK_PREFETCH((uintptr_t)codes + (size_t)n * 64 + MOEK_AHEAD);
+        moek_piece_u4b8_(piece, (const char *)codes + (size_t)n * 64);
+        moek_dot_piece_(lanes, piece, n, columns, a);
+    }
+#endif
 }
 
 #endif

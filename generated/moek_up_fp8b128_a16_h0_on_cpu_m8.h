@@ -13,9 +13,10 @@
 /* A piece of x, in the order of one of w. */
 static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
 {
-    int i;
-    for (i = 0; i < MOEK_PIECE; i++)
-        to[i % 4 * (MOEK_PIECE / 4) + i / 4] = moek_from_t_(((const uint16_t *)from)[i], dtype);
+    float own[MOEK_PIECE];
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
+    else moek_piece_bf16_(own, from);
+    moek_order_(to, own, 2, 4);
     (void)dtype;
 }
 
@@ -42,7 +43,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
 static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
                                       int j0, int sums, float (*sum)[8])
 {
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
@@ -76,7 +77,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
                     for (r = 0; r < (int)sizeof tail; r += 64)
-                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + MOEK_AHEAD + r);
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) {
                         const int g = (k0 + i) / 128;

@@ -13,17 +13,30 @@
 /* A piece of x, in the order of one of w. */
 static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
 {
-    int i;
-    for (i = 0; i < MOEK_PIECE; i++)
-        to[i % 8 * (MOEK_PIECE / 8) + i / 8] = moek_from_t_(((const uint16_t *)from)[i], dtype);
+    float own[MOEK_PIECE];
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
+    else moek_piece_bf16_(own, from);
+    moek_order_(to, own, 2, 8);
     (void)dtype;
 }
 
-/* Zero points of the groups of a piece from column k on. */
-static MOEK_UNUSED void MOEK_K_(zeros)(float *to, const uint8_t *row, int k, int all)
+/* Scales of a row: of `groups` groups from column k on; behind the last 0. */
+static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const uint16_t *row,
+                                          int k, int all, int groups, int dtype)
+{
+    const int left = (all - k + 127) / 128, there = left < groups ? left : groups;
+    int g;
+    if (dtype == MOEK_DTYPE_FP16) moek_scales_fp16_(to, row + k / 128, there);
+    else moek_scales_bf16_(to, row + k / 128, there);
+    for (g = there; g < groups; g++) to[g] = 0;
+    (void)dtype;
+}
+
+/* Zero points of a row of w, of `groups` groups from column k on. */
+static MOEK_UNUSED void MOEK_K_(zeros)(float *to, const uint8_t *row, int k, int all, int groups)
 {
     int g;
-    for (g = 0; g < MOEK_PIECE / 128; g++, k += 128) {
+    for (g = 0; g < groups; g++, k += 128) {
         const int i = k / 128;
         to[g] = k < all ? moek_from_u4b8_((uint8_t)(row[i / 2] >> 4 * (i % 2) & 15)) : 0;
     }
@@ -52,14 +65,17 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
 static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
                                       int j0, int sums, float (*sum)[8])
 {
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 127) / 128;
     const moek_halves *const h = &a->halves;
-    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
-    float zero[PIECE / 128];
+    float x[X], lanes[M][MOEK_LANES];
+    enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
+    float w_scale[X / PIECE * GROUPS + MORE];
+    moek_dots_ dots;
+    float zero[X / PIECE * GROUPS + MORE];
     const size_t zero_row = (w_blocks * 4 + 7) / 8;
     uint8_t tail[(PIECE) / 2];
     uint16_t x_tail[PIECE];
@@ -67,6 +83,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     int k0, s, r, i0, i;
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -87,22 +105,21 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
             const void *const zero_of = ((const moek_gemm_more_args *)a)->zero[of];
             const uint8_t *const zeros = !zero_of ? NULL
                 : (const uint8_t *)zero_of + ((size_t)e * h->rows + w_row) * zero_row;
+            if (zeros) MOEK_K_(zeros)(zero, zeros, k0, all, (n + PIECE - 1) / PIECE * GROUPS);
+            MOEK_K_(w_scales)(w_scale, w_scales, k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
-                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
-                    for (r = 0; r < (int)sizeof tail; r += 64)
-                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 2) + AHEAD + r);
-                    moek_piece_u4b8_(piece, moek_padded_(tail, sizeof tail, w + (k0 + i) / 2, (n - i) / 2 * sizeof *w));
-                    if (zeros) {
-                        MOEK_K_(zeros)(zero, zeros, k0 + i, all);
-                        moek_less_zeros_(piece, zero, 8, 128);
-                    }
-                    for (r = 0; r < rows; r++) {
-                        const int g = (k0 + i) / 128;
-                        const float scale =
-                            moek_from_t_(((const uint16_t *)w_scales)[g], a->dtype);
-                        moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
-                    }
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
+                    const int whole = (end - i) / PIECE;
+                    const void *const next = whole ? w + (k) / 2 :
+                        moek_padded_(tail, sizeof tail, w + (k0 + i) / 2, (n - i) / 2 * sizeof *w);
+                    dots.scale = w_scale + i / PIECE * GROUPS;
+                    dots.zero = zeros ? zero + i / PIECE * GROUPS : NULL;
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
             }

@@ -10,19 +10,23 @@
 #define MOEK_NAME_ moek_up_mxfp8_h0_on_cpu_m8
 #define MOEK_K_(x) moek_up_mxfp8_h0_on_cpu_m8_##x##_
 
-/* Scales of the groups of a piece from group g0 on, of a row of `groups`; behind the last 0. */
-static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const void *row, int k, int all, int dtype)
+/* Scales of a row, of w or of x: of `groups` groups from column k on; behind the last 0. */
+static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const uint8_t *row,
+                                          int k, int all, int groups, int dtype)
 {
+    const int left = (all - k + 31) / 32, there = left < groups ? left : groups;
     int g;
-    for (g = 0; g < MOEK_PIECE / 32; g++, k += 32)
-        to[g] = k < all ? moek_from_e8m0_(((const uint8_t *)row)[k / 32]) : 0;
+    moek_scales_e8m0_(to, row + k / 32, there);
+    for (g = there; g < groups; g++) to[g] = 0;
     (void)dtype;
 }
-static MOEK_UNUSED void MOEK_K_(x_scales)(float *to, const void *row, int k, int all, int dtype)
+static MOEK_UNUSED void MOEK_K_(x_scales)(float *to, const uint8_t *row,
+                                          int k, int all, int groups, int dtype)
 {
+    const int left = (all - k + 31) / 32, there = left < groups ? left : groups;
     int g;
-    for (g = 0; g < MOEK_PIECE / 32; g++, k += 32)
-        to[g] = k < all ? moek_from_e8m0_(((const uint8_t *)row)[k / 32]) : 0;
+    moek_scales_e8m0_(to, row + k / 32, there);
+    for (g = there; g < groups; g++) to[g] = 0;
     (void)dtype;
 }
 
@@ -49,7 +53,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
 static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
                                       int j0, int sums, float (*sum)[8])
 {
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M, AHEAD = 2048 };
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
@@ -57,8 +61,9 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t x_blocks = ((size_t)all + 31) / 32;
     const moek_halves *const h = &a->halves;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
-    enum { GROUPS = PIECE / 32 };
-    float x_scale[X / PIECE][GROUPS], w_scale[GROUPS];
+    enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
+    float w_scale[X / PIECE * GROUPS + MORE];
+    float x_scale[X / PIECE * GROUPS + MORE];
     uint8_t tail[PIECE];
     size_t from[M];
     int k0, s, r, i0, i;
@@ -72,9 +77,9 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                 const void *const next = moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in);
                 moek_piece_e4m3_(x + r * stretch + i, next);
             }
-            for (i = 0; i < n; i += PIECE)
-                MOEK_K_(x_scales)(x_scale[(r * stretch + i) / PIECE],
-                    (const uint8_t *)a->a_scale + from[r] * x_blocks, k0 + i, all, a->dtype);
+            MOEK_K_(x_scales)(x_scale + r * stretch / PIECE * GROUPS,
+                (const uint8_t *)a->a_scale + from[r] * x_blocks,
+                k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
             /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
             for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 65536.0f;
         }
@@ -86,16 +91,16 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
             const uint8_t *const w_scales = (const uint8_t *)h->scale[of] +
                 ((size_t)e * h->scale_rows +
                  w_row) * w_blocks;
+            MOEK_K_(w_scales)(w_scale, w_scales, k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
                     for (r = 0; r < (int)sizeof tail; r += 64)
-                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + AHEAD + r);
+                        MOEK_PREFETCH((uintptr_t)(w + k0 + i) + MOEK_AHEAD + r);
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
-                    MOEK_K_(w_scales)(w_scale, w_scales, k0 + i, all, a->dtype);
                     for (r = 0; r < rows; r++)
-                        moek_dot_groups_(lanes[r], piece, x + r * stretch + i, w_scale,
-                                         x_scale[(r * stretch + i) / PIECE], 4, 32);
+                        moek_dot_groups_(lanes[r], piece, x + r * stretch + i, w_scale + i / PIECE * GROUPS,
+                                         x_scale + (r * stretch + i) / PIECE * GROUPS, 4, 32);
                 }
                 for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
             }

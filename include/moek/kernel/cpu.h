@@ -1,7 +1,8 @@
 /* moek/kernel/cpu.h -- helpers of the CPU rows: plain C99, any compiler; OpenMP where it is switched on.
  *
  * The loops are written so that a compiler vectorizes them without being allowed to reorder sums: no branch in the
- * body, and sums in MOEK_LANES independent lanes.  So the bits do not depend on the vector width either.            */
+ * body, and sums in MOEK_LANES independent lanes.  So the bits do not depend on the vector width either.  Codes of 4
+ * bits have intrinsics of AVX-512 besides (moek_dot_codes_): the same sums in the same order, with FMA.             */
 #include "numbers.h"                                    /* ahead of the guard, as there */
 #ifndef MOEK_CPU_H
 #define MOEK_CPU_H
@@ -26,8 +27,20 @@
 #else
 #define MOEK_PREFETCH(address) ((void)(address))
 #endif
+enum { MOEK_AHEAD = 2048 };                            /* so many bytes */
 
 enum { MOEK_LANES = 16, MOEK_PIECE = 128 };           /* a piece: what is decoded at a time; a group of fp8b128 */
+
+/* (nvcc hands this file to its own front end, which need not know intrinsics.  A test asks for each way.) */
+#if defined(MOEK_VECTORS_)
+#elif defined(__GNUC__) && !defined(__CUDACC__) && defined(__AVX512BW__)
+#define MOEK_VECTORS_ 512
+#else
+#define MOEK_VECTORS_ 0
+#endif
+#if MOEK_VECTORS_
+#include <immintrin.h>
+#endif
 
 MOEK_CPU_FN int moek_finite_(float x) { return (moek_bits_(x) & 0x7fffffff) < 0x7f800000; }
 
@@ -60,6 +73,16 @@ MOEK_CPU_FN uint32_t moek_word_(const void *from, int i)
     return w;
 }
 
+/* A piece in the order of `parts` parts, from its own order of `own`, which are fewer. */
+MOEK_CPU_FN void moek_order_(float *to, const float *from, int own, int parts)
+{
+    const int step = parts / own, words = MOEK_PIECE / parts;
+    int b, i, j;
+    for (b = 0; b < own; b++)
+        for (i = 0; i < words; i++)
+            for (j = 0; j < step; j++) to[(j * own + b) * words + i] = from[(b * words + i) * step + j];
+}
+
 /* The `left` bytes of a piece that are there, and zeros; in `tail` if some are missing. */
 MOEK_CPU_FN const void *moek_padded_(void *tail, size_t size, const void *from, size_t left)
 {
@@ -68,8 +91,6 @@ MOEK_CPU_FN const void *moek_padded_(void *tail, size_t size, const void *from, 
     memcpy(tail, from, left);
     return tail;
 }
-
-#include "../../../generated/moek_element_cpu.h"
 
 /* lanes += scale * (w . x) of one piece. */
 MOEK_CPU_FN void moek_dot_(float *lanes, const float *w, const float *x, float scale)
@@ -86,9 +107,13 @@ MOEK_CPU_FN void moek_dot_groups_(float *lanes, const float *w, const float *x, 
                                   const float *x_scale, int parts, int columns)
 {
     const int words = MOEK_PIECE / parts;
+    const int each = columns / parts;                  /* words of a group */
     float scale[MOEK_PIECE / 2];
     int i, l, p;
-    for (i = 0; i < words; i++) scale[i] = w_scale[i * parts / columns] * x_scale[i * parts / columns];
+    for (i = 0; i < words / each; i++) {
+        const float of_group = w_scale[i] * x_scale[i];
+        for (l = 0; l < each; l++) scale[i * each + l] = of_group;
+    }
     for (i = 0; i < words; i += MOEK_LANES) {
         for (l = 0; l < MOEK_LANES; l++) {
             float sum = 0;
@@ -107,10 +132,137 @@ MOEK_CPU_FN void moek_less_zeros_(float *w, const float *zero, int parts, int co
 }
 MOEK_CPU_FN float moek_sum_lanes_(const float *lanes)
 {
+#if MOEK_VECTORS_
+    const __m256 half = _mm256_add_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#else
     float eight[8], four[4];
     int l;
     for (l = 0; l < 8; l++) eight[l] = lanes[l] + lanes[l + 8];
     for (l = 0; l < 4; l++) four[l] = eight[l] + eight[l + 4];
     return (four[0] + four[2]) + (four[1] + four[3]);
+#endif
 }
+
+/* ---- pieces of 4-bit codes, each multiplied by some rows of x ---------------------------------------------------- */
+
+/* zero, scale, x_scale: one for each group of columns of the first piece, then of the next, and 8 floats more that may
+ * be read; NULL: 0, 1, 1.  x: pieces in the order of parts, as moek_piece_ has them. */
+typedef struct moek_dots_ {
+    const float *zero, *scale, *x, *x_scale;
+    size_t x_row, x_scale_row;                         /* floats from a row of x to the next                          */
+    int rows;
+} moek_dots_;
+
+/* lanes[r] += scale * x_scale * ((w - zero) . x) of piece number n, which is decoded. */
+MOEK_CPU_FN void moek_dot_piece_(float (*lanes)[MOEK_LANES], float *w, int n, int columns, moek_dots_ a)
+{
+    static const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const int g = n * (MOEK_PIECE / columns);
+    int r;
+    if (a.zero) moek_less_zeros_(w, a.zero + g, 8, columns);
+    for (r = 0; r < a.rows; r++) {
+        const float *const x = a.x + (size_t)r * a.x_row + n * MOEK_PIECE;
+        const float *const w_scale = a.scale ? a.scale + g : ones;
+        const float *const x_scale = a.x_scale ? a.x_scale + (size_t)r * a.x_scale_row + g : ones;
+        if (columns == MOEK_PIECE) moek_dot_(lanes[r], w, x, w_scale[0] * x_scale[0]);
+        else moek_dot_groups_(lanes[r], w, x, w_scale, x_scale, 8, columns);
+    }
+}
+
+#if MOEK_VECTORS_
+/* Of each word of codes its group's number: lane i has word i. */
+MOEK_CPU_FN __m512 moek_spread_(const float *of, int columns)
+{
+#define MOEK_GROUP_(i) (i) * 8 / columns
+    const __m512i at = _mm512_setr_epi32(
+        MOEK_GROUP_(0), MOEK_GROUP_(1), MOEK_GROUP_(2), MOEK_GROUP_(3), MOEK_GROUP_(4), MOEK_GROUP_(5), MOEK_GROUP_(6),
+        MOEK_GROUP_(7), MOEK_GROUP_(8), MOEK_GROUP_(9), MOEK_GROUP_(10), MOEK_GROUP_(11), MOEK_GROUP_(12),
+        MOEK_GROUP_(13), MOEK_GROUP_(14), MOEK_GROUP_(15));
+#undef MOEK_GROUP_
+    return _mm512_permutexvar_ps(at, _mm512_castps256_ps512(_mm256_loadu_ps(of)));
+}
+/* A piece: w[p] has code p of each word.  VPERMW looks up 32 words at once, codes j and j + 4 of each; the table has
+ * bf16 of all codes twice, because five bits choose. */
+MOEK_CPU_FN void moek_codes_(__m512 w[8], const void *codes, __m512i table)
+{
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000u);
+    __m512i from = _mm512_loadu_si512(codes), two[4];
+    int j;
+    __asm__("" : "+v"(from));                          /* load once: each shift would load for itself, 10 % slower */
+    two[0] = _mm512_permutexvar_epi16(from, table);
+    two[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(from, 4), table);
+    two[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(from, 8), table);
+    two[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(from, 12), table);
+    for (j = 0; j < 4; j++) {
+        w[j] = _mm512_castsi512_ps(_mm512_slli_epi32(two[j], 16));
+        w[j + 4] = _mm512_castsi512_ps(_mm512_and_si512(two[j], high));
+    }
+}
+MOEK_CPU_FN __m512 moek_dot_row_(__m512 lanes, const __m512 w[8], const float *x, __m512 scale)
+{
+    __m512 sum = _mm512_mul_ps(w[0], _mm512_loadu_ps(x));
+    int p;
+    for (p = 1; p < 8; p++) sum = _mm512_fmadd_ps(w[p], _mm512_loadu_ps(x + p * MOEK_LANES), sum);
+    return _mm512_fmadd_ps(scale, sum, lanes);
+}
+MOEK_CPU_FN void moek_dot_codes_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a,
+                                 const uint16_t *table)
+{
+    const __m512i values = _mm512_loadu_si512(table);
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 first = _mm512_loadu_ps(lanes[0]);          /* of row 0: it stays in a register */
+    int n, p, r;
+    for (n = 0; n < pieces; n++) {
+        const int g = n * (MOEK_PIECE / columns);
+        const __m512 scale = a.scale ? moek_spread_(a.scale + g, columns) : one;
+        __m512 w[8];
+        MOEK_PREFETCH((uintptr_t)codes + (size_t)n * 64 + MOEK_AHEAD);
+        moek_codes_(w, (const char *)codes + (size_t)n * 64, values);
+        if (a.zero) {
+            const __m512 zero = moek_spread_(a.zero + g, columns);
+            for (p = 0; p < 8; p++) w[p] = _mm512_sub_ps(w[p], zero);
+        }
+        for (r = 0; r < a.rows; r++) {
+            const float *const x = a.x + (size_t)r * a.x_row + n * MOEK_PIECE;
+            __m512 by = scale;
+            if (a.x_scale)
+                by = _mm512_mul_ps(by, moek_spread_(a.x_scale + (size_t)r * a.x_scale_row + g, columns));
+            if (!r) first = moek_dot_row_(first, w, x, by);
+            else _mm512_storeu_ps(lanes[r], moek_dot_row_(_mm512_loadu_ps(lanes[r]), w, x, by));
+        }
+    }
+    _mm512_storeu_ps(lanes[0], first);
+}
+#endif
+
+#include "../../../generated/moek_element_cpu.h"
+
+/* Scales of a row to f32, without a branch, eight at a time: rows are short, and what a wider loop leaves over counts.
+ * e4m3: as moek_piece_e4m3_ decodes, which gives 2^-8 of the value. */
+MOEK_CPU_FN float moek_scale_e8m0_(uint32_t b)
+{
+    const uint32_t power = b ? b << 23 : 0x00400000;
+    return moek_float_(b == 255 ? 0x7fc00000 : power);
+}
+MOEK_CPU_FN float moek_scale_e4m3_(uint32_t b)
+{
+    const uint32_t f = (b & 0x7f) << 20 | 112u << 23, g = moek_bits_(2.0f * moek_float_(f) - 6.103515625e-05f);
+    const uint32_t v = moek_bits_(moek_float_((f < g ? f : g) | (b & 0x80) << 24) * 256.0f);
+    return moek_float_((b & 0x7f) == 0x7f ? 0x7fc00000 : v);
+}
+#define MOEK_SCALES_(name, type, scale) \
+    MOEK_CPU_FN void name(float *to, const type *from, int n) \
+    { \
+        int i, j; \
+        for (i = 0; i + 8 <= n; i += 8) for (j = i; j < i + 8; j++) to[j] = scale; \
+        for (j = i; j < n; j++) to[j] = scale; \
+    }
+MOEK_SCALES_(moek_scales_e8m0_, uint8_t, moek_scale_e8m0_(from[j]))
+MOEK_SCALES_(moek_scales_e4m3_, uint8_t, moek_scale_e4m3_(from[j]))
+MOEK_SCALES_(moek_scales_bf16_, uint16_t, moek_from_bf16_(from[j]))
+MOEK_SCALES_(moek_scales_fp16_, uint16_t, moek_unpack_fp16_((uint32_t)from[j] << 16, (from[j] & 0x7fffu) << 13))
+#undef MOEK_SCALES_
 #endif

@@ -1,0 +1,171 @@
+/* bench_cpu.c -- how fast the CPU kernels read weights: a layer of one token, in every format, beside plain reads.
+ *
+ *   ./moek bench                                   where there is no GPU: builds and runs it
+ *   cc -O3 -march=native -fopenmp -Iinclude bench/bench_cpu.c -o bench_cpu -lm && OMP_NUM_THREADS=2 ./bench_cpu
+ *   ./bench_cpu [-t TOKENS] [-r ROUNDS] [FORMAT[:BLOCK] ...]
+ *
+ * A run has the sizes of Qwen3-30B-A3B (hidden 2048, inter 768, top-8 of 128 experts) and takes eight experts that no
+ * run took lately, so that weights come from memory.  A format's runs are spread over all rounds; the figure is the
+ * fastest run, because other programs on the machine only ever add time.  Weights are codes and scales.  Reads: 256 MiB
+ * of 8-byte words, added up by all threads, likewise the fastest. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 199309L
+#endif
+#ifndef BENCH_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include <stdio.h>
+#include "clock.h"
+#include "fill.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { MOST_FORMATS = 64, HIDDEN = 2048, INTER = 768, EXPERTS = 128, TOPK = 8, RUNS = EXPERTS / TOPK };
+static const size_t READ_BYTES = (size_t)256 << 20;
+
+typedef struct subject {                               /* a format under test */
+    const moek_format *f;
+    int block;
+    moek_plan plan;
+    moek_args args;
+    double bytes, best;                                /* of a run: weights; seconds */
+    void *given[16];
+    int gifts;
+} subject;
+
+static void *keep(subject *s, void *p) { return s->given[s->gifts++] = p; }
+static const void *filled(subject *s, size_t bytes, fill_codes from, uint32_t seed)
+{
+    return bytes ? keep(s, fill_host(bytes, from, seed)) : NULL;
+}
+static void make(subject *s, int tokens)
+{
+    const float third = 1.0f / 3;
+    moek_config c;
+    moek_weights w;
+    fill_sizes n;
+    float *scale = (float *)keep(s, mem_alloc(0, 2 * sizeof *scale));
+    memset(&c, 0, sizeof c);
+    memset(&w, 0, sizeof w);
+    memset(&s->args, 0, sizeof s->args);
+    c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK; c.act = MOEK_SILU;
+    c.quant = s->f->number; c.block = s->block; c.max_tokens = tokens; c.backend = MOEK_BACKEND_CPU;
+    if (moek_plan_init(&s->plan, &c) != MOEK_OK) { printf("%s: %s\n", s->f->name, s->plan.why); exit(1); }
+    n = fill_sizes_of(&s->plan.config, EXPERTS);
+    scale[0] = scale[1] = s->f->x_bits < 8 ? third / 448 : third / 100;
+    w.w_up = filled(s, n.up, fill_weights(s->f, s->plan.config.dtype, 0.02), 1);
+    w.w_down = filled(s, n.down, fill_weights(s->f, s->plan.config.dtype, 0.02), 2);
+    w.w_up_scale = filled(s, n.up_scale, fill_scales(s->f, s->plan.config.dtype, 0.02), 3);
+    w.w_down_scale = filled(s, n.down_scale, fill_scales(s->f, s->plan.config.dtype, 0.02), 4);
+    w.w_up_global_scale = (const float *)filled(s, n.up_second, fill_seconds(), 5);
+    w.w_down_global_scale = (const float *)filled(s, n.down_second, fill_seconds(), 6);
+    if (s->f->static_x) { w.x_scale = scale; w.h_scale = scale + 1; }
+    if (moek_plan_bind(&s->plan, &w) != MOEK_OK) { printf("%s: %s\n", s->f->name, s->plan.why); exit(1); }
+    s->args.tokens = tokens;
+    s->args.x = filled(s, 2 * (size_t)tokens * HIDDEN, fill_t(s->plan.config.dtype, 1), 7);
+    s->args.topk_ids = (int32_t *)keep(s, mem_alloc(0, 4 * (size_t)tokens * TOPK));
+    s->args.topk_weights = (float *)keep(s, mem_alloc(0, 4 * (size_t)tokens * TOPK));
+    s->args.y = keep(s, mem_alloc(0, 2 * (size_t)tokens * HIDDEN));
+    s->args.workspace_size = moek_workspace_size(&s->plan);
+    s->args.workspace = keep(s, mem_alloc(0, s->args.workspace_size));
+    s->bytes = (double)(n.up + n.down + n.up_scale + n.down_scale) * TOPK / EXPERTS;
+    s->best = 1e9;
+}
+/* All experts once, eight a run, the same for all tokens. */
+static void round_of(subject *s)
+{
+    int run, i;
+    for (run = 0; run < RUNS; run++) {
+        double start;
+        for (i = 0; i < s->args.tokens * TOPK; i++) {
+            s->args.topk_ids[i] = run * TOPK + i % TOPK;
+            s->args.topk_weights[i] = 1.0f / TOPK;
+        }
+        start = seconds();
+        if (moek_run(&s->plan, &s->args, NULL) != MOEK_OK) exit(1);
+        start = seconds() - start;
+        if (start < s->best) s->best = start;
+    }
+}
+static uint64_t sink;
+static double read_once(const uint64_t *from)
+{
+    const long n = (long)(READ_BYTES / 64);
+    const double start = seconds();
+    uint64_t sum = 0;
+    long i;
+#ifdef _OPENMP
+    #pragma omp parallel for reduction(+:sum)
+#endif
+    for (i = 0; i < n; i++) {
+        int j;
+        for (j = 0; j < 8; j++) sum += from[8 * i + j];
+    }
+    sink += sum;
+    return seconds() - start;
+}
+
+static subject *subjects;
+static int count;
+static void add(const moek_format *f, int block)
+{
+    if (count == MOST_FORMATS || !format_has(f, MOEK_OP_UP, 0)) return;
+    subjects[count].f = f;
+    subjects[count++].block = block;
+}
+static void add_named(const char *word)
+{
+    const size_t n = strcspn(word, ":");
+    int i;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        if (!strncmp(f->name, word, n) && !f->name[n]) add(f, word[n] ? atoi(word + n + 1) : format_block(f, 0));
+    }
+}
+int main(int argc, char **argv)
+{
+    uint64_t *words;
+    double best_read = 1e9;
+    int tokens = 1, rounds = 12, threads = 1, named = 0, i, j;
+    subjects = (subject *)calloc(MOST_FORMATS, sizeof *subjects);
+    for (i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "-t") && i + 1 < argc) tokens = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "-r") && i + 1 < argc) rounds = atoi(argv[++i]);
+        else add_named(argv[i]), named = 1;
+    }
+    for (i = 0; i < FORMATS && !named; i++) {
+        const moek_format *const f = format_at(i);
+        for (j = 0; j < (f->blocks ? f->blocks : 1); j++) add(f, f->blocks ? f->block[j] : 0);
+    }
+    if (!count || tokens < 1 || rounds < 1) {
+        fprintf(stderr, "bench_cpu [-t TOKENS] [-r ROUNDS] [FORMAT[:BLOCK] ...]\n");
+        return 1;
+    }
+    words = (uint64_t *)mem_alloc(0, READ_BYTES);
+    memset(words, 1, READ_BYTES);
+#ifdef _OPENMP
+    threads = omp_get_max_threads();
+#endif
+    for (i = 0; i < count; i++) make(&subjects[i], tokens);
+    for (j = 0; j < rounds; j++) {
+        double t;
+        for (i = 0; i < count; i++) round_of(&subjects[i]);
+        for (i = 0; i < 4; i++) if ((t = read_once(words)) < best_read) best_read = t;
+    }
+    printf("%d token%s, %d thread%s, the fastest of %d runs; reads %.1f GB/s\n", tokens, tokens > 1 ? "s" : "", threads,
+           threads > 1 ? "s" : "", rounds * RUNS, (double)READ_BYTES / best_read * 1e-9);
+    for (i = 0; i < count; i++) {
+        subject *const s = &subjects[i];
+        char name[40];
+        if (s->f->blocks) snprintf(name, sizeof name, "%s:%d", s->f->name, s->block);
+        else snprintf(name, sizeof name, "%s", s->f->name);
+        printf("%-16s %8.3f ms %8.1f MB %8.1f GB/s of weights\n", name, 1e3 * s->best, 1e-6 * s->bytes,
+               s->bytes / s->best * 1e-9);
+        while (s->gifts) mem_free(0, s->given[--s->gifts]);
+    }
+    mem_free(0, words);
+    free(subjects);
+    return sink == 1;
+}
