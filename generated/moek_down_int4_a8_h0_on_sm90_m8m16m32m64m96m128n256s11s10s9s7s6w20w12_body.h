@@ -67,9 +67,10 @@ MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, i
 
 /* Bias, and out.  sum: this lane's rows of w g and g + 8
  *  columns 2q and 2q + 1 of each 8 rows of a.
- * block: of 64 rows of w of the tile.  row: where the lane's rows go. */
+ * block: of 64 rows of w of the tile.  row: where the lane's rows go.
+ * a_scales: of the tile's rows lane, lane + 32, ... of a. */
 MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *args, float *sum, const moek_tile_ *at, const int *row,
-                                 int n, int block, int dtype)
+                                 const float *a_scales, int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
     const moek_gemm_args *const a = args;
@@ -89,8 +90,8 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *args, float *sum, const m
     }
     #pragma unroll
     for (i = 0; i < M / 4; i++) {                                      /* a row of a: its scale */
-        const int p = at->row0 + i / 2 * 8 + c + i % 2, to = i / 2 * 4 + i % 2;
-        const float s = p < at->end ? MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[p] / a->a_div : p] : 0;
+        const int r = i / 2 * 8 + i % 2, to = i / 2 * 4 + i % 2;
+        const float s = __shfl_sync(0xffffffff, a_scales[r / 32], r % 32 + c);
         sum[to] = sum[to] * s * 256.0f + bias[0];
         sum[to + 2] = sum[to + 2] * s * 256.0f + bias[1];
     }
@@ -306,6 +307,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
     int tile, first_step = b->part.first_step, slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8], i, j;
+    float a_scales[(M + 31) / 32];                 /* of the tile's rows of a, 32 apart */
     at.e = -1;
     moek_grid_wait_();
     for (tile = b->part.tile; tile < b->part.last; tile += b->part.stride) {
@@ -326,6 +328,11 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
                       : M < 128 && a->ids ? slots[8 * i + t % 32 / 4]
                       : a->out_order && (M == 128 || !a->ids) ? a->out_order[r] : r;
             }
+            #pragma unroll
+            for (i = 0; i < (M + 31) / 32; i++) {
+                const int r = at.row0 + 32 * i + t % 32;
+                a_scales[i] = r >= at.end ? 0 : MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[r] / a->a_div : r];
+            }
             e = at.e; row0 = at.row0;
         }
         #pragma unroll
@@ -340,7 +347,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
         first_step = 0;
         if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
         #pragma unroll
-        for (i = 0; i < MI; i++) MOEK_K_(finish)(args, sum[i], &at, to, b->n, mine * MI + i, dtype);
+        for (i = 0; i < MI; i++) MOEK_K_(finish)(args, sum[i], &at, to, a_scales, b->n, mine * MI + i,
+                                                     dtype);
     }
 }
 

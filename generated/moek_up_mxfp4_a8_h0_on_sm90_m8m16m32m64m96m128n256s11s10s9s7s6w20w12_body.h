@@ -427,7 +427,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
         first_step = 0;
         if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
         #pragma unroll
-        for (i = 0; i < MI; i++) MOEK_K_(finish)(args, sum[i], &at, to, b->n, mine * MI + i, dtype);
+        for (i = 0; i < MI; i++) MOEK_K_(finish)(args, sum[i], &at, to, b->n, mine * MI + i,
+                                                     dtype);
     }
 }
 
