@@ -104,18 +104,39 @@ def table_headlines():
 
 
 def table_humming(name):
-    """Of each cell of a file the fastest row, beside Humming in the same call."""
+    """Of each cell of a file the fastest row, beside Humming in the same call where it was timed."""
+    best = {}
+    for row in humming_rows(name):
+        of = best.setdefault((row["shape"], row["quant"]), {}).setdefault(int(row["tokens"]), [math.inf, None])
+        of[0] = min(of[0], float(row["us"]))
+        of[1] = None if row["humming_us"] == "-" else float(row["humming_us"])
+    tokens = next(iter(best.values()))
+    rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" if b else microseconds(a)
+                                     for a, b in (of[m] for m in tokens)]
+            for (shape, quant), of in best.items()]
+    return table(["shape", "format (block)"] + [f"M {m}" for m in tokens], rows)
+
+
+def humming_rows(name):
     with open(os.path.join(RESULTS, name)) as f:
         lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
-    best = {}
-    for row in (dict(zip(lines[0], line)) for line in lines[1:]):
+    return [dict(zip(lines[0], line)) for line in lines[1:]]
+
+
+def table_fragments_means():
+    """Geometric means of Humming's time over ours."""
+    spans = (("1", 1, 1), ("4 to 128", 4, 128), ("512 to 8192", 512, 8192))
+    rows, of = [], {}
+    for row in humming_rows("h200-fragments.tsv"):
         if row["humming_us"] != "-":
-            key = row["shape"], row["quant"]
-            of = best.setdefault(key, {}).setdefault(int(row["tokens"]), [math.inf, float(row["humming_us"])])
-            of[0] = min(of[0], float(row["us"]))
-    rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" for a, b in of.values()]
-            for (shape, quant), of in best.items()]
-    return table(["shape", "format (block)"] + [f"M {m}" for m in next(iter(best.values()))], rows)
+            of.setdefault(row["quant"], []).append((int(row["tokens"]), float(row["humming_us"]) / float(row["us"])))
+    for quant, cells in of.items():
+        row = [f"`{quant}`"]
+        for _, low, high in spans:
+            some = [ratio for tokens, ratio in cells if low <= tokens <= high]
+            row.append(f"{mean(some):.2f} ({len(some)} cells; least {min(some):.2f})")
+        rows.append(row)
+    return table(["format"] + [f"M {title}" for title, *_ in spans], rows)
 
 
 def table_mixed():

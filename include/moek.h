@@ -432,7 +432,7 @@ MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *conf
  *        on
  *     2. x stays T
  *     3. x quantized, and widened by the kernels: as on older GPUs, and as 4-bit weights with quantized x.  (Those that
- *        are tiled on Hopper multiply e4m3 as they are; they stand here until they are timed.)
+ *        are tiled on Hopper multiply e4m3 as they are, but gain less than a sixth of the time: docs/formats.md.)
  * A GPU comes before the CPU, where 2 comes first.  Numbers change with the format: x in T is not rounded.  ue8m0
  * becomes 0 where the format that was chosen has none.  Nothing else of config changes, and nothing at all on an error.
  * text [size], or NULL: written: why this format, and what becomes of the others; on an error, why each refuses.

@@ -22,7 +22,7 @@ enum { MOEK_QUANTS_ = (int)(sizeof moek_quants_ / sizeof moek_quants_[0]) };
 
 /* The smaller, the better.  0: tensor cores multiply both sides as they are: 8-bit integers; e4m3 from sm_89 on.  1: x
  * stays T.  2: x is quantized, and kernels widen both sides to 16 bits or more; or they do not, as with tiled weights
- * of 4 bits on Hopper, but were not timed yet. */
+ * of 4 bits on Hopper, but gain little (docs/formats.md). */
 static int moek_pair_rank_(const moek_format *f, int arch)
 {
     const int from = f->x != f->w ? 0 : f->x == MOEK_ELEMENT_S8 ? 80 : f->x == MOEK_ELEMENT_E4M3 ? 89 : 0;
