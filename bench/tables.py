@@ -91,11 +91,16 @@ def table_headlines():
     large = [k for k in means if k not in ("1", "4 to 128")]
     pair = exchange("h200x2-ep.txt")["", 128, "fp8b128", "low_latency", "pair"][0]
     least, most = min(means[k] for k in large), max(means[k] for k in large)
+    few, some, many = ((min(of), max(of)) for of in zip(*(
+        [mean(ratios) for ratios in of] for quant, of in against_humming().items() if quant.endswith("_a16"))))
     gains = [best / float(of["moek"]["block_us"]) for _, of, best in clients()]
     low, high = min(gains), max(gains)
     return (f"- **{means['1']:.2f} times** as fast as the best other library at 1 token, "
             f"**{means['4 to 128']:.2f} times** at 4 to 128,\n  **{least:.2f} to {most:.2f} times** from 512 on: "
             "geometric means over shapes and formats, one H200.\n"
+            f"- **Weights of 4 bits** beside Humming: **{few[0]:.2f} to {few[1]:.2f} times** as fast at 1 token, "
+            f"**{some[0]:.2f} to {some[1]:.2f}** at 4 to 128,\n  {many[0]:.2f} to {many[1]:.2f} from 512 on "
+            "(mxfp4, nvfp4, int4; activations in bf16).\n"
             f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n"
             f"- **{low:.1f} to {high:.1f} times** as fast as the best "
             "experts implementation of Hugging Face transformers:"
@@ -123,20 +128,24 @@ def humming_rows(name):
     return [dict(zip(lines[0], line)) for line in lines[1:]]
 
 
-def table_fragments_means():
-    """Geometric means of Humming's time over ours."""
-    spans = (("1", 1, 1), ("4 to 128", 4, 128), ("512 to 8192", 512, 8192))
-    rows, of = [], {}
+HUMMING_SPANS = ("1", 1, 1), ("4 to 128", 4, 128), ("512 to 8192", 512, 8192)
+
+
+def against_humming():
+    """{format: for each span [Humming's time over ours]}."""
+    of = {}
     for row in humming_rows("h200-fragments.tsv"):
         if row["humming_us"] != "-":
             of.setdefault(row["quant"], []).append((int(row["tokens"]), float(row["humming_us"]) / float(row["us"])))
-    for quant, cells in of.items():
-        row = [f"`{quant}`"]
-        for _, low, high in spans:
-            some = [ratio for tokens, ratio in cells if low <= tokens <= high]
-            row.append(f"{mean(some):.2f} ({len(some)} cells; least {min(some):.2f})")
-        rows.append(row)
-    return table(["format"] + [f"M {title}" for title, *_ in spans], rows)
+    return {quant: [[ratio for tokens, ratio in cells if low <= tokens <= high] for _, low, high in HUMMING_SPANS]
+            for quant, cells in of.items()}
+
+
+def table_fragments_means():
+    """Geometric means of Humming's time over ours."""
+    rows = [[f"`{quant}`"] + [f"{mean(some):.2f} ({len(some)} cells; least {min(some):.2f})" for some in of]
+            for quant, of in against_humming().items()]
+    return table(["format"] + [f"M {title}" for title, *_ in HUMMING_SPANS], rows)
 
 
 def table_mixed():
