@@ -59,7 +59,7 @@ static void moek_say_pair_(const moek_config *config, const moek_format *best, i
     else if (!rank)
         moek_say_(t, "x gets %d bits, as the weights have, and %s multiplies both as they are", best->x_bits, where);
     else if (rank == 1 && arch == 90 && config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number))
-        moek_say_(t, "x stays T, which was timed here with tiled weights");
+        moek_say_(t, "x stays T: with tiled weights a quantized x gains less than a sixth of the time here");
     else if (rank == 1) moek_say_(t, "x stays T, because kernels of %s would widen a quantized x again", where);
     else moek_say_(t, "x gets %d bits, which kernels of %s widen again", best->x_bits, where);
     for (i = 0; i < MOEK_QUANTS_; i++) {
