@@ -1,0 +1,66 @@
+"""sizes.py -- what each format costs to build: lines of generated/, seconds and bytes of the two-line implementation.
+
+   python3 bench/sizes.py > bench/results/sizes.tsv        needs cc and nvcc; some 20 minutes on two cores
+
+kernels, lines: rows of kernels.toml with the format, and their files; a body that formats share counts for each.
+c, sm_80, sm_90a: gcc -O3 -march=native -fopenmp of layer.c; nvcc -O3 of layer.cu with -DMOEK_QUANT, one core."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+NVCC = ["nvcc", "-std=c++17", "-O3"]
+TARGETS = {
+    "c": ("layer.c", ["cc", "-O3", "-march=native", "-fopenmp"]),
+    "sm_80": ("layer.cu", [*NVCC, "-gencode", "arch=compute_80,code=sm_80"]),
+    "sm_90a": ("layer.cu", [*NVCC, "-gencode", "arch=compute_90a,code=sm_90a"]),
+}
+
+
+def lines_of(quant):
+    """Kernels and lines of a format."""
+    folder, seen, kernels = os.path.join(ROOT, "generated"), {}, 0
+    for name in os.listdir(folder):
+        text = open(os.path.join(folder, name)).read()
+        if not re.search(rf"^ \* row: .* quant={quant} ", text, re.M):
+            continue
+        kernels += 1
+        seen[name] = text.count("\n")
+        for body in re.findall(r'#include "(\w+_body\.h)"', text):
+            seen[body] = open(os.path.join(folder, body)).read().count("\n")
+    return kernels, sum(seen.values())
+
+
+def built(quant, target):
+    """Seconds and bytes of an object."""
+    source, command = TARGETS[target]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, source)
+        with open(path, "w") as f:
+            f.write('#define MOEK_IMPLEMENTATION\n#include "moek.h"\n')
+        start = time.time()
+        subprocess.run([*command, f"-DMOEK_QUANT=MOEK_{quant.upper()}", "-I", os.path.join(ROOT, "include"), "-c", path,
+                        "-o", path + ".o"], check=True)
+        return time.time() - start, os.path.getsize(path + ".o")
+
+
+def main():
+    with open(os.path.join(ROOT, "kernels.toml")) as f:
+        formats = re.findall(r"^formats\.(\w+)", f.read(), re.M)
+    version = subprocess.run(["nvcc", "--version"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    print(f"# python3 bench/sizes.py; nvcc {re.search(r'release ([0-9.]+)', version).group(1)}, two cores")
+    print("format", "kernels", "lines", *(f"{t}_{what}" for t in TARGETS for what in ("s", "bytes")), sep="\t")
+    for quant in formats:
+        row = [quant, *lines_of(quant)]
+        for target in TARGETS:
+            seconds, size = built(quant, target)
+            row += [f"{seconds:.1f}", size]
+        print(*row, sep="\t")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
