@@ -108,13 +108,17 @@ def table_headlines():
             "  ([table](clients/transformers/README.md#timings)).\n")
 
 
-def table_humming(name):
-    """Of each cell of a file the fastest row, beside Humming in the same call where it was timed."""
+def table_humming(name, also=()):
+    """Of each cell of a file the fastest row of those that were timed in one call with Humming.  also: formats whose
+    other cells are shown, too."""
     best = {}
     for row in humming_rows(name):
+        beside = row["humming_us"] != "-"
+        if not beside and row["quant"] not in also:
+            continue
         of = best.setdefault((row["shape"], row["quant"]), {}).setdefault(int(row["tokens"]), [math.inf, None])
         of[0] = min(of[0], float(row["us"]))
-        of[1] = None if row["humming_us"] == "-" else float(row["humming_us"])
+        of[1] = float(row["humming_us"]) if beside else of[1]
     tokens = next(iter(best.values()))
     rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" if b else microseconds(a)
                                      for a, b in (of[m] for m in tokens)]
@@ -153,7 +157,7 @@ def table_mixed():
 
 
 def table_fragments():
-    return table_humming("h200-fragments.tsv")
+    return table_humming("h200-fragments.tsv", {row["quant"] for row in humming_rows("h200-fragments.tsv")})
 
 
 def clients():
