@@ -144,6 +144,7 @@ static double run(const moek_format *f, int block)
     moek_weights w;
     moek_plan plan;
     moek_args args;
+    void *room;
     char why[256] = "";
     memset(&config, 0, sizeof config), memset(&args, 0, sizeof args);
     config.hidden = HIDDEN; config.inter = INTER; config.experts = EXPERTS; config.topk = TOPK;
@@ -163,10 +164,11 @@ static double run(const moek_format *f, int block)
     sure(moek_plan_bind(&plan, &w), plan.why);
     args.tokens = TOKENS; args.x = x; args.topk_ids = ids[0]; args.topk_weights = share[0]; args.y = y;
     args.workspace_size = moek_workspace_size(&plan);
-    args.workspace = must(aligned_alloc(256, (args.workspace_size + 255) / 256 * 256));
+    room = must(malloc(args.workspace_size + 255));
+    args.workspace = (void *)(((uintptr_t)room + 255) / 256 * 256);
     args.why = why; args.why_size = sizeof why;
     sure(moek_run(&plan, &args, 0), why);
-    free(args.workspace);
+    free(room);
     return off();
 }
 

@@ -92,7 +92,7 @@ MOEK_CPU_FN void moek_piece_e2m1_(float *to, const void *from)
         to[i + 7 * W] = moek_unpack_e2m1_(w, w >> 6);
     }
 }
-/* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_codes_). */
+/* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_unpack_codes_). */
 MOEK_CPU_FN void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a)
 {
 #if MOEK_VECTORS_
@@ -152,7 +152,7 @@ MOEK_CPU_FN void moek_piece_u4b8_(float *to, const void *from)
         for (p = 0; p < 8; p++) to[i + p * W] = (float)(int)(w >> 4 * p & 15) - 8.0f;
     }
 }
-/* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_codes_). */
+/* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_unpack_codes_). */
 MOEK_CPU_FN void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a)
 {
 #if MOEK_VECTORS_

@@ -186,7 +186,7 @@ MOEK_CPU_FN __m512 moek_spread_(const float *of, int columns)
 }
 /* A piece: w[p] has code p of each word.  VPERMW looks up 32 words at once, codes j and j + 4 of each; the table has
  * bf16 of all codes twice, because five bits choose. */
-MOEK_CPU_FN void moek_codes_(__m512 w[8], const void *codes, __m512i table)
+MOEK_CPU_FN void moek_unpack_codes_(__m512 w[8], const void *codes, __m512i table)
 {
     const __m512i high = _mm512_set1_epi32((int)0xffff0000u);
     __m512i from = _mm512_loadu_si512(codes), two[4];
@@ -220,7 +220,7 @@ MOEK_CPU_FN void moek_dot_codes_(float (*lanes)[MOEK_LANES], const void *codes, 
         const __m512 scale = a.scale ? moek_spread_(a.scale + g, columns) : one;
         __m512 w[8];
         MOEK_PREFETCH((uintptr_t)codes + (size_t)n * 64 + MOEK_AHEAD);
-        moek_codes_(w, (const char *)codes + (size_t)n * 64, values);
+        moek_unpack_codes_(w, (const char *)codes + (size_t)n * 64, values);
         if (a.zero) {
             const __m512 zero = moek_spread_(a.zero + g, columns);
             for (p = 0; p < 8; p++) w[p] = _mm512_sub_ps(w[p], zero);
