@@ -1,6 +1,6 @@
 """sizes.py -- what each format costs to build: lines of generated/, seconds and bytes of the two-line implementation.
 
-   python3 bench/sizes.py > bench/results/sizes.tsv        needs cc and nvcc; some 20 minutes on two cores
+   python3 bench/sizes.py [FORMAT ...] > bench/results/sizes.tsv      needs cc and nvcc; 20 minutes for all formats
 
 kernels, lines: rows of kernels.toml with the format, and their files; a body that formats share counts for each.
 c, sm_80, sm_90a: gcc -O3 -march=native -fopenmp of layer.c; nvcc -O3 of layer.cu with -DMOEK_QUANT, one core."""
@@ -50,6 +50,7 @@ def built(quant, target):
 def main():
     with open(os.path.join(ROOT, "kernels.toml")) as f:
         formats = re.findall(r"^formats\.(\w+)", f.read(), re.M)
+    formats = sys.argv[1:] or formats
     version = subprocess.run(["nvcc", "--version"], stdout=subprocess.PIPE, check=True).stdout.decode()
     print(f"# python3 bench/sizes.py; nvcc {re.search(r'release ([0-9.]+)', version).group(1)}, two cores")
     print("format", "kernels", "lines", *(f"{t}_{what}" for t in TARGETS for what in ("s", "bytes")), sep="\t")

@@ -192,6 +192,15 @@ def table_accuracy():
                  [[f"`{r[0]}`", r[1] if r[1] != "0" else "", r[2], f"{float(r[3]):.1e}"] for r in lines[1:]])
 
 
+def table_sizes():
+    """What each format costs to build, by bench/sizes.py."""
+    with open(os.path.join(RESULTS, "sizes.tsv")) as f:
+        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
+    built = [[f"{float(r[i]):.0f} s, {int(r[i + 1]) / 1e6:.1f} MB" for i in (3, 5, 7)] for r in lines[1:]]
+    return table(["format", "kernels", "lines of generated/", "CPU", "sm_80", "sm_90a"],
+                 [[f"`{r[0]}`", r[1], r[2], *of] for r, of in zip(lines[1:], built)])
+
+
 def exchange_rows(names, what):
     of = [exchange(n) for n in names]
     return [[str(m)] + [", ".join(microseconds(e["", m, "fp8b128", kind, w][0]) for e in of) + " us" for w in what]
