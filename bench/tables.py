@@ -18,13 +18,17 @@ SPANS = (("1", 1, 1), ("4 to 128", 4, 128), ("512", 512, 512), ("1024", 1024, 10
          ("8192", 8192, 8192))
 
 
-def layers(name):
-    """{(shape, format, tokens): (us, floor)} of a .tsv."""
+def rows_of(name):
+    """The rows of a .tsv, each {column: text}."""
     with open(os.path.join(RESULTS, name)) as f:
         lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
-    rows = [dict(zip(lines[0], line)) for line in lines[1:]]
+    return [dict(zip(lines[0], line)) for line in lines[1:]]
+
+
+def layers(name):
+    """{(shape, format, tokens): (us, floor)} of a .tsv."""
     return {(r["shape"], r["quant"], int(r["tokens"])): (float(r["us"]), float(r.get("floor_us", "nan")))
-            for r in rows}
+            for r in rows_of(name)}
 
 
 def exchange(name):
@@ -108,13 +112,13 @@ def table_headlines():
             "  ([table](clients/transformers/README.md#timings)).\n")
 
 
-def table_humming(name, also=()):
-    """Of each cell of a file the fastest row of those that were timed in one call with Humming.  also: formats whose
-    other cells are shown, too."""
+def table_humming(name, alone=False):
+    """Of each cell of a file the fastest row of those that were timed in one call with Humming.  alone: cells without
+    Humming are shown, too."""
     best = {}
-    for row in humming_rows(name):
+    for row in rows_of(name):
         beside = row["humming_us"] != "-"
-        if not beside and row["quant"] not in also:
+        if not beside and not alone:
             continue
         of = best.setdefault((row["shape"], row["quant"]), {}).setdefault(int(row["tokens"]), [math.inf, None])
         of[0] = min(of[0], float(row["us"]))
@@ -126,19 +130,13 @@ def table_humming(name, also=()):
     return table(["shape", "format (block)"] + [f"M {m}" for m in tokens], rows)
 
 
-def humming_rows(name):
-    with open(os.path.join(RESULTS, name)) as f:
-        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
-    return [dict(zip(lines[0], line)) for line in lines[1:]]
-
-
 HUMMING_SPANS = ("1", 1, 1), ("4 to 128", 4, 128), ("512 to 8192", 512, 8192)
 
 
 def against_humming():
     """{format: for each span [Humming's time over ours]}."""
     of = {}
-    for row in humming_rows("h200-fragments.tsv"):
+    for row in rows_of("h200-fragments.tsv"):
         if row["humming_us"] != "-":
             of.setdefault(row["quant"], []).append((int(row["tokens"]), float(row["humming_us"]) / float(row["us"])))
     return {quant: [[ratio for tokens, ratio in cells if low <= tokens <= high] for _, low, high in HUMMING_SPANS]
@@ -157,15 +155,13 @@ def table_mixed():
 
 
 def table_fragments():
-    return table_humming("h200-fragments.tsv", {row["quant"] for row in humming_rows("h200-fragments.tsv")})
+    return table_humming("h200-fragments.tsv", alone=True)
 
 
 def clients():
     """[((model, sequences x tokens), {implementation: row}, best block_us of batched_mm and grouped_mm)]."""
-    with open(os.path.join(RESULTS, "h200-transformers.tsv")) as f:
-        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
     of = {}
-    for row in (dict(zip(lines[0], line)) for line in lines[1:]):
+    for row in rows_of("h200-transformers.tsv"):
         of.setdefault((row["model"], f"{row['sequences']} x {row['tokens']}"), {})[row["implementation"]] = row
     return [(key, of, min(float(of[name]["block_us"]) for name in ("batched_mm", "grouped_mm")
                           if of[name]["block_us"] != "-")) for key, of in of.items()]
@@ -186,19 +182,18 @@ def table_clients():
 
 def table_accuracy():
     """What each format costs, by bench/accuracy.c."""
-    with open(os.path.join(RESULTS, "accuracy.tsv")) as f:
-        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
     return table(["format", "block", "bits of a weight, scales included", "off"],
-                 [[f"`{r[0]}`", r[1] if r[1] != "0" else "", r[2], f"{float(r[3]):.1e}"] for r in lines[1:]])
+                 [[f"`{r['format']}`", r["block"] if r["block"] != "0" else "", r["bits"], f"{float(r['off']):.1e}"]
+                  for r in rows_of("accuracy.tsv")])
 
 
 def table_sizes():
     """What each format costs to build, by bench/sizes.py."""
-    with open(os.path.join(RESULTS, "sizes.tsv")) as f:
-        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
-    built = [[f"{float(r[i]):.0f} s, {int(r[i + 1]) / 1e6:.1f} MB" for i in (3, 5, 7)] for r in lines[1:]]
     return table(["format", "kernels", "lines of generated/", "CPU", "sm_80", "sm_90a"],
-                 [[f"`{r[0]}`", r[1], r[2], *of] for r, of in zip(lines[1:], built)])
+                 [[f"`{r['format']}`", r["kernels"], r["lines"]] +
+                  [f"{float(r[of + '_s']):.0f} s, {int(r[of + '_bytes']) / 1e6:.1f} MB"
+                   for of in ("c", "sm_80", "sm_90a")]
+                  for r in rows_of("sizes.tsv")])
 
 
 def exchange_rows(names, what):
