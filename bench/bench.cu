@@ -9,6 +9,7 @@
  *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
  *      -s            without args.state: step by step
  *      -w            with tiled weights (config.weight_layout)
+ *      -z            with zero points, formats that may have them
  *      -t FILE       with the measured choices of this file
  *      -q            without the error, which the host takes seconds for
  *      -r MS         so many milliseconds of rest before a cell (100), but no fewer than the one before it took: so
@@ -68,7 +69,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 /* What the command line asks for. */
 static struct {
-    int tune, before, quick, stateless, tiled, rest, tokens[TOKENS_MAX], counts, words, block;
+    int tune, before, quick, stateless, tiled, zeros, rest, tokens[TOKENS_MAX], counts, words, block;
     const char *row, *tuned;
     char **word;
     FILE *out;
@@ -330,6 +331,7 @@ static void read_words(int argc, char **argv)
         else if (!strcmp(argv[i], "-q")) ask.quick = 1;
         else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
         else if (!strcmp(argv[i], "-w")) ask.tiled = 1;
+        else if (!strcmp(argv[i], "-z")) ask.zeros = 1;
         else if (!asks(argv[i])) ask.word[ask.words++] = argv[i];
     }
     sure(!ask.given.name || (ask.given.hidden && ask.given.inter && ask.given.experts && ask.given.topk), "a shape",
@@ -374,17 +376,39 @@ static const moek_kernel *cell_row(const cell *c)
     return row ? row : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
 }
 
+/* Bytes of the zero points of so many rows of an expert; from 4 to 11. */
+static size_t cell_zero_bytes(const cell *c, int rows, int columns)
+{
+    const moek_scale_shape of = moek_weight_scale(moek_format_of(c->config.quant), c->config.block);
+    return (size_t)c->config.experts * (size_t)rows *
+           moek_element_bytes(moek_format_of(c->config.quant)->w, moek_scale_count(&of, 1, (size_t)columns));
+}
+static void cell_zeros(cell *c)
+{
+    fill_codes zeros;
+    zeros.width = 4;
+    for (int i = 0; i < FILL_CODES; i++) zeros.code[i] = 4 + (uint32_t)i % 8;
+    c->w.w_up_zero = filled(cell_zero_bytes(c, 2 * c->config.inter, c->config.hidden), zeros, 11);
+    c->w.w_down_zero = filled(cell_zero_bytes(c, c->config.hidden, c->config.inter), zeros, 12);
+}
 /* Tiled weights, and what it takes to make them. */
 static void cell_tile(cell *c)
 {
+    const int zeros = c->w.w_up_zero && c->config.block;
     void *const up = mem_alloc(80, c->n.up), *const down = mem_alloc(80, c->n.down);
-    const int experts = c->config.experts, scales = format_in_fragments(moek_format_of(c->config.quant));
+    const int experts = c->config.experts, quant = c->config.quant;
+    const int scales = format_in_fragments(moek_format_of(quant)) &&
+                       moek_weight_scale(moek_format_of(quant), c->config.block).columns;
     cudaEvent_t e[2];
     c->tiled = c->w;
     c->tiled.w_up = up; c->tiled.w_down = down;
     if (scales) {
         c->tiled.w_up_scale = mem_alloc(80, c->n.up_scale);
         c->tiled.w_down_scale = mem_alloc(80, c->n.down_scale);
+    }
+    if (zeros) {
+        c->tiled.w_up_zero = mem_alloc(80, cell_zero_bytes(c, 2 * c->config.inter, c->config.hidden));
+        c->tiled.w_down_zero = mem_alloc(80, cell_zero_bytes(c, c->config.hidden, c->config.inter));
     }
     must(moek_plan_init(&c->plan, &c->config), "moek_plan_init", c->plan.why);
     for (int i = 0; i < 2; i++) CUDA(cudaEventCreate(&e[i]));
@@ -398,6 +422,12 @@ static void cell_tile(cell *c)
         if (scales)
             must(moek_repack_down_scale(&c->plan, c->w.w_down_scale, (void *)c->tiled.w_down_scale, experts, 0, NULL),
                  "moek_repack_down_scale", NULL);
+        if (zeros)
+            must(moek_repack_up_zero(&c->plan, c->w.w_up_zero, (void *)c->tiled.w_up_zero, experts, 0, NULL),
+                 "moek_repack_up_zero", NULL);
+        if (zeros)
+            must(moek_repack_down_zero(&c->plan, c->w.w_down_zero, (void *)c->tiled.w_down_zero, experts, 0, NULL),
+                 "moek_repack_down_zero", NULL);
         CUDA(cudaEventRecord(e[1]));
     }
     const double s = ceiling_seconds(e[0], e[1]);
@@ -425,6 +455,7 @@ static void cell_new(cell *c, int tokens)
     if (c->w.w_up) return;
     c->n = fill_sizes_of(config, config->experts);
     c->w = filled_weights(config, config->experts, 0);
+    if (ask.zeros && moek_format_of(config->quant)->zero) cell_zeros(c);
     if (ask.tiled) cell_tile(c);
 }
 
@@ -519,6 +550,10 @@ static void run_shape(const shape *of, int quant, const char *device, const time
     if (c.tiled.w_up_scale != c.w.w_up_scale) {
         mem_free(80, (void *)c.tiled.w_up_scale); mem_free(80, (void *)c.tiled.w_down_scale);
     }
+    if (c.tiled.w_up_zero != c.w.w_up_zero) {
+        mem_free(80, (void *)c.tiled.w_up_zero); mem_free(80, (void *)c.tiled.w_down_zero);
+    }
+    mem_free(80, (void *)c.w.w_up_zero); mem_free(80, (void *)c.w.w_down_zero);
     mem_free(80, (void *)c.tiled.w_up); mem_free(80, (void *)c.tiled.w_down);
     free_weights(&c.w);
 }

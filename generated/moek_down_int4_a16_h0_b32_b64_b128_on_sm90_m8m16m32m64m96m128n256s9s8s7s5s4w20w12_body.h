@@ -58,6 +58,7 @@ enum {
     MOEK_K_(EACH) = 2 * MOEK_K_(G) * 2,             /* bytes of those of two rows */
     MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
     MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
+    MOEK_K_(ZEROS) = MOEK_N_ / 64 * MOEK_K_(UNITS) * MOEK_K_(OF_64) / 4,        /* bytes of zero points of a stage */
     MOEK_K_(STAGE) = (MOEK_K_(SCALES) + MOEK_N_ / 64 * MOEK_K_(OF_64) * MOEK_K_(UNITS) + 1023) / 1024 * 1024
 };
 
@@ -71,14 +72,20 @@ MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, i
 }
 
 /* 64 of k of this lane's two rows: codes, times scales -> T. */
-MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, int dtype)
+MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
+                                  uint32_t zeros, int zero, int dtype)
 {
     int i;
     moek_scales_u4b8_ by[MOEK_K_(G)];
     #pragma unroll
-    for (i = 0; i < MOEK_K_(G); i++) moek_scales_t_u4b8_(by + i, scales[i], dtype);
+    for (i = 0; i < MOEK_K_(G); i++) {
+        moek_scales_t_u4b8_(by + i, scales[i], dtype);
+        if (zero) moek_zeros_t_u4b8_(by + i, zeros >> 8 * i, dtype);
+    }
     #pragma unroll
-    for (i = 0; i < 4; i++) moek_fragment_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
+    for (i = 0; i < 4; i++)
+        if (zero) moek_fragment_zero_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
+        else moek_fragment_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
 }
 
 /* Bias, and out.  sum: this lane's rows of w g and g + 8
@@ -122,27 +129,31 @@ typedef struct MOEK_K_(block) {
     uint64_t *full, *empty;                        /* barriers [STAGES] */
     int *row;                                      /* [M]: the tile's rows of a; slots, [M] a warp */
     uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
+    unsigned char *zeros;                          /* of stages, where there are such */
     moek_part_ part;
     int n, k, columns;                             /* columns: of a tile */
 } MOEK_K_(block);
 
 /* Producer of codes and scales, one thread: weights are there before anything else is. */
-MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *a, const MOEK_K_(block) *b)
+MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_(block) *b, int zero)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
+    const moek_gemm_args *const a = &args->gemm;
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
     const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 2048;
     const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
+    const unsigned zeros_row = ((unsigned)b->k + 2 * MOEK_K_(COLUMNS) - 1) / (2 * MOEK_K_(COLUMNS)) * 64;
     moek_tile_ at;
     int tile, slot = 0, phase = 1, step = b->part.first_step, i;
     at.e = -1;
     for (tile = b->part.tile; tile < b->part.last; tile += b->part.stride) {
         const int until = tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
-        const unsigned char *codes, *scales;
+        const unsigned char *codes, *scales, *zeros;
         size_t first;
         unsigned last;
         if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
@@ -151,12 +162,19 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *a, const MOEK_K_(block) 
         last = min(N / 64 - 1, blocks - 1 - at.j * (N / 64));          /* (behind it: the last again, in vain) */
         codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * 4096;
         scales = (const unsigned char *)a->w_scale + first * scales_row + (unsigned)step * (UNITS * OF_64);
+        zeros = (const unsigned char *)args->w_zero + first * zeros_row + (unsigned)step * (UNITS * OF_64 / 4);
         for (; step < until; step++) {
             unsigned char *const stage = b->ring + slot * STAGE;
             unsigned char *const to = stage + CODES, *const scales_to = stage + SCALES;
             uint64_t *const full = b->full + slot;
             moek_mbar_wait_(b->empty + slot, phase);
-            moek_mbar_arrive_expect_(full, N / 64 * (4096 + UNITS * OF_64));
+            moek_mbar_arrive_expect_(full, N / 64 * (4096 + UNITS * OF_64) + (zero ? ZEROS : 0));
+            if (zero) {
+                #pragma unroll 1
+                for (i = 0; i < N / 64 * UNITS; i++)                   /* (the last 64 of k: twice) */
+                    moek_bulk_(b->zeros + slot * ZEROS + i * (OF_64 / 4), zeros + min(i / UNITS, last) * zeros_row +
+                               (128 * step + 64 != b->k ? i % UNITS * (OF_64 / 4) : 0), OF_64 / 4, full, policy);
+            }
             if (128 * step + 64 != b->k) {
                 #pragma unroll
                 for (i = 0; i < N / 64; i++) {
@@ -174,6 +192,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *a, const MOEK_K_(block) 
             }
             codes += 4096;
             scales += UNITS * OF_64;
+            zeros += UNITS * OF_64 / 4;
             moek_next_(slot, phase, STAGES);
         }
         step = 0;
@@ -186,6 +205,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned u = threadIdx.x - 32, chunk = u % 16;
     const int row_bytes = b->k * 2;
@@ -236,11 +256,12 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
  * multiplication is not waited for; the one of the stage before is, and then that stage (if `had`) given back.
  * Tall tiles: ptxas then would let no two multiplications overlap, so all are waited for, and the stage given back. */
 MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot, int had,
-                               int mine, int dtype)
+                               int mine, int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
     const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
@@ -249,6 +270,9 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
     const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
     moek_words_ codes[MI][2];
     uint32_t scales[MI][UNITS][MOEK_K_(EACH) / 4], w[2][4][4];
+    const unsigned char *const zeros_at = b->zeros + slot * ZEROS + mine * (MI * UNITS * OF_64 / 4) +
+                                          threadIdx.x % 128 / 4 * (MOEK_K_(EACH) / 4);
+    uint32_t zeros[MI][UNITS];
     int i, k, c;
     #pragma unroll
     for (i = 0; i < MI; i++)
@@ -258,11 +282,16 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
             #pragma unroll
             for (c = 0; c < MOEK_K_(EACH) / 4 && k < UNITS; c++)
                 scales[i][k][c] = ((const uint32_t *)(const void *)(scales_at + (i * UNITS + k) * OF_64))[c];
+            if (zero && k < UNITS) {
+                const unsigned char *const at = zeros_at + (i * UNITS + k) * (OF_64 / 4);
+                zeros[i][k] = MOEK_K_(G) == 2 ? *(const uint16_t *)(const void *)at : *at;
+            }
         }
     #pragma unroll
     for (i = 0; i < 2 * MI; i++) {                 /* of 64 of k: all rows of w */
         const int half = i / MI, of = i % MI;
-        MOEK_K_(convert)(w[i % 2], &codes[of][half], scales[of][half % UNITS], dtype);
+        MOEK_K_(convert)(w[i % 2], &codes[of][half], scales[of][half % UNITS],
+                         zero ? zeros[of][half % UNITS] : 0, zero, dtype);
         moek_wgmma_fence_();
         #pragma unroll
         for (k = 0; k < 4; k++)
@@ -278,11 +307,13 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
 }
 
 /* Consumer: a warpgroup multiplies its rows of w of a tile. */
-MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_(block) *b, int dtype)
+MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_(block) *b,
+                                  int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
@@ -316,7 +347,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
             for (j = 0; j < M / 2; j++) sum[i][j] = 0;
         for (step = first; step < until; step++) {
             moek_mbar_wait_(b->full + slot, phase);
-            MOEK_K_(step)(sum, b, slot, step > first, mine, dtype);
+            MOEK_K_(step)(sum, b, slot,
+                          step > first, mine, zero, dtype);
             moek_next_(slot, phase, STAGES);
         }
         moek_wgmma_wait_(0);
@@ -329,12 +361,13 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
     }
 }
 
-/* A block. */
-MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int dtype)
+/* A block.  zero: there are zero points; a constant. */
+MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = &args->gemm;
@@ -345,6 +378,7 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int dtype)
     b.full = (uint64_t *)(b.ring + STAGES * STAGE); b.empty = b.full + STAGES;
     b.row = (int *)(b.empty + STAGES);
     b.ids = (uint16_t *)(b.row + (1 + CONSUMERS / 32) * M);
+    b.zeros = (unsigned char *)b.ids + 6144 + 8448;
     b.k = a->k; b.n = a->n;
     b.columns = N;
     b.part.tiles = (b.n + b.columns - 1) / b.columns;
@@ -361,11 +395,11 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int dtype)
         if (TALL) moek_registers_less_(72);
         else if (M >= 32) moek_registers_less_(64);
         if (t >= 32) MOEK_K_(gather)(a, &b);
-        else if (moek_elect_()) MOEK_K_(produce)(a, &b);
+        else if (moek_elect_()) MOEK_K_(produce)(args, &b, zero);
     } else {
         if (TALL) moek_registers_more_(216);
         else if (M >= 32) moek_registers_more_(104);
-        MOEK_K_(consume)(args, &b, dtype);
+        MOEK_K_(consume)(args, &b, zero, dtype);
     }
 }
 #endif
@@ -374,14 +408,28 @@ static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
 MOEK_K_(bf16)(const __grid_constant__ moek_gemm_more_args args)
 {
 #ifdef MOEK_SM90_CODE_
-    MOEK_K_(run)(&args, MOEK_DTYPE_BF16);
+    MOEK_K_(run)(&args, 0, MOEK_DTYPE_BF16);
+#endif
+}
+static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
+MOEK_K_(bf16_zero)(const __grid_constant__ moek_gemm_more_args args)
+{
+#ifdef MOEK_SM90_CODE_
+    MOEK_K_(run)(&args, 1, MOEK_DTYPE_BF16);
 #endif
 }
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
 MOEK_K_(fp16)(const __grid_constant__ moek_gemm_more_args args)
 {
 #ifdef MOEK_SM90_CODE_
-    MOEK_K_(run)(&args, MOEK_DTYPE_FP16);
+    MOEK_K_(run)(&args, 0, MOEK_DTYPE_FP16);
+#endif
+}
+static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
+MOEK_K_(fp16_zero)(const __grid_constant__ moek_gemm_more_args args)
+{
+#ifdef MOEK_SM90_CODE_
+    MOEK_K_(run)(&args, 1, MOEK_DTYPE_FP16);
 #endif
 }
 
@@ -392,16 +440,18 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         THREADS = MOEK_K_(THREADS),
         SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448
     };
+    enum { WITH_ZEROS = SHARED + MOEK_S_ * MOEK_K_(ZEROS) };
     moek_gemm_more_args found;
     long long tiles;
     if (!a) {
-        const moek_status status = MOEK_READY_SM90_(MOEK_K_(bf16), THREADS, SHARED);
-        return status ? status : MOEK_READY_SM90_(MOEK_K_(fp16), THREADS, SHARED);
+        const moek_status zeros = MOEK_READY_SM90_(MOEK_K_(bf16_zero), THREADS, WITH_ZEROS);
+        const moek_status status = zeros ? zeros : MOEK_READY_SM90_(MOEK_K_(fp16_zero), THREADS, WITH_ZEROS);
+        const moek_status plain = status ? status : MOEK_READY_SM90_(MOEK_K_(bf16), THREADS, SHARED);
+        return plain ? plain : MOEK_READY_SM90_(MOEK_K_(fp16), THREADS, SHARED);
     }
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    if (((const moek_gemm_more_args *)args)->w_zero) return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_more_args *)args;
     if (!a->a_row_bytes) found.gemm.a_row_bytes = a->k * 2;
     moek_find_halves_of_(&found.gemm, 4, 16, 1, MOEK_BLOCK_, 1);
@@ -410,6 +460,10 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
     if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) found.gemm.split = NULL;
+    if (found.w_zero && a->dtype == MOEK_DTYPE_FP16)
+        return MOEK_CHAIN_(MOEK_K_(fp16_zero), moek_multiprocessors_(), THREADS, WITH_ZEROS, stream, a->early, found);
+    if (found.w_zero)
+        return MOEK_CHAIN_(MOEK_K_(bf16_zero), moek_multiprocessors_(), THREADS, WITH_ZEROS, stream, a->early, found);
     if (a->dtype == MOEK_DTYPE_FP16)
         return MOEK_CHAIN_(MOEK_K_(fp16), moek_multiprocessors_(), THREADS, SHARED, stream, a->early, found);
     return MOEK_CHAIN_(MOEK_K_(bf16), moek_multiprocessors_(), THREADS, SHARED, stream, a->early, found);

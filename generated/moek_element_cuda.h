@@ -260,6 +260,27 @@ MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scal
         to[2 * i + 1] = moek_fma_t2_(high, scale->by[1], scale->less[1], dtype);
     }
 }
+/* With zero points, that of row g in bits 0 to 3 of `zeros`, of row g + 8 in bits 4 to 7: less is what codes have too
+ * much where they lie.  bf16: the zero points likewise; fp16: on top of 1024, of 64.  A scale times a zero point would
+ * have 12 bits, so codes are subtracted first: exact, and (code - zero) * scale is rounded once. */
+MOEK_DEVICE void moek_zeros_t_u4b8_(moek_scales_u4b8_ *to, uint32_t zeros, int dtype)
+{
+    const uint32_t both = __byte_perm(zeros, 0, 0x4040), fp16 = dtype == MOEK_DTYPE_FP16;
+    to->less[0] = (both & 0x000f000f) | (fp16 ? 0xe400e400 : 0x80008000);
+    to->less[1] = (both & 0x00f000f0) | (fp16 ? 0xd400d400 : 0x80008000);
+}
+MOEK_DEVICE void moek_fragment_zero_u4b8_(uint32_t to[4], uint32_t w, const moek_scales_u4b8_ *scale, int dtype)
+{
+    const uint32_t fp16 = dtype == MOEK_DTYPE_FP16, base = fp16 ? 0x64006400 : 0, none = 0x80008000;
+    const uint32_t one = fp16 ? 0x3c003c00 : 0x3f803f80, high_by = fp16 ? 0x2c002c00 /* 1/16 */ : one;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        const uint32_t low = (w >> 8 * i & 0x000f000f) | base, high = (w >> 8 * i & 0x00f000f0) | base;
+        to[2 * i] = moek_fma_t2_(moek_fma_t2_(low, one, scale->less[0], dtype), scale->by[0], none, dtype);
+        to[2 * i + 1] = moek_fma_t2_(moek_fma_t2_(high, high_by, scale->less[1], dtype), scale->by[1], none, dtype);
+    }
+}
 
 /* A word of a fragment for e4m3 (moek/ops.h: repack), from its 8 codes, code j of row g at bits 4j on and of row g + 8
  * at 16 + 4j on.  Bits 4j on go to 8j on, 16 + 4j to 8j + 4; there they are 1 and 7 - code in the bits above for a code

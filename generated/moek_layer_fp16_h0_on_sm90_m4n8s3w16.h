@@ -729,7 +729,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->tokens < 1) return MOEK_OK;
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
-                        16, (int)blocks);
+                        16, 0, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;

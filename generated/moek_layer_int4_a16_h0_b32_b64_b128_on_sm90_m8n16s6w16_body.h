@@ -70,6 +70,7 @@ MOEK_DEVICE MOEK_K_(share) MOEK_K_(find_share)(const MOEK_K_(params) *p, int use
  * other.  down: -1 before the first.  asks: items to ask for of up or down; run: until other rows begin. */
 typedef struct MOEK_K_(walk) {
     const unsigned char *w, *scale;                    /* this lane's bytes of the next item */
+    const unsigned char *zeros;
     int left;                                          /* of k, from the next item on */
     int unit, d, down, asks, run, put, used;
 } MOEK_K_(walk);
@@ -80,6 +81,8 @@ MOEK_DEVICE void MOEK_K_(seat)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, int 
     enum { UNITS = MOEK_K_(UNITS), OF_16 = MOEK_K_(OF_16) };
     const int lane = threadIdx.x % 32;
     const moek_gemm_args *const a = at->down ? &p->down.gemm : &p->up.gemm;
+    const unsigned char *const w_zero = (const unsigned char *)(at->down ? p->down.w_zero : p->up.w_zero);
+    const unsigned zeros_row = ((unsigned)a->k + 2 * MOEK_K_(COLUMNS) - 1) / (2 * MOEK_K_(COLUMNS)) * 64;
     const int e = __shfl_sync(0xffffffff, mine, at->d);
     const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)at->unit / 4;
     const unsigned scales = ((unsigned)a->k * UNITS + 127) / 128;
@@ -87,6 +90,8 @@ MOEK_DEVICE void MOEK_K_(seat)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, int 
             at->unit % 4 * 512 + lane * 16;
     at->scale = (const unsigned char *)a->w_scale + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
                 at->unit % 4 * OF_16 + lane % (OF_16 / 4) * 4;
+    at->zeros = w_zero + of_64 * zeros_row + (unsigned)(UNITS * g) * OF_16 + at->unit % 4 * (OF_16 / 4) +
+                lane % (OF_16 / 16) * 4;
     at->left = a->k - g * 128;
     at->run = p->steps[at->down] - g;
 }
@@ -117,9 +122,9 @@ MOEK_DEVICE void MOEK_K_(next)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, int 
     if (at->asks > 0) MOEK_K_(seat)(p, at, g, mine);
 }
 /* Ask for the next item, if there is one (the first time there is none), and find the one after it.  ring, scales: this
- * lane's bytes of the first item. */
+ * lane's bytes of the first item.  zero: there are zero points; a constant, as everywhere. */
 MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsigned char *ring, unsigned char *scales,
-                              int mine)
+                              int mine, int zero)
 {
     enum { UNITS = MOEK_K_(UNITS), OF_16 = MOEK_K_(OF_16) };
     const int lane = threadIdx.x % 32, both = at->left > 64;
@@ -130,6 +135,10 @@ MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsig
         if (lane < UNITS * OF_16 / 4)
             moek_cp_async4_(scales + at->put * (UNITS * OF_16),
                             at->scale + (both ? lane / (OF_16 / 4) * (4 * OF_16) : 0));
+        if (zero && lane < UNITS * OF_16 / 16)         /* behind the scales of all items */
+            moek_cp_async4_(scales + MOEK_S_ * UNITS * OF_16 + at->put * (UNITS * OF_16 / 4),
+                            at->zeros + (both ? lane / (OF_16 / 16) * OF_16 : 0));
+        at->zeros += UNITS * OF_16;
         at->w += 4096;
         at->scale += UNITS * 4 * OF_16;
         at->left -= 128;
@@ -142,18 +151,25 @@ MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsig
 }
 
 /* 64 of k of this lane's two rows: codes, times scales -> T. */
-MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, int dtype)
+MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
+                                  uint32_t zeros, int zero, int dtype)
 {
     int i;
     moek_scales_u4b8_ by[MOEK_K_(G)];
     #pragma unroll
-    for (i = 0; i < MOEK_K_(G); i++) moek_scales_t_u4b8_(by + i, scales[i], dtype);
+    for (i = 0; i < MOEK_K_(G); i++) {
+        moek_scales_t_u4b8_(by + i, scales[i], dtype);
+        if (zero) moek_zeros_t_u4b8_(by + i, zeros >> 8 * i, dtype);
+    }
     #pragma unroll
-    for (i = 0; i < 4; i++) moek_fragment_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
+    for (i = 0; i < 4; i++)
+        if (zero) moek_fragment_zero_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
+        else moek_fragment_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
 }
+
 /* c += item * b, in four sums that do not wait for each other.  b: this lane's part of a row of x or h. */
 MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const unsigned char *scales,
-                              const unsigned char *b)
+                              const unsigned char *zeros, int zero, const unsigned char *b)
 {
     enum { UNITS = MOEK_K_(UNITS), OF_16 = MOEK_K_(OF_16), WORDS = MOEK_K_(EACH) / 4 };
     int h, i;
@@ -161,10 +177,14 @@ MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const un
     for (h = 0; h < 2; h++) {
         const moek_words_ codes = moek_load_words_(item + h * 512);
         const moek_words_ low = moek_load_words_(b + h * 128), high = moek_load_words_(b + h * 128 + 16);
-        uint32_t of[WORDS], a[4][4];
+        uint32_t of[WORDS], of_zeros = 0, a[4][4];
         #pragma unroll
         for (i = 0; i < WORDS; i++) of[i] = *(const uint32_t *)(scales + (UNITS == 2 ? h : 0) * OF_16 + i * 4);
-        MOEK_K_(convert)(a, &codes, of, MOEK_DTYPE_BF16);
+        if (zero) {
+            const unsigned char *const at = zeros + (UNITS == 2 ? h : 0) * (OF_16 / 4);
+            of_zeros = MOEK_K_(G) == 2 ? *(const uint16_t *)(const void *)at : *at;
+        }
+        MOEK_K_(convert)(a, &codes, of, of_zeros, zero, MOEK_DTYPE_BF16);
         moek_mma_bf16_(c[0], a[0], low.w);
         moek_mma_bf16_(c[1], a[1], low.w + 2);
         moek_mma_bf16_(c[2], a[2], high.w);
@@ -253,7 +273,8 @@ MOEK_DEVICE moek_words_ MOEK_K_(h)(const MOEK_K_(params) *p, const MOEK_K_(block
 
 /* Sort: the experts in use, in the order of their first slots, by each warp; slots and weights of pairs, by one.  The
  * first items of up are asked for.  id, weight: of slot `lane`. */
-MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK_K_(walk) *ask, int id, float weight)
+MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK_K_(walk) *ask, int id,
+                               int zero, float weight)
 {
     enum { WARPS = MOEK_K_(WARPS), STAGES = MOEK_S_, THREADS = MOEK_K_(THREADS), SLOTS = MOEK_K_(SLOTS),
            FIRST = MOEK_K_(FIRST), ITEM = 1024, SCALES = MOEK_K_(UNITS) * MOEK_K_(OF_16) };
@@ -270,7 +291,8 @@ MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK
     b->mine = b->list[min(lane, max(b->used - 1, 0))];
     ask->asks = ask->run = ask->put = ask->left = 0; ask->down = -1; ask->used = b->used;
     #pragma unroll 1
-    for (i = 0; i < STAGES; i++) MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine);
+    for (i = 0; i < STAGES; i++)
+        MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
     if (warp == WARPS - 1) {
         const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
         const int pair = in ? 8 * leader + lane / p->a.topk : -1;
@@ -308,7 +330,7 @@ MOEK_DEVICE void MOEK_K_(stage_x)(const MOEK_K_(params) *p, const MOEK_K_(block)
 
 /* All items of a warp in up: sums to pages.  place: in the ring. */
 MOEK_DEVICE void MOEK_K_(multiply_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(walk) *ask, int *place,
-                                      MOEK_K_(share) s)
+                                      int zero, MOEK_K_(share) s)
 {
     enum { WARPS = MOEK_K_(WARPS), STAGES = MOEK_S_, THREADS = MOEK_K_(THREADS), SLOTS = MOEK_K_(SLOTS),
            FIRST = MOEK_K_(FIRST), ITEM = 1024, SCALES = MOEK_K_(UNITS) * MOEK_K_(OF_16) };
@@ -323,10 +345,11 @@ MOEK_DEVICE void MOEK_K_(multiply_up)(const MOEK_K_(params) *p, const MOEK_K_(bl
     #pragma unroll 1
     for (i = s.n; i > 0; i--) {
         __syncwarp();                                  /* what all have read, may be written */
-        MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine);
+        MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
         moek_cp_async_wait_(MOEK_S_ - 1);
         __syncwarp();
         MOEK_K_(add)(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * MOEK_K_(EACH),
+                     b->scales + STAGES * SCALES + slot * (SCALES / 4) + lane / 4 * (MOEK_K_(EACH) / 4), zero,
                      b_at);
         if (++slot == STAGES) slot = 0;
         b_at += 256;
@@ -425,7 +448,7 @@ MOEK_DEVICE void MOEK_K_(weigh)(float sum[4], float c[4][4], const MOEK_K_(param
 }
 /* All items of a warp in down, likewise. */
 MOEK_DEVICE void MOEK_K_(multiply_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(walk) *ask,
-                                        int *place, MOEK_K_(share) s)
+                                        int *place, int zero, MOEK_K_(share) s)
 {
     enum { WARPS = MOEK_K_(WARPS), STAGES = MOEK_S_, THREADS = MOEK_K_(THREADS), SLOTS = MOEK_K_(SLOTS),
            FIRST = MOEK_K_(FIRST), ITEM = 1024, SCALES = MOEK_K_(UNITS) * MOEK_K_(OF_16) };
@@ -441,10 +464,11 @@ MOEK_DEVICE void MOEK_K_(multiply_down)(const MOEK_K_(params) *p, const MOEK_K_(
     #pragma unroll 1
     for (i = s.n; i > 0; i--) {
         __syncwarp();                                  /* what all have read, may be written */
-        MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine);
+        MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
         moek_cp_async_wait_(MOEK_S_ - 1);
         __syncwarp();
         MOEK_K_(add)(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * MOEK_K_(EACH),
+                     b->scales + STAGES * SCALES + slot * (SCALES / 4) + lane / 4 * (MOEK_K_(EACH) / 4), zero,
                      b_at);
         if (++slot == STAGES) slot = 0;
         b_at += 256;
@@ -493,11 +517,10 @@ MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const MOEK_K_(block)
 }
 #endif
 
-static __global__ void MOEK_SM90_BOUNDS_(512)
-MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
-{
 #ifdef MOEK_SM90_CODE_
-    const MOEK_K_(params) *const p = &params;
+/* A block. */
+MOEK_DEVICE void MOEK_K_(run)(const MOEK_K_(params) *p, int zero)
+{
     MOEK_SHARED_(unsigned char, act);
     __shared__ int list[MOEK_K_(WARPS)][MOEK_K_(SLOTS)], slot_of[8 * MOEK_K_(SLOTS)], pair_of[MOEK_K_(SLOTS)], turn_of;
     __shared__ float weight_of[8 * MOEK_K_(SLOTS)];
@@ -515,7 +538,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
     float weight = 1;
     int id, row, column, turn = 0, slot = 0, i;
     b->act = act;
-    b->scales = act + p->fit.act + warp * (STAGES * SCALES);
+    b->scales = act + p->fit.act + warp * (STAGES * SCALES / 4 * (zero ? 5 : 4));
     b->pages = (float *)(act + p->fit.act + p->fit.factors);
     b->ring = act + p->fit.act + p->fit.factors + p->fit.pages + warp * (STAGES * ITEM);
     b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
@@ -541,7 +564,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
     #pragma unroll
     for (i = 0; i < FIRST; i++) x[i] = MOEK_K_(load)(from[i]);
     if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
-    MOEK_K_(sort)(p, b, &ask, id, weight);
+    MOEK_K_(sort)(p, b, &ask, id, zero, weight);
     MOEK_K_(stage_x)(p, b, x);
     if (t == 0) turn_of = turn;
     __syncthreads();
@@ -549,7 +572,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
     h = a->state->h[turn];
 
     s = MOEK_K_(find_share)(p, b->used, 0);
-    MOEK_K_(multiply_up)(p, b, &ask, &slot, s);
+    MOEK_K_(multiply_up)(p, b, &ask, &slot, zero, s);
     __syncthreads();
     MOEK_K_(finish_up)(p, b, s, h);
     for (i = blockIdx.x * THREADS + t; i < MOEK_FEW_H / 16; i += gridDim.x * THREADS)      /* for the next launch */
@@ -558,9 +581,24 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
     s = MOEK_K_(find_share)(p, b->used, 1);
     MOEK_K_(stage_h)(p, b, h);
     __syncthreads();
-    MOEK_K_(multiply_down)(p, b, &ask, &slot, s);
+    MOEK_K_(multiply_down)(p, b, &ask, &slot, zero, s);
     __syncthreads();
     MOEK_K_(combine)(p, b, s);
+}
+#endif
+
+static __global__ void MOEK_SM90_BOUNDS_(512)
+MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
+{
+#ifdef MOEK_SM90_CODE_
+    MOEK_K_(run)(&params, 0);
+#endif
+}
+static __global__ void MOEK_SM90_BOUNDS_(512)
+MOEK_K_(zero)(const __grid_constant__ MOEK_K_(params) params)
+{
+#ifdef MOEK_SM90_CODE_
+    MOEK_K_(run)(&params, 1);
 #endif
 }
 
@@ -569,12 +607,17 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     const moek_layer_args *a = (const moek_layer_args *)args;
     MOEK_K_(params) p;
     unsigned blocks;
-    int i;
-    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 512, MOEK_FEW_BYTES);
+    int i, zeros;
+    if (!a) {
+        const moek_status status = MOEK_READY_SM90_(MOEK_K_(k), 512, MOEK_FEW_BYTES);
+        return status ? status : MOEK_READY_SM90_(MOEK_K_(zero), 512, MOEK_FEW_BYTES);
+    }
     if (a->tokens < 1) return MOEK_OK;
+    zeros = ((const moek_gemm_more_args *)a->up)->w_zero != NULL;
+    if (zeros != (((const moek_gemm_more_args *)a->down)->w_zero != NULL)) return MOEK_E_ARGUMENT;
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n, 4,
-                        (int)blocks);
+                        zeros, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->dtype != MOEK_DTYPE_BF16) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->up->k;
@@ -585,7 +628,6 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     moek_find_halves_of_(&p.down.gemm, 4, 16, 1, MOEK_BLOCK_, 1);
     moek_find_more_(&p.up, 4, MOEK_BLOCK_);
     moek_find_more_(&p.down, 4, MOEK_BLOCK_);
-    if (p.up.w_zero || p.down.w_zero) return MOEK_E_ARGUMENT;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         if (!g->tiled || g->w_gate || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
@@ -596,6 +638,9 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         p.over_steps[i] = moek_over_of_(p.steps[i]);
     }
     p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
+    if (zeros)
+        return MOEK_CHAIN_(MOEK_K_(zero), blocks, 512,
+                           p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
     return MOEK_CHAIN_(MOEK_K_(k), blocks, 512,
                        p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
 }

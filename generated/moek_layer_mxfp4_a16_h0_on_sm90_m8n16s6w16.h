@@ -147,7 +147,8 @@ MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsig
 }
 
 /* 64 of k of this lane's two rows: codes, times scales -> T. */
-MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, int dtype)
+MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
+                                  int dtype)
 {
     int i;
     uint32_t by[MOEK_K_(G)][2];
@@ -156,6 +157,7 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
     #pragma unroll
     for (i = 0; i < 4; i++) moek_fragment_e2m1_(to[i], codes->w[i], by[i * MOEK_K_(G) / 4], dtype);
 }
+
 /* c += item * b, in four sums that do not wait for each other.  b: this lane's part of a row of x or h. */
 MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const unsigned char *scales,
                               const unsigned char *b)
@@ -258,7 +260,8 @@ MOEK_DEVICE moek_words_ MOEK_K_(h)(const MOEK_K_(params) *p, const MOEK_K_(block
 
 /* Sort: the experts in use, in the order of their first slots, by each warp; slots and weights of pairs, by one.  The
  * first items of up are asked for.  id, weight: of slot `lane`. */
-MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK_K_(walk) *ask, int id, float weight)
+MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK_K_(walk) *ask, int id,
+                               float weight)
 {
     enum { WARPS = MOEK_K_(WARPS), STAGES = MOEK_S_, THREADS = MOEK_K_(THREADS), SLOTS = MOEK_K_(SLOTS),
            FIRST = MOEK_K_(FIRST), ITEM = 1024, SCALES = MOEK_K_(UNITS) * MOEK_K_(OF_16) };
@@ -275,7 +278,8 @@ MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK
     b->mine = b->list[min(lane, max(b->used - 1, 0))];
     ask->asks = ask->run = ask->put = ask->left = 0; ask->down = -1; ask->used = b->used;
     #pragma unroll 1
-    for (i = 0; i < STAGES; i++) MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine);
+    for (i = 0; i < STAGES; i++)
+        MOEK_K_(ask)(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine);
     if (warp == WARPS - 1) {
         const int leader = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
         const int pair = in ? 8 * leader + lane / p->a.topk : -1;
@@ -579,7 +583,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->tokens < 1) return MOEK_OK;
     blocks = moek_multiprocessors_();
     p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n, 4,
-                        (int)blocks);
+                        0, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->dtype != MOEK_DTYPE_BF16) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->up->k;

@@ -154,21 +154,45 @@ MOEK_K_(scales)(const moek_repack_args a)
             }
 }
 
+/* The zero points of two rows, of 4 bits: two bytes of both. */
+static __global__ void __launch_bounds__(256)
+MOEK_K_(zeros)(const moek_repack_args a)
+{
+    MOEK_K_(place) at;
+    unsigned char *at_rows = (unsigned char *)a.from, *at_lanes = (unsigned char *)a.to, *low, *high, *first, *second;
+    if (!MOEK_K_(find)(&a, 1, &at)) return;
+    if (a.back) { at_rows = (unsigned char *)a.to; at_lanes = (unsigned char *)a.from; }
+    low = at_rows + at.rows[0]; high = at_rows + at.rows[1];
+    first = at_lanes + at.unit * 64 + at.pair * a.group;
+    second = first + (a.group == 2 ? 1 : 32);
+    if (a.back) {
+        const unsigned x = *first, y = *second;
+        *low = (unsigned char)((x & 15) | (y & 15) << 4);
+        *high = (unsigned char)(x >> 4 | (y & 0xf0));
+    } else {
+        const unsigned x = *low, y = *high;
+        *first = (unsigned char)((x & 15) | (y & 15) << 4);
+        *second = (unsigned char)(x >> 4 | (y & 0xf0));
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_repack_args *a = (const moek_repack_args *)args;
     unsigned long long units;
     if (!a) return MOEK_READY_(MOEK_K_(k), 0);
     if (a->experts < 1) return MOEK_OK;
+    if (a->zeros && (a->codes || (a->group != 1 && a->group != 2))) return MOEK_E_ARGUMENT;
     if (a->codes || a->group) {
-        const int group = a->codes ? 32 : a->group, each = a->scale_bytes;
+        const int group = a->codes ? 32 : a->zeros ? 1 : a->group, each = a->scale_bytes;
         if (a->row_bytes < (size_t)group || a->row_bytes % group || a->w_rows < 64 || a->w_rows % 64 || a->n % 32 ||
             (a->codes ? a->group || (a->codes != MOEK_ELEMENT_E2M1 && a->codes != MOEK_ELEMENT_U4B8)
-                      : (group != 2 && group != 4) || (each != 1 && each != 2 && each != 4) || group % each))
+             : !a->zeros && ((group != 2 && group != 4) || (each != 1 && each != 2 && each != 4) || group % each)))
             return MOEK_E_ARGUMENT;
         units = a->row_bytes / group * (unsigned long long)(a->w_rows / 64) * (unsigned)a->experts;
         if (units > 0x7fffffff) return MOEK_E_ARGUMENT;
         units = (units + 7) / 8;
+        if (a->zeros) return MOEK_LAUNCH_(MOEK_K_(zeros), (unsigned)units, 256, 0, stream, *a);
         if (a->codes) return MOEK_LAUNCH_(MOEK_K_(fragments), (unsigned)units, 256, 0, stream, *a);
         return MOEK_LAUNCH_(MOEK_K_(scales), (unsigned)units, 256, 0, stream, *a);
     }

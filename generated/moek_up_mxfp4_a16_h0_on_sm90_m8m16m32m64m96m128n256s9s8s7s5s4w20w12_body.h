@@ -145,7 +145,8 @@ MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, i
 }
 
 /* 64 of k of this lane's two rows: codes, times scales -> T. */
-MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, int dtype)
+MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
+                                  int dtype)
 {
     int i;
     uint32_t by[MOEK_K_(G)][2];
@@ -202,12 +203,13 @@ typedef struct MOEK_K_(block) {
 } MOEK_K_(block);
 
 /* Producer of codes and scales, one thread: weights are there before anything else is. */
-MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *a, const MOEK_K_(block) *b)
+MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *args, const MOEK_K_(block) *b)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
+    const moek_gemm_args *const a = args;
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
     const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 2048;
@@ -340,7 +342,8 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
     #pragma unroll
     for (i = 0; i < 2 * MI; i++) {                 /* of 64 of k: all rows of w */
         const int half = i / MI, of = i % MI;
-        MOEK_K_(convert)(w[i % 2], &codes[of][half], scales[of][half % UNITS], dtype);
+        MOEK_K_(convert)(w[i % 2], &codes[of][half], scales[of][half % UNITS],
+                         dtype);
         moek_wgmma_fence_();
         #pragma unroll
         for (k = 0; k < 4; k++)
@@ -356,7 +359,8 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
 }
 
 /* Consumer: a warpgroup multiplies its rows of w of a tile. */
-MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(block) *b, int dtype)
+MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(block) *b,
+                                  int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -390,7 +394,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
             for (j = 0; j < M / 2; j++) sum[i][j] = 0;
         for (step = first; step < until; step++) {
             moek_mbar_wait_(b->full + slot, phase);
-            MOEK_K_(step)(sum, b, slot, step > first, mine, dtype);
+            MOEK_K_(step)(sum, b, slot,
+                          step > first, mine, dtype);
             moek_next_(slot, phase, STAGES);
         }
         moek_wgmma_wait_(0);
@@ -435,7 +440,7 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
         if (TALL) moek_registers_less_(72);
         else if (M >= 32) moek_registers_less_(64);
         if (t >= 32) MOEK_K_(gather)(a, &b);
-        else if (moek_elect_()) MOEK_K_(produce)(a, &b);
+        else if (moek_elect_()) MOEK_K_(produce)(args, &b);
     } else {
         if (TALL) moek_registers_more_(216);
         else if (M >= 32) moek_registers_more_(104);

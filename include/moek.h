@@ -454,8 +454,8 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
  *   rows of w_up    gated: 8 of those that lie first of gate and up, 8 of the other, the next 8 of the first, and so on
  * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.
  * Formats with weights of 4 bits are tiled otherwise: in fragments, as tensor cores take them (moek/ops.h draws them),
- * and their scales likewise, by moek_repack_up_scale and _down_scale; global scales stay.  Their kernels on Hopper read
- * weights only so; hidden and inter must be multiples of 64; there are no zero points.  back: tiled
+ * and their scales and zero points likewise, by moek_repack_up_scale and _up_zero, _down_scale and _down_zero; global
+ * scales stay.  Their kernels on Hopper read weights only so; hidden and inter must be multiples of 64.  back: tiled
  * weights to those of a checkpoint.  `experts` of them at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
@@ -468,6 +468,10 @@ moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *
                                  moek_stream stream);            /* 4 bits with scales of blocks, else E_ARGUMENT */
 moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                    moek_stream stream);
+moek_status moek_repack_up_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                moek_stream stream);             /* likewise, of formats that may have zero points */
+moek_status moek_repack_down_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                  moek_stream stream);
 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */

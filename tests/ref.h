@@ -1006,6 +1006,27 @@ static inline void ref_tiled_scales_(const moek_repack_args *a)
                 ((char *)a->to)[a->back ? plain : tiled] = ((const char *)a->from)[a->back ? tiled : plain];
             }
 }
+/* Zero points of 4 bits, one by one. */
+static inline void ref_tiled_zeros_(const moek_repack_args *a)
+{
+    const size_t w_rows = (size_t)a->w_rows, group = (size_t)a->group;
+    const uint8_t *const from = (const uint8_t *)a->from;
+    uint8_t *const to = (uint8_t *)a->to;
+    size_t e, g;
+    int j;
+    memset(to, 0, (size_t)a->experts * w_rows * a->row_bytes);
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++)
+            for (g = 0; g < 2 * a->row_bytes; g++) {
+                const size_t row = (size_t)ref_tiled_row_(a, j);
+                const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + g / 2;
+                const size_t unit = (e * (w_rows / 64) + row / 64) * (2 * a->row_bytes / group) + g / group;
+                const size_t tiled = ((unit * 4 + row / 16 % 4) * 8 + row % 8) * group + g % group;
+                const int at = g % 2 ? 4 : 0, tiled_at = row / 8 % 2 ? 4 : 0;
+                if (a->back) to[plain] |= (uint8_t)((from[tiled] >> tiled_at & 15) << at);
+                else to[tiled] |= (uint8_t)((from[plain] >> at & 15) << tiled_at);
+            }
+}
 static inline void ref_repack(const moek_repack_args *a)
 {
     const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
@@ -1013,6 +1034,7 @@ static inline void ref_repack(const moek_repack_args *a)
     int j;
     if (a->codes && a->x == MOEK_ELEMENT_E4M3) { ref_fragments_8_(a); return; }
     if (a->codes) { ref_fragments_(a); return; }
+    if (a->zeros) { ref_tiled_zeros_(a); return; }
     if (a->group) { ref_tiled_scales_(a); return; }
     for (e = 0; e < (size_t)a->experts; e++)
         for (j = 0; j < a->w_rows; j++) {

@@ -1283,14 +1283,17 @@ static void fragments_case(int quant, int act, int tokens, int turn)
     c.batch_invariant = turn % 5 == 3;
     if (turn % 7 == 6) c.format = MOEK_BATCHED;
     c.weight_layout = MOEK_WEIGHTS_TILED;
-    layer_new(&l, &c, turn % 2 ? LAYER_BIAS : 0, tokens);
+    layer_new(&l, &c, (turn % 2 ? LAYER_BIAS : 0) | (turn / 2 % 2 ? LAYER_ZERO : 0), tokens);
     if (turn % 3 != 1 && c.format == MOEK_STANDARD && format_has(l.format, MOEK_OP_LAYER, 90))     /* up to 8 tokens: */
         layer_state = layer_zeros(moek_state_size());                  /* in one launch */
-    snprintf(l.what, sizeof l.what, "fragments, %s, block %d, act %d, %d tokens, turn %d", l.format->name, c.block, act,
-             tokens, turn);
+    snprintf(l.what, sizeof l.what, "fragments, %s, block %d, zeros %d, act %d, %d tokens, turn %d", l.format->name,
+             c.block, l.w.w_up_zero != NULL, act, tokens, turn);
     if (layer_plan(&l)) {
         repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
         repack_by(&l, moek_repack_up_scale, l.w.w_up_scale); repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
+        if (l.w.w_up_zero) {
+            repack_by(&l, moek_repack_up_zero, l.w.w_up_zero); repack_by(&l, moek_repack_down_zero, l.w.w_down_zero);
+        }
         if ((y = layer_y(&l, moek_run)) != NULL) {
             layer_compare_some(&l, tokens < 12 ? tokens : 12);
             if (!layer_state) layer_same(&l, by_stages, y, "by stages");       /* (in one launch o is not rounded) */
@@ -1304,8 +1307,8 @@ static void fragments_case(int quant, int act, int tokens, int turn)
     layer_state = NULL;
     layer_free(&l);
 }
-/* Weights of 4 bits on Hopper: all tile heights; layouts, T, biases and activations by turns.  Zero points, and weights
- * as they come, are refused. */
+/* Weights of 4 bits on Hopper: all tile heights; layouts, T, biases and activations by turns.  Weights as they come
+ * are refused, and zero points that are not aligned. */
 static void test_fragments(void)
 {
     static const int tokens[] = { 1, 300, 20, 9, 60, 130, 3, 700 };
@@ -1325,8 +1328,9 @@ static void test_fragments(void)
             layer l;
             c.weight_layout = MOEK_WEIGHTS_TILED;
             layer_new(&l, &c, LAYER_ZERO, 1);
+            l.w.w_up_zero = (const char *)l.w.w_up_zero + 1;
             CHECK(moek_plan_init(&l.plan, &c) == MOEK_OK && moek_plan_bind(&l.plan, &l.w) == MOEK_E_ARGUMENT &&
-                  strstr(l.plan.why, "zero points"), "%s", l.plan.why);
+                  strstr(l.plan.why, "w_down_zero is not aligned"), "%s", l.plan.why);
             layer_free(&l);
         }
     }

@@ -898,6 +898,21 @@ static void gemm_to_fragments(moek_gemm_args *h)
     h->w_scale = r.to;
     h->tiled = 1;
 }
+/* Its zero points, likewise. */
+static const void *gemm_tiled_zeros(const moek_gemm_args *h, const void *zero)
+{
+    const moek_scale_shape of = moek_weight_scale(now.format, now.row->block);
+    moek_repack_args r;
+    if (!zero || !of.columns) return zero;
+    memset(&r, 0, sizeof r);
+    r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
+    r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
+    r.row_bytes = moek_element_bytes(now.format->w, moek_scale_count(&of, 1, (size_t)h->k));
+    r.zeros = 1, r.group = of.columns < 64 ? 64 / of.columns : 1;
+    r.from = zero, r.to = in((size_t)h->experts * h->w_rows * r.row_bytes);
+    ref_repack(&r);
+    return r.to;
+}
 static moek_gemm_more_args gemm_more;                 /* of the case: second scales and zero points, if it has any */
 /* Of so many rows of w, of an expert, and matrices in them; a second scale leaves the others an eighth. */
 enum { SECOND = 8 };
@@ -915,7 +930,7 @@ static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_exp
         m->w_global_scale = second = in_f32(h->experts * matrices);
         fill_f32(second, (size_t)h->experts * matrices, 0.5f / SECOND, 2.0f / SECOND);
     }
-    if (!f->zero || c->turn % 3 == 0 || gemm_in_fragments()) return;
+    if (!f->zero || c->turn % 3 == 0) return;
     m->w_zero = zero = (uint8_t *)in(rows * row);
     for (r = 0; r < rows; r++)
         for (g = 0; g < groups; g++)
@@ -1029,6 +1044,7 @@ static moek_gemm_more_args gemm_moved(const moek_gemm_args *h)
 {
     moek_gemm_more_args d = gemm_more;
     d.gemm = *h;
+    if (gemm_in_fragments()) d.w_zero = gemm_tiled_zeros(h, d.w_zero);
     gemm_move(&d.gemm);
     MOVE(d.a_global_scale), MOVE(d.w_global_scale), MOVE(d.gate_global_scale), MOVE(d.w_zero), MOVE(d.gate_zero);
     return d;
@@ -1590,16 +1606,17 @@ static void test_combine(void)
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
 
 /* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
-static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int group, int scale_bytes)
+static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int group, int scale_bytes,
+                        int zeros)
 {
     moek_repack_args h, d;
     size_t size, i;
     void *want;
     char *from;
     memset(&h, 0, sizeof h);
-    SAY("experts %d n %d layout %d row_bytes %d codes %d x %d group %d", experts, n, layout, (int)row_bytes, codes, x,
-        group);
-    h.codes = codes, h.x = x, h.group = group, h.scale_bytes = scale_bytes;
+    SAY("experts %d n %d layout %d row_bytes %d codes %d x %d group %d zeros %d", experts, n, layout, (int)row_bytes,
+        codes, x, group, zeros);
+    h.codes = codes, h.x = x, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
@@ -1630,14 +1647,16 @@ static void test_repack(void)
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
-                        0, 0, 0, 0);
+                        0, 0, 0, 0, 0);
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
         for (i = 0; i < (quick_set ? 4 : 12); i++) {
             const int n = 64 * (1 + i * 5 % 7), group = i % 2 ? 4 : 2;
             const size_t units = (size_t)(1 + i * 7 % 11);
             repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8,
-                        i / 2 % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_T, 0, 0);
-            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, 0, group, i % 4 == 3 ? 4 : 1 + i / 2 % 2);
+                        i / 2 % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_T, 0, 0, 0);
+            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, 0, group, i % 4 == 3 ? 4 : 1 + i / 2 % 2,
+                        0);
+            repack_case(1 + i % 3, n, layout, units, 0, 0, 1 + i % 2, 0, 1);
         }
 }
 
@@ -1776,6 +1795,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     r.up_scales = up.scales_apart;
     w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias;
     w.w_up_global_scale = up_more.w_global_scale, w.w_down_global_scale = down_more.w_global_scale;
+    w.w_up_zero = up_more.w_zero, w.w_down_zero = down_more.w_zero;
     w.h_scale = (const float *)down.a_scale;
     layer_odd(odd, &h, &up, &down);
     r.weights = h.weights;
@@ -1794,12 +1814,15 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     }
     d = h, d_up = up_more, d_down = down_more;
     d_up.gemm = up, d_down.gemm = down;
-    if (fragments) gemm_to_fragments(&d_up.gemm), gemm_to_fragments(&d_down.gemm);
+    if (fragments) {
+        gemm_to_fragments(&d_up.gemm), gemm_to_fragments(&d_down.gemm);
+        d_up.w_zero = gemm_tiled_zeros(&up, d_up.w_zero), d_down.w_zero = gemm_tiled_zeros(&down, d_down.w_zero);
+    }
     d.up = &d_up.gemm, d.down = &d_down.gemm;
     MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
     gemm_move(&d_up.gemm);
     gemm_move(&d_down.gemm);
-    MOVE(d_up.w_global_scale), MOVE(d_down.w_global_scale);
+    MOVE(d_up.w_global_scale), MOVE(d_down.w_global_scale), MOVE(d_up.w_zero), MOVE(d_down.w_zero);
     if (launch_twice(&d)) {
         want = (double *)ref_alloc((size_t)tokens * hidden * sizeof *want);
         ref_layer(&r, want);

@@ -260,7 +260,8 @@ typedef struct moek_gemm_more_args {
                                        other; else NULL                                                              */
     const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
     const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
-                                       from a byte on; w - zero counts.  NULL: there are none                        */
+                                       from a byte on; w - zero counts.  tiled, with groups of less than k: as `repack`
+                                       has them, aligned to 16 bytes.  NULL: there are none                          */
     const void *gate_zero;          /* with w_gate: of w_gate                                                        */
     const float *a_global_scale;    /* of a, on top of a_scale: [1], where the format has that; else NULL            */
     const float *global[2];         /* as moek_halves has scales, found likewise.  Of expert 0, or NULL              */
@@ -305,10 +306,11 @@ typedef struct moek_combine_args {
     int rows_stride, addend_stride, y_stride;
 } moek_combine_args;
 
-/* repack: weights, or scales of weights of 4 bits, to the order of `tiled` (moek.h: moek_repack_up), or back.
+/* repack: weights, or scales or zero points of weights of 4 bits, to the order of `tiled` (moek.h: moek_repack_up), or
+ *   back.
  *   Row j of w goes to row to(j).  Gated, with F the smaller of gate_first and up_first, S the larger:
  *   to(F + i * w_step) = i / 8 * 16 + i % 8, and to(S + i * w_step) = i / 8 * 16 + 8 + i % 8.  Else to(j) = j.
- *   Three kinds, by `codes` and `group`:
+ *   Four kinds, by `codes`, `group` and `zeros`:
  *     bytes      (codes 0, group 0) byte b of row j of expert e goes to  ((e * steps + b / 128) * w_rows + to(j)) * 128
  *                + b % 128,  steps = row_bytes / 128.
  *     fragments  (codes: MOEK_ELEMENT_E2M1 or _U4B8, 4 bits) for wgmma with w in registers.  64 rows and 64 of k are
@@ -323,7 +325,10 @@ typedef struct moek_combine_args {
  *                at bits 4j on and bit 3 at 8j + 3, of row 16v + 8 + g at 16 + 4j on and 8j + 7.
  *     scales     (group: bytes of the scales of a row in 64 of k, or of the one scale if it is for more: 2 or 4; of a
  *                scale: scale_bytes) [experts][w_rows / 64][row_bytes / group][warp 4][g 8][scale][rows 16v + g and
- *                16v + 8 + g].                                                                                     */
+ *                16v + 8 + g].
+ *     zeros      (group: zero points of a row in 64 of k, 2, or 1 if one is for more; zeros 1) of 4 bits; row_bytes: of
+ *                a row, from a byte on.  [experts][w_rows / 64][2 * row_bytes / group][warp 4][g 8][group] bytes, bits
+ *                0 to 3 of row 16v + g, bits 4 to 7 of row 16v + 8 + g.                                            */
 typedef struct moek_repack_args {
     int experts, w_rows, n;         /* w_rows: 2 * n if gated, else n; n a multiple of 8                             */
     int gate_first, up_first, w_step;                                                            /* gated only       */
@@ -333,6 +338,7 @@ typedef struct moek_repack_args {
     const void *from;               /* all of it apart from `to`                                                     */
     void *to;                       /* written                                                                       */
     int x;                          /* fragments: element of the activations in GEMMs; 0: T                          */
+    int zeros;                      /* 1: the kind, see above                                                        */
 } moek_repack_args;
 
 /* State that launches of layer kernels leave for the next launch; zeros before the first.
@@ -380,12 +386,13 @@ typedef struct moek_layer_args {
 } moek_layer_args;
 
 /* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h, factors (weights of 4 bits:
- * scales on their way), pages of sums, and 96 KB of weights on their way.  fits: the kernel serves this many tokens of
- * this shape.  bits: of a weight; blocks: one an SM. */
+ * scales and zero points on their way), pages of sums, and 96 KB of weights on their way.  fits: the kernel serves this
+ * many tokens of this shape.  bits: of a weight; zeros: weights have zero points; blocks: one an SM. */
 typedef struct moek_few { int fits, act, factors, pages; } moek_few;
 static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int hidden, int inter, int gated,
-                                          int blocks)
+                                          int zeros, int blocks)
 {
+    const int factors = MOEK_FEW_RING / 32 * (zeros ? 5 : 4);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
     /* A page for each unit of 16 rows of w, and for each warp. */
@@ -393,13 +400,13 @@ static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int
     const long long down = (hidden / 16 + blocks - 1) / blocks + 16;
     const long long act = x > h ? x : h, pages = 512 * (up > down ? up : down);
     moek_few few = {0, 0, 0, 0};
-    if (tokens > 8 || slots > MOEK_FEW_SLOTS || act + MOEK_FEW_RING / 8 + pages + MOEK_FEW_RING > MOEK_FEW_BYTES)
+    if (tokens > 8 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES)
         return few;
-    few.fits = 1; few.act = (int)act; few.factors = MOEK_FEW_RING / 8; few.pages = (int)pages;
+    few.fits = 1; few.act = (int)act; few.factors = factors; few.pages = (int)pages;
     return few;
 }
 static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int bits,
-                                   int blocks)
+                                   int zeros, int blocks)
 {
     const int element = bits == 4 ? 1 : bits / 8;
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
@@ -413,7 +420,7 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     /* Of two halves; besides, a warp has a page in up, three in down. */
     const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
     moek_few few = {0, 0, 0, 0};
-    if (bits == 4) return moek_few_of_4_bits(tokens, topk, experts, hidden, inter, gated, blocks);
+    if (bits == 4) return moek_few_of_4_bits(tokens, topk, experts, hidden, inter, gated, zeros, blocks);
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;
     return few;

@@ -95,12 +95,12 @@ static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w
     if (any && !moek_format_of(c->quant)->zero)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.quant is "
                  "%s, which has no zero points", moek_quant_name(c->quant));
-    if (any && c->weight_layout == MOEK_WEIGHTS_TILED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but kernels that read "
-                 "MOEK_WEIGHTS_TILED take no zero points: leave config.weight_layout 0, and weights as they come");
     if (any && (!w->w_up_zero || !w->w_down_zero || !w->w_gate_zero != !apart))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero and w_down_zero go together, and w_gate_zero with them where "
                  "config.up_layout is MOEK_UP_APART, and only there");
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && ((uintptr_t)w->w_up_zero | (uintptr_t)w->w_down_zero) % 16)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero or w_down_zero is not aligned to 16 bytes, and "
+                 "config.weight_layout is MOEK_WEIGHTS_TILED");
     return MOEK_OK;
 }
 

@@ -81,7 +81,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     const moek_config *c = &plan->config;
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
-                       moek_format_of(c->quant)->w_bits, blocks).fits;
+                       moek_format_of(c->quant)->w_bits, plan->weights.w_up_zero != NULL, blocks).fits;
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
 static int moek_few_wins_(const moek_plan *plan, int tokens)

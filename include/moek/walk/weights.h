@@ -55,8 +55,9 @@ static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k
     return k->launch(&more, stream);
 }
 
-/* Weights of a checkpoint, or their scales, -> tiled, or back. */
-static moek_status moek_repack_(const moek_plan *plan, int down, int scales, const void *from, void *to, int experts,
+/* Weights of a checkpoint, their scales or their zero points -> tiled, or back. */
+enum { MOEK_REPACK_W_, MOEK_REPACK_SCALES_, MOEK_REPACK_ZEROS_ };
+static moek_status moek_repack_(const moek_plan *plan, int down, int what, const void *from, void *to, int experts,
                                 int back, moek_stream stream)
 {
     const moek_kernel *k = NULL;
@@ -67,8 +68,9 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int scales, con
     if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
     f = moek_format_of(plan->config.quant);
-    if (scales && (!moek_in_fragments_(f->number) || !moek_weight_scale(f, plan->config.block).columns))
+    if (what && (!moek_in_fragments_(f->number) || !moek_weight_scale(f, plan->config.block).columns))
         return MOEK_E_ARGUMENT;
+    if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_ROWS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
@@ -80,11 +82,16 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int scales, con
     else moek_up_weights_(plan, &g);
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
-    if (scales) {
+    if (what) {
         const moek_scale_shape of = moek_weight_scale(f, plan->config.block);
-        a.scale_bytes = moek_scale_bits_[of.type] / 8;
-        a.group = a.scale_bytes * (of.columns < 64 ? 64 / of.columns : 1);
-        a.row_bytes = moek_scale_bytes(&of, 1, (size_t)g.k);
+        a.group = of.columns < 64 ? 64 / of.columns : 1;
+        a.zeros = what == MOEK_REPACK_ZEROS_;
+        a.row_bytes = moek_element_bytes(f->w, moek_scale_count(&of, 1, (size_t)g.k));
+        if (!a.zeros) {
+            a.scale_bytes = moek_scale_bits_[of.type] / 8;
+            a.group *= a.scale_bytes;
+            a.row_bytes = moek_scale_bytes(&of, 1, (size_t)g.k);
+        }
     } else {
         if (moek_in_fragments_(f->number)) { a.codes = f->w; a.x = f->x; }
         a.row_bytes = moek_w_bytes_(f->number, (size_t)g.k);
@@ -95,21 +102,31 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int scales, con
 moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
                            moek_stream stream)
 {
-    return moek_repack_(plan, 0, 0, from, to, experts, back, stream);
+    return moek_repack_(plan, 0, MOEK_REPACK_W_, from, to, experts, back, stream);
 }
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
                              moek_stream stream)
 {
-    return moek_repack_(plan, 1, 0, from, to, experts, back, stream);
+    return moek_repack_(plan, 1, MOEK_REPACK_W_, from, to, experts, back, stream);
 }
 moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                  moek_stream stream)
 {
-    return moek_repack_(plan, 0, 1, from, to, experts, back, stream);
+    return moek_repack_(plan, 0, MOEK_REPACK_SCALES_, from, to, experts, back, stream);
 }
 moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                    moek_stream stream)
 {
-    return moek_repack_(plan, 1, 1, from, to, experts, back, stream);
+    return moek_repack_(plan, 1, MOEK_REPACK_SCALES_, from, to, experts, back, stream);
+}
+moek_status moek_repack_up_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                moek_stream stream)
+{
+    return moek_repack_(plan, 0, MOEK_REPACK_ZEROS_, from, to, experts, back, stream);
+}
+moek_status moek_repack_down_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                  moek_stream stream)
+{
+    return moek_repack_(plan, 1, MOEK_REPACK_ZEROS_, from, to, experts, back, stream);
 }
 #endif
