@@ -259,6 +259,9 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 193712, moek_up_int4_a16_h0_b6
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 192560, moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 182192, moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 16, 90, 640, 188864, moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
@@ -273,6 +276,9 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 190912, moek_up_int4_a16_h0_b
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 189888, moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 180672, moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 32, 90, 640, 197104, moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
@@ -289,6 +295,9 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198896, moek_up_int4_a16_h0_b
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198000, moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 189936, moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 189008, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
@@ -303,6 +312,9 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 190288, moek_up_int4_a16_h0_b
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189648, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 183888, moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 187072, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
@@ -325,6 +337,9 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 188096, moek_up_int4_a16_h0_b
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187584, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 182976, moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 227136, moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 32)
 #endif
@@ -333,6 +348,9 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 222016, moek_up_int4_a16_h0_
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 221504, moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
@@ -349,6 +367,9 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 193712, moek_down_int4_a16_h
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 192560, moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 182192, moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 16, 90, 640, 188864, moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
@@ -363,6 +384,9 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 190912, moek_down_int4_a16_
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 189888, moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 180672, moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 32, 90, 640, 197104, moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
@@ -379,6 +403,9 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198896, moek_down_int4_a16_
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198000, moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 189936, moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 189008, moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
@@ -393,6 +420,9 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 190288, moek_down_int4_a16_
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189648, moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 183888, moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 187072, moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
@@ -415,6 +445,9 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 188096, moek_down_int4_a16_
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187584, moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
 #endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 182976, moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 227136, moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 32)
 #endif
@@ -423,6 +456,9 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 222016, moek_down_int4_a16
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 221504, moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 128)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)

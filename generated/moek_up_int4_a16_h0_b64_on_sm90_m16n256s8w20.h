@@ -13,7 +13,7 @@
 #define MOEK_M_ 16
 #define MOEK_N_ 256
 #define MOEK_S_ 8
-#include "moek_up_int4_a16_h0_b32_b64_b128_on_sm90_m8m16m32m64m96m128n256s9s8s7s5s4w20w12_body.h"
+#include "moek_up_int4_a16_h0_b32_b64_b128_b0_on_sm90_m8m16m32m64m96m128n256s9s8s7s5s4w20w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_BLOCK_

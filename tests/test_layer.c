@@ -1274,7 +1274,7 @@ static void fragments_case(int quant, int act, int tokens, int turn)
     moek_config c = config_of(quant);
     uint16_t *y;
     layer l;
-    c.block = moek_format_of(quant)->blocks ? moek_format_of(quant)->block[turn % 3] : 0;      /* not whole rows */
+    if (moek_format_of(quant)->blocks) c.block = moek_format_of(quant)->block[turn % moek_format_of(quant)->blocks];
     c.hidden = turn % 2 ? 320 : 128; c.inter = turn % 4 < 2 ? 192 : 128; c.experts = turn % 3 ? 7 : 3;
     c.dtype = turn % 3 == 1 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     c.max_tokens = tokens;
@@ -1290,8 +1290,11 @@ static void fragments_case(int quant, int act, int tokens, int turn)
              c.block, l.w.w_up_zero != NULL, act, tokens, turn);
     if (layer_plan(&l)) {
         repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
-        repack_by(&l, moek_repack_up_scale, l.w.w_up_scale); repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
-        if (l.w.w_up_zero) {
+        if (l.format->w_scale.columns) {               /* (a scale for a row, and its zero point, stay) */
+            repack_by(&l, moek_repack_up_scale, l.w.w_up_scale);
+            repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
+        }
+        if (l.w.w_up_zero && l.format->w_scale.columns) {
             repack_by(&l, moek_repack_up_zero, l.w.w_up_zero); repack_by(&l, moek_repack_down_zero, l.w.w_down_zero);
         }
         if ((y = layer_y(&l, moek_run)) != NULL) {

@@ -890,13 +890,14 @@ static void gemm_to_fragments(moek_gemm_args *h)
     r.from = h->w, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
     h->w = r.to;
+    h->tiled = 1;
+    if (!of.columns) return;                           /* in the epilogue: as they come */
     r.codes = 0, r.row_bytes = moek_scale_bytes(&of, 1, (size_t)h->k);
     r.scale_bytes = ref_scale_type(of.type, h->dtype)->width / 8;
     r.group = r.scale_bytes * (of.columns < 64 ? 64 / of.columns : 1);
     r.from = h->w_scale, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
     h->w_scale = r.to;
-    h->tiled = 1;
 }
 /* Its zero points, likewise. */
 static const void *gemm_tiled_zeros(const moek_gemm_args *h, const void *zero)
@@ -2109,8 +2110,8 @@ static int wanted(const char *name, int words, char **word)
         if (word[i][0] == '-' ? !!strstr(name, word[i] + 1) : !strstr(name, word[i])) return 0;
     return 1;
 }
-/* Emulated, fragments that differ in the columns of a scale alone take turns: of three such formats and six heights of
- * tile, each height once, each format twice. */
+/* Emulated, fragments that differ in the columns of a scale alone take turns: of four such formats and six heights of
+ * tile, each height once or twice, each format twice. */
 static int takes_turn(const moek_kernel *rows, const moek_kernel *k)
 {
     const moek_kernel *of;
