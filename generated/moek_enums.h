@@ -30,6 +30,7 @@
 #define MOEK_INT4_A8                   15
 #define MOEK_INT8_A8                   16
 #define MOEK_INT8_A16                  17
+#define MOEK_NVFP4_A8                  18
 
 #define MOEK_SILU                      1
 #define MOEK_GELU                      2
@@ -50,7 +51,7 @@
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10)
-#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17)
+#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18)
 #define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(SM80, sm80, 80) X(SM90, sm90, 90)
 #define MOEK_EACH_ACT(X) \
     X(SILU, silu, 1, 1) \
@@ -102,7 +103,9 @@
     X(INT8_A8, int8_a8, 16, "8-bit, one scale a row", "8-bit, one scale a token", \
       S8, S8, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0) \
     X(INT8_A16, int8_a16, 17, "8-bit, one scale a row", "T", \
-      S8, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0)
+      S8, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0) \
+    X(NVFP4_A8, nvfp4_a8, 18, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e4m3, one scale a token", \
+      E2M1, E4M3, 4, 8, E4M3, 1, 16, F32, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0)
 /* X(NAME, bits) */
 #define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8) X(T, 16) X(E2M1, 4) X(S8, 8) X(U4B8, 4)
 #define MOEK_EACH_SCALE_TYPE(X) X(F32, 32) X(E8M0, 8) X(T, 16) X(E4M3, 8)

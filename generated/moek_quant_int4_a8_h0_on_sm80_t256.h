@@ -9,7 +9,7 @@
 #include "../include/moek/kernel/cuda.h"
 #define MOEK_NAME_ moek_quant_int4_a8_h0_on_sm80_t256
 #define MOEK_K_(x) moek_quant_int4_a8_h0_on_sm80_t256_##x##_
-#include "moek_quant_fp8c_int4_a8_h0_on_sm80_t256_body.h"
+#include "moek_quant_fp8c_nvfp4_a8_int4_a8_h0_on_sm80_t256_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #endif

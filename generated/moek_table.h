@@ -577,6 +577,9 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A8, 0, 1, 0, 80, 256, 0, moek_quant_mxfp4_a8_h0_on
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 80, 256, 0, moek_quant_nvfp4_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_NVFP4_A8, 0, 1, 0, 80, 256, 0, moek_quant_nvfp4_a8_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_NVFP4_A4, 0, 2, 0, 80, 256, 0, moek_quant_nvfp4_a4_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", t = 256 },", 0)
 #endif
@@ -838,11 +841,17 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 16, 32, 80, 128, 98688, moek_up_fp8b128_a16
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 8, 80, 128, 61728, moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 32, 8, 80, 128, 61728, moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 8, 80, 128, 61728, moek_up_int4_a8_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 32, 32, 80, 128, 49536, moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_up_int4_a8_h0_on_sm80_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 3, w = 4 },", 0)
@@ -943,11 +952,17 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 16, 32, 80, 128, 98688, moek_down_fp8b128
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 8, 80, 128, 61728, moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 32, 8, 80, 128, 61728, moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 8, 80, 128, 61728, moek_down_int4_a8_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 32, 32, 80, 128, 49536, moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_down_int4_a8_h0_on_sm80_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 3, w = 4 },", 0)
@@ -1009,6 +1024,9 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A8, 0, 1, 0, 0, 0, 0, moek_quant_mxfp4_a8_h0_on_cp
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
 MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 0, 0, 0, moek_quant_nvfp4_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\" },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_NVFP4_A8, 0, 1, 0, 0, 0, 0, moek_quant_nvfp4_a8_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\" },", 0)
+#endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
 MOEK_KERNEL(QUANT, MOEK_NVFP4_A4, 0, 2, 0, 0, 0, 0, moek_quant_nvfp4_a4_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"nvfp4_a4\", hidden = 0, arch = \"cpu\" },", 0)
 #endif
@@ -1059,6 +1077,9 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a8_h0_on_cpu_m8, 
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a8_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a4_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a4\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
@@ -1119,6 +1140,9 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\", m = 8 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a4_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a4\", hidden = 0, arch = \"cpu\", m = 8 },", 0)

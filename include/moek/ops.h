@@ -118,6 +118,7 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
  *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
  *   int4_a8     as fp8c
+ *   nvfp4_a8    as fp8c
  *   mxfp4_a8    as fp8b128
  *   int8_a8     s = amax/127 of the row          q = s8(x * (127/amax)), all 0 where f32 does not hold 127/amax
  *   nvfp4_a4    g = *static_scale; s = e4m3(1/g * (amax * (1/6))) of each 16 columns, 1/g being 0 where f32 does not
@@ -176,6 +177,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
  *              (sm90: each 128, by the largest of their scales of w; terms of one below 2^-11 of that, or of 2^-127,
  *              may count as 0)
+ *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its second scale; each 16 of k are summed by
+ *              themselves
  *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its second scale; each 16 of
  *              k are summed by themselves
  *     int8_a8  as fp8c; the sum is that of the integers, rounded to f32 once
