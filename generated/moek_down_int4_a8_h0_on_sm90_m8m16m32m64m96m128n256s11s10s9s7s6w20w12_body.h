@@ -201,7 +201,8 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
             }
             moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
             #pragma unroll
-            for (i = 0; i < (M + 95) / 96; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
+            for (i = 0; i < (M + 95) / 96; i++)
+                if (u + 96 * i < M) row[u + 96 * i] = source[i];
             moek_named_wait_(1, 96);
             e = at.e; row0 = at.row0;
             rows = min(at.end - at.row0, M);
@@ -225,8 +226,8 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
 }
 
 /* Sums of 128 of k, times their scales, to those of the stages before: of 64 rows of w and of rows p * PART on of a. */
-MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_(folded) *by, const unsigned char *stage,
-                              int p)
+MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_(folded_f32) *by,
+                              const unsigned char *stage, int p)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -262,19 +263,19 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
         moek_words_ codes[2];
         uint32_t scales[2], w[4][4];
         float part[SETS][PART / 2];
-        MOEK_W_(folded) by;
+        MOEK_W_(folded_f32) by;
         #pragma unroll
         for (k = 0; k < 2; k++) {
             codes[k] = moek_load_words_(codes_at + i * 4096 + k * 2048);
-            scales[k] = *(const uint32_t *)(const void *)(scales_at + i * (UNITS * OF_64) +
-                                                          k * 4);
+            scales[k] = *(const uint32_t *)(const void *)(
+                scales_at + i * (UNITS * OF_64) + k * 4);
         }
-        MOEK_W_(fold)(&by, scales);
+        MOEK_W_(fold_f32)(&by, scales);
         #pragma unroll
         for (p = 0; p < M / PART; p++) {
             #pragma unroll
             for (k = 0; k < 4; k++) {                  /* of 32 of k */
-                if (p == 0 && k % 2 == 0) MOEK_W_(fragment_e4m3)(w + k, &codes[k / 2], &by, k / 2);
+                if (p == 0 && k % 2 == 0) MOEK_W_(fragment_e4m3_f32)(w + k, &codes[k / 2], &by, k / 2);
                 if (k == 0 || (p == 0 && k == 2)) moek_wgmma_fence_();
                 MOEK_K_(multiply)(part[p % SETS], w[k], xs + p * (PART * 128 / 16) + 2 * k, k > 0);
                 if (p == 0 && k == 1) {

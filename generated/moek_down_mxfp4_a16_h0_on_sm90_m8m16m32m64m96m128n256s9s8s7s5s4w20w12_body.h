@@ -199,7 +199,8 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
             }
             moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
             #pragma unroll
-            for (i = 0; i < (M + 95) / 96; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
+            for (i = 0; i < (M + 95) / 96; i++)
+                if (u + 96 * i < M) row[u + 96 * i] = source[i];
             moek_named_wait_(1, 96);
             e = at.e; row0 = at.row0;
             rows = min(at.end - at.row0, M);

@@ -100,21 +100,26 @@ MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2][2], uint32_t from, int dt
 }
 
 /* A word of a fragment for e4m3 (moek/ops.h: repack), from its 8 codes, code j of row g at bits 4j on and of row g + 8
- * at 16 + 4j on.  Magnitudes stay; the sign of row g's goes to bit 8j + 3, that of row g + 8's to 8j + 7.  And back. */
+ * at 16 + 4j on.  The sign of row g's goes to bit 8j + 3, that of row g + 8's to 8j + 7.  Magnitudes become 0 2 3 1 4 5
+ * 6 7, places in a table: 0 1 1.5 .5, 2 3 4 6.  And back. */
 MOEK_DEVICE uint32_t moek_arrange_e4m3_e2m1_(uint32_t w)
 {
-    return (w & 0x77777777) | (moek_nibbles_apart_(w) & 0x88888888);
+    const uint32_t as_is = (w >> 2 & 0x11111111) * 7;                          /* magnitudes from 4 on */
+    const uint32_t low = (w << 1 & 0x22222222) | ((w ^ w >> 1) & 0x11111111);
+    return (w & as_is) | (low & ~as_is) | (moek_nibbles_apart_(w) & 0x88888888);
 }
 MOEK_DEVICE uint32_t moek_rearrange_e4m3_e2m1_(uint32_t w)
 {
-    return (w & 0x77777777) | (moek_nibbles_together_(w) & 0x88888888);
+    const uint32_t as_is = (w >> 2 & 0x11111111) * 7;
+    const uint32_t low = (w >> 1 & 0x11111111) | ((w ^ w >> 1) << 1 & 0x22222222);
+    return (w & as_is) | (low & ~as_is) | (moek_nibbles_together_(w) & 0x88888888);
 }
 /* For rows g (low half) and g + 8: of each 32 of k, the power of 2 by which e2m1 is larger in e4m3, plus 6: 1 to 12, or
  * 0 if that is too little, and the bits of codes that then count.  by: what sums of 128 of k are multiplied by. */
-typedef struct moek_folded_e2m1_ { uint32_t power[4], mask[4]; float by[2]; } moek_folded_e2m1_;
+typedef struct moek_folded_e8m0_e2m1_ { uint32_t power[4], mask[4]; float by[2]; } moek_folded_e8m0_e2m1_;
 /* Scales of 64 of k each: bytes of rows g and g + 8, of the first 32 and of the next.  The largest becomes 12: 6 * 2^6
  * is the most that e4m3 has room for.  by: infinite for 255, NaN, so times 0 NaN, and else 0. */
-MOEK_DEVICE void moek_fold_e2m1_(moek_folded_e2m1_ *to, const uint32_t scales[2])
+MOEK_DEVICE void moek_fold_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2])
 {
     uint32_t most, base;
     int i;
@@ -135,8 +140,8 @@ MOEK_DEVICE void moek_fold_e2m1_(moek_folded_e2m1_ *to, const uint32_t scales[2]
     }
 }
 /* 64 of k: each word -> e4m3 of row g, and of row g + 8, from tables of the 8 magnitudes at that power. */
-MOEK_DEVICE void moek_fragment_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *codes, const moek_folded_e2m1_ *by,
-                                          int half)
+MOEK_DEVICE void moek_fragment_e4m3_e8m0_e2m1_(uint32_t to[2][4], const moek_words_ *codes,
+                                               const moek_folded_e8m0_e2m1_ *by, int half)
 {
     int i;
     #pragma unroll
@@ -144,9 +149,51 @@ MOEK_DEVICE void moek_fragment_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *
         const uint32_t w = codes->w[i], power = by->power[2 * half + i / 2], g = power & 0xffff, next = power >> 16;
         const uint32_t magnitudes = w & by->mask[2 * half + i / 2];
         to[i / 2][i % 2 * 2] = (w << 4 & 0x80808080) |
-            moek_pick_(g * 0x08080800 + 0x0c080000, g * 0x08080808 + 0x1c181410, magnitudes);
+            moek_pick_(g * 0x08080800 + 0x000c0800, g * 0x08080808 + 0x1c181410, magnitudes);
         to[i / 2][i % 2 * 2 + 1] = (w & 0x80808080) |
-            moek_pick_(next * 0x08080800 + 0x0c080000, next * 0x08080808 + 0x1c181410, magnitudes >> 16);
+            moek_pick_(next * 0x08080800 + 0x000c0800, next * 0x08080808 + 0x1c181410, magnitudes >> 16);
+    }
+}
+/* The same where scales are e4m3 and a lane has one of row g and one of row g + 8 in 64 of k.  codes: of each 64 of k
+ * and row, e4m3 of its scale and of 1.5 times that, both times a power of 2; mask: the bits of codes that count.  by:
+ * as above, 2^5 too large. */
+typedef struct moek_folded_e4m3_e2m1_ { uint32_t codes[2][2], mask[2]; float by[2]; } moek_folded_e4m3_e2m1_;
+/* Scales of 64 of k each: that of row g in the low byte, of row g + 8 in the next; four lanes of a row have those of
+ * 128 of k.  The power of 2 brings the largest to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
+ * normal.  (All of them 0: any power does.)  by: 0 times a NaN adds it. */
+MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t scales[2])
+{
+    uint32_t h[2][2], most, power;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) moek_fp16_of_e4m3_(h[i], scales[i]);
+    most = moek_most_t2_(h[0][0], h[1][0], MOEK_DTYPE_FP16);
+    most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 1), MOEK_DTYPE_FP16);
+    most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 2), MOEK_DTYPE_FP16);
+    power = most & 0x7c007c00;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        const uint32_t by = 0x8c008c00 - power;        /* 2^5 over it */
+        const uint32_t s = moek_fma_t2_(h[i][0], by, 0x80008000, MOEK_DTYPE_FP16);
+        to->mask[i] = moek_at_least_fp16_(s, 0x28002800 /* 2^-5 */) & 0x77777777;
+        to->codes[i][0] = moek_e4m3_of_fp16_(moek_times_low_fp16_(s, 0x3e003c00 /* 1, 1.5 */));
+        to->codes[i][1] = moek_e4m3_of_fp16_(moek_times_high_fp16_(s, 0x3e003c00));
+    }
+    moek_from_t2_(to->by, moek_fma_t2_(most, 0, power, MOEK_DTYPE_FP16), MOEK_DTYPE_FP16);
+}
+/* One power of 2 is 8 in the codes of e4m3. */
+MOEK_DEVICE void moek_fragment_e4m3_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *codes,
+                                               const moek_folded_e4m3_e2m1_ *by, int half)
+{
+    const uint32_t g = by->codes[half][0], next = by->codes[half][1];
+    int i;
+    #pragma unroll
+    for (i = 0; i < 4; i++) {
+        const uint32_t w = codes->w[i], magnitudes = w & by->mask[half];
+        to[i / 2][i % 2 * 2] = (w << 4 & 0x80808080) |
+            moek_pick_(g * 0x01000100 + 0xf8000000, g * 0x00010001 + 0x10100808, magnitudes);
+        to[i / 2][i % 2 * 2 + 1] = (w & 0x80808080) |
+            moek_pick_(next * 0x01000100 + 0xf8000000, next * 0x00010001 + 0x10100808, magnitudes >> 16);
     }
 }
 
@@ -296,16 +343,16 @@ MOEK_DEVICE uint32_t moek_rearrange_e4m3_u4b8_(uint32_t w)
     return moek_nibbles_together_(((w >> 1 & 0x77777777) ^ low * 7) | (low ^ 0x11111111) << 3);
 }
 /* What sums of 128 of k of rows g and g + 8 are multiplied by: the scales. */
-typedef struct moek_folded_u4b8_ { float by[2]; } moek_folded_u4b8_;
-MOEK_DEVICE void moek_fold_u4b8_(moek_folded_u4b8_ *to, const uint32_t scales[2])
+typedef struct moek_folded_f32_u4b8_ { float by[2]; } moek_folded_f32_u4b8_;
+MOEK_DEVICE void moek_fold_f32_u4b8_(moek_folded_f32_u4b8_ *to, const uint32_t scales[2])
 {
     to->by[0] = moek_float_(scales[0]);
     to->by[1] = moek_float_(scales[1]);
 }
 /* 64 of k: each word -> (code - 8) * 2^-8 in e4m3 of row g, and of row g + 8.  Up to 16, the code of e4m3 is the number
  * times 2^9.  So 2n is n * 2^-8, and what is added to a negative one (0x81, and the 1 that is there) its sign and 2. */
-MOEK_DEVICE void moek_fragment_e4m3_u4b8_(uint32_t to[2][4], const moek_words_ *codes, const moek_folded_u4b8_ *by,
-                                          int half)
+MOEK_DEVICE void moek_fragment_e4m3_f32_u4b8_(uint32_t to[2][4], const moek_words_ *codes,
+                                              const moek_folded_f32_u4b8_ *by, int half)
 {
     int i;
     #pragma unroll

@@ -101,11 +101,24 @@ MOEK_DEVICE void MOEK_K_(for_e4m3)(uint32_t words[4], uint32_t lanes[4], int e2m
         }
     }
 }
+/* Lane q with 4 of each 16 of k, to lane q with all of the q-th 16; or back. */
+MOEK_DEVICE void MOEK_K_(turn)(moek_words_ lanes[4])
+{
+    int q, s;
+    #pragma unroll
+    for (q = 0; q < 4; q++)
+        #pragma unroll
+        for (s = 0; s < q; s++) {
+            const uint32_t w = lanes[q].w[s];
+            lanes[q].w[s] = lanes[s].w[q];
+            lanes[s].w[q] = w;
+        }
+}
 /* 64 of k of two rows, 32 bytes each: to words of four lanes, or back. */
 static __global__ void __launch_bounds__(256)
 MOEK_K_(fragments)(const moek_repack_args a)
 {
-    const int e2m1 = a.codes == MOEK_ELEMENT_E2M1;
+    const int e2m1 = a.codes == MOEK_ELEMENT_E2M1, whole = a.x == MOEK_ELEMENT_E4M3 && a.columns == 16;
     MOEK_K_(place) at;
     moek_words_ rows[2][2], lanes[4];
     char *at_rows = (char *)a.from, *at_lanes = (char *)a.to;
@@ -117,6 +130,7 @@ MOEK_K_(fragments)(const moek_repack_args a)
     for (i = 0; i < 4; i++)
         if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
         else rows[i / 2][i % 2] = moek_load_words_(at_rows + at.rows[i / 2] + i % 2 * 16);
+    if (whole && a.back) MOEK_K_(turn)(lanes);
     #pragma unroll
     for (s = 0; s < 4; s++) {                          /* 16 of k */
         uint32_t words[4], of[4];
@@ -132,6 +146,7 @@ MOEK_K_(fragments)(const moek_repack_args a)
             if (a.back) rows[i % 2][s / 2].w[s % 2 * 2 + i / 2] = words[i];
             else lanes[i].w[s] = of[i];
     }
+    if (whole && !a.back) MOEK_K_(turn)(lanes);
     #pragma unroll
     for (i = 0; i < 4; i++)
         if (a.back) moek_store_words_(at_rows + at.rows[i / 2] + i % 2 * 16, rows[i / 2][i % 2]);

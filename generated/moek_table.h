@@ -463,11 +463,17 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_down_int4_a16
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_up_int4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_up_int4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
@@ -475,11 +481,17 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_up_int4_a8_h0_on_
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_up_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_up_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
@@ -487,11 +499,17 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_up_int4_a8_h0_on_
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 384, 203488, moek_up_mxfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 384, 203488, moek_up_nvfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 384, 197344, moek_up_int4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 384, 229216, moek_up_mxfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 128, 90, 384, 229216, moek_up_nvfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_up_int4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
@@ -499,11 +517,17 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_up_int4_a8_h0_on
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_down_int4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_down_int4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
@@ -511,11 +535,17 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_down_int4_a8_h0
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_down_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_down_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
@@ -523,11 +553,17 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_down_int4_a8_h0
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 384, 203488, moek_down_mxfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 384, 203488, moek_down_nvfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 384, 197344, moek_down_int4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 384, 229216, moek_down_mxfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 128, 90, 384, 229216, moek_down_nvfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_down_int4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)

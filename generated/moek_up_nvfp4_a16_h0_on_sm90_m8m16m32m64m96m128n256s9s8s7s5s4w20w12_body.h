@@ -290,7 +290,8 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
                 if (u < 32) moek_slots_of_(row, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, a->a_div);
             } else
             #pragma unroll
-            for (i = 0; i < (M + 95) / 96; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
+            for (i = 0; i < (M + 95) / 96; i++)
+                if (u + 96 * i < M) row[u + 96 * i] = source[i];
             moek_named_wait_(1, 96);
             e = at.e; row0 = at.row0;
             rows = min(at.end - at.row0, M);

@@ -554,6 +554,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;
     ref_w_in_t = layer_arch > 0;
+    ref_w_in_e4m3 = layer_arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
     return r;
 }
 /* Of the last run, in double. */

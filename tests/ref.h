@@ -744,13 +744,44 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
 /* Where x stays T, rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the
  * scale, rounded once) and multiply those.  Set by the test of a row. */
 static int ref_w_in_t;
+/* Rows of Hopper put scales of w of fewer than 128 columns into e4m3.  Set by the test of a row.  Scales that are e4m3
+ * themselves: w times its scale rounds to e4m3, times the power of 2 that brings the largest scale of 128 columns to 32
+ * up to 60; and is 0 where that brings its scale below 2^-5. */
+static int ref_w_in_e4m3;
+static inline int ref_rounded(const moek_format *f)
+{
+    return ref_w_in_e4m3 && f->w_scale.type == MOEK_SCALE_TYPE_E4M3 && format_quantizes(f);
+}
+static inline double ref_round_e4m3(double v)
+{
+    return ref_decode(&ref_numbers[REF_E4M3], ref_encode(&ref_numbers[REF_E4M3], v));
+}
+static inline void ref_fold_e4m3(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow,
+                                 double *w_k)
+{
+    int k, first, power;
+    for (first = 0; first < a->k; first += 128) {
+        const int end = first + 128 < a->k ? first + 128 : a->k;
+        double most = 0;
+        for (k = first; k < end; k++) {
+            const double s = ref_w_scale_of(a, f, of, expert, wrow, k);
+            if (!(s <= most)) most = s;                /* a NaN stays: it spoils all 128 */
+        }
+        frexp(most == most ? most : 1, &power);        /* most: 0.5 up to 1 times 2^power */
+        for (k = first; k < end; k++) {
+            const double s = ldexp(ref_w_scale_of(a, f, of, expert, wrow, k), 6 - power);
+            w_k[k] = most != most ? most : s < ldexp(1, -5) ? 0 : ldexp(ref_round_e4m3(w_k[k] * s), power - 6);
+        }
+    }
+}
 static inline int ref_folded(const moek_format *f)
 {
-    return ref_w_in_t && f->w_scale.rows == 1 && f->w_scale.columns && !format_quantizes(f);
+    return ref_rounded(f) || (ref_w_in_t && f->w_scale.rows == 1 && f->w_scale.columns && !format_quantizes(f));
 }
 static inline void ref_fold(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, double *w_k)
 {
     int k;
+    if (ref_rounded(f)) { ref_fold_e4m3(a, f, of, expert, wrow, w_k); return; }
     for (k = 0; ref_folded(f) && k < a->k; k++)
         w_k[k] = ref_round_t(w_k[k] * ref_w_scale_of(a, f, of, expert, wrow, a->k_offset + k), a->dtype);
 }
@@ -774,9 +805,8 @@ static inline int ref_columns(const moek_format *f)
     const int w = f->w_scale.columns, x = f->x_scale.columns;
     return !w || (x && x < w) ? x : w;
 }
-/* Rows of Hopper put scales of w that are powers of 2 into e4m3, where 128 columns have several: terms of a scale below
- * 2^-11 of the largest of them, or of 2^-127, may count as 0.  Set by the test of a row. */
-static int ref_w_in_e4m3;
+/* Scales that are powers of 2, there: terms of one below 2^-11 of the largest of 128 columns, or of 2^-127, may count
+ * as 0. */
 static inline int ref_may_lose(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
 {
     const int first = k / 128 * 128, columns = f->w_scale.columns;
@@ -931,6 +961,7 @@ static inline int ref_tiled_row_(const moek_repack_args *a, int j)
 /* The same for activations of 8 bits, code by code. */
 static inline void ref_fragments_8_(const moek_repack_args *a)
 {
+    static const uint8_t places[8] = { 0, 3, 1, 2, 4, 5, 6, 7 }, magnitudes[8] = { 0, 2, 3, 1, 4, 5, 6, 7 };
     const size_t columns = a->row_bytes * 2, w_rows = (size_t)a->w_rows;
     const uint8_t *const from = (const uint8_t *)a->from;
     uint8_t *const to = (uint8_t *)a->to;
@@ -942,17 +973,18 @@ static inline void ref_fragments_8_(const moek_repack_args *a)
             for (k = 0; k < columns; k++) {
                 const int row = ref_tiled_row_(a, j), other = row / 8 % 2, column = (int)(k % 4);
                 const size_t unit = (e * (w_rows / 64) + (size_t)row / 64) * (columns / 64) + k / 64;
-                const size_t lane = (size_t)(row / 16 % 4 * 32 + row % 8 * 4) + k % 16 / 4;
-                const size_t word = (unit * 128 + lane) * 4 + k / 16 % 4;
+                const size_t q = a->columns == 16 ? k / 16 % 4 : k % 16 / 4;
+                const size_t i = a->columns == 16 ? k % 16 / 4 : k / 16 % 4;
+                const size_t lane = (size_t)(row / 16 % 4 * 32 + row % 8 * 4) + q, word = (unit * 128 + lane) * 4 + i;
                 const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + k / 2;
                 const int shift = (int)(k % 2) * 4, e2m1 = a->codes == MOEK_ELEMENT_E2M1;
                 uint8_t *const tiled = a->back ? (uint8_t *)from + word * 4 : to + word * 4;
                 uint8_t *const low = tiled + column / 2 + 2 * other, *const high = tiled + column;
                 unsigned code = from[plain] >> shift & 15;
                 if (e2m1 && a->back) {
-                    code = (*low >> column % 2 * 4 & 7) | (*high >> (3 + 4 * other) & 1) << 3;
+                    code = magnitudes[*low >> column % 2 * 4 & 7] | (*high >> (3 + 4 * other) & 1) << 3;
                 } else if (e2m1) {
-                    *low |= (uint8_t)((code & 7) << column % 2 * 4);
+                    *low |= (uint8_t)(places[code & 7] << column % 2 * 4);
                     *high |= (uint8_t)(code >> 3 << (3 + 4 * other));
                 } else if (a->back) {
                     code = *high >> 4 * other & 15;

@@ -887,6 +887,7 @@ static void gemm_to_fragments(moek_gemm_args *h)
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
     r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k), r.codes = now.format->w, r.x = now.format->x;
+    r.columns = of.columns;
     r.from = h->w, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
     h->w = r.to;
@@ -1370,10 +1371,11 @@ static void gemm_extremes(int up)
         gemm_run(&c);
     }
 }
-/* Are scales of w powers of two, which a row may put into its elements? */
+/* May a row put scales of w into its elements: powers of two, or what e4m3 may take in? */
 static int gemm_has_powers(void)
 {
-    return now.format->w_scale.type == MOEK_SCALE_TYPE_E8M0 && format_quantizes(now.format);
+    return ref_rounded(now.format) ||
+           (now.format->w_scale.type == MOEK_SCALE_TYPE_E8M0 && format_quantizes(now.format));
 }
 /* Such scales, where 128 columns have several: some far apart. */
 static void gemm_powers(int up)
@@ -1388,18 +1390,19 @@ static void gemm_powers(int up)
 }
 /* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
  * Or integers in both, whose sums often lie in the middle between two T.  Or codes of w, with scales that are powers of
- * two, up to 2^40 apart. */
+ * two, up to 2^40 apart; or e4m3, 2^17. */
 enum { CODES_IN_A, CODES_IN_W, INTEGERS, POWERS };
 static void gemm_codes(int mode)
 {
-    enum { K = 64 };
+    const int each = mode == POWERS ? 128 : 64;        /* of k */
     const moek_format *const f = now.format;
-    const int k = round_up(K, now.row->granule), dtype = format_dtype_in(f, 0);
+    const int k = round_up(each, now.row->granule), dtype = format_dtype_in(f, 0);
     const ref_number *const of_a = ref_element(f->x, dtype), *const of_w = ref_element(f->w, dtype);
+    const ref_number *const of_scale = ref_scale_type(f->w_scale.type, dtype);
     const int in_w = mode == CODES_IN_W || mode == POWERS;
     const ref_number *const of = in_w ? of_w : of_a, *const other = in_w ? of_a : of_w;
     const int skip = SMALL && of->width > 8 ? 8 : 1;
-    const int codes = mode == POWERS ? K : of->width < 8 ? 1 : (1 << of->width) / skip / K;
+    const int codes = mode == POWERS ? each : of->width < 8 ? 1 : (1 << of->width) / skip / each;
     gemm_case_t c;
     moek_gemm_args h;
     void *a, *w, *a_scale, *w_scale;
@@ -1408,7 +1411,7 @@ static void gemm_codes(int mode)
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
     SAY(mode == INTEGERS ? "integers" : mode == POWERS ? "powers of two" : in_w ? "every code of w"
                                                                                : "every code of a");
-    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = mode == CODES_IN_A ? codes : K;
+    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = mode == CODES_IN_A ? codes : each;
     h.dtype = dtype, h.k = k;
     h.n = h.w_rows = in_w ? round_up(codes, now.row->granule) : k;
     gemm_rows(&c, &h);
@@ -1416,19 +1419,20 @@ static void gemm_codes(int mode)
     h.w = w = in(h.n * moek_element_bytes(f->w, (size_t)k));
     for (i = 0; i < (size_t)c.slots * k; i++) ref_put_code(of_a, a, i, ref_encode(of_a, 0));
     for (i = 0; i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
-    for (i = 0; mode != INTEGERS && i < (size_t)K * codes; i++)
-        ref_put_code(of, in_w ? w : a, i / K * k + i % K,
+    for (i = 0; mode != INTEGERS && i < (size_t)each * codes; i++)
+        ref_put_code(of, in_w ? w : a, i / each * k + i % each,
                      ((unsigned)i * skip + (unsigned)rng_below(skip)) % (1u << of->width));
-    for (i = 0; mode != INTEGERS && i < K; i++) ref_put(other, in_w ? a : w, i * k + i, 1);
-    for (i = 0; mode == INTEGERS && i < (size_t)K * k; i++) {
+    for (i = 0; mode != INTEGERS && i < each; i++) ref_put(other, in_w ? a : w, i * k + i, 1);
+    for (i = 0; mode == INTEGERS && i < (size_t)each * k; i++) {
         ref_put(of_a, a, i, rng_below(33) - 16);       /* 17 .. are not e4m3 */
         ref_put(of_w, w, i, rng_below(33) - 16);
     }
     scales = (size_t)(h.n + c.slots) * (size_t)k;
     a_scale = in(scales * 4), w_scale = in(scales * 4);
     fill_scales(a_scale, scales, ref_scale_type(f->x_scale.type, dtype), 1, 1);
-    fill_scales(w_scale, scales, ref_scale_type(f->w_scale.type, dtype), 1, 1);
-    if (mode == POWERS) gemm_spread(w_scale, ref_scale_type(f->w_scale.type, dtype), 40);
+    fill_scales(w_scale, scales, of_scale, 1, 1);
+    if (mode == POWERS && ref_rounded(f)) fill_scales(w_scale, scales, of_scale, 128, 448);
+    if (mode == POWERS) gemm_spread(w_scale, of_scale, ref_rounded(f) ? 17 : 40);
     if (f->x_scale.type) h.a_scale = (const float *)a_scale;
     if (f->w_scale.type) h.w_scale = (const float *)w_scale;
     if (f->second) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
@@ -1607,17 +1611,17 @@ static void test_combine(void)
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
 
 /* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
-static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int group, int scale_bytes,
-                        int zeros)
+static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int columns, int group,
+                        int scale_bytes, int zeros)
 {
     moek_repack_args h, d;
     size_t size, i;
     void *want;
     char *from;
     memset(&h, 0, sizeof h);
-    SAY("experts %d n %d layout %d row_bytes %d codes %d x %d group %d zeros %d", experts, n, layout, (int)row_bytes,
-        codes, x, group, zeros);
-    h.codes = codes, h.x = x, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
+    SAY("experts %d n %d layout %d row_bytes %d codes %d x %d columns %d group %d zeros %d", experts, n, layout,
+        (int)row_bytes, codes, x, columns, group, zeros);
+    h.codes = codes, h.x = x, h.columns = columns, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
@@ -1648,16 +1652,16 @@ static void test_repack(void)
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
-                        0, 0, 0, 0, 0);
+                        0, 0, 0, 0, 0, 0);
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
         for (i = 0; i < (quick_set ? 4 : 12); i++) {
             const int n = 64 * (1 + i * 5 % 7), group = i % 2 ? 4 : 2;
             const size_t units = (size_t)(1 + i * 7 % 11);
             repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8,
-                        i / 2 % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_T, 0, 0, 0);
-            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, 0, group, i % 4 == 3 ? 4 : 1 + i / 2 % 2,
+                        i / 2 % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_T, (i / 4 + layout) % 2 ? 32 : 16, 0, 0, 0);
+            repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, 0, 0, group, i % 4 == 3 ? 4 : 1 + i / 2 % 2,
                         0);
-            repack_case(1 + i % 3, n, layout, units, 0, 0, 1 + i % 2, 0, 1);
+            repack_case(1 + i % 3, n, layout, units, 0, 0, 0, 1 + i % 2, 0, 1);
         }
 }
 

@@ -179,6 +179,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *              may count as 0)
  *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its second scale; each 16 of k are summed by
  *              themselves
+ *              (sm90: each 128.  w times its scale rounds to e4m3 first, times the power of 2 that brings the largest
+ *              of their scales to 32 .. 60: only +-1.5, 3 and 6 may change.  What that brings below 2^-5 counts as 0)
  *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its second scale; each 16 of
  *              k are summed by themselves
  *     int8_a8  as fp8c; the sum is that of the integers, rounded to f32 once
@@ -325,7 +327,9 @@ typedef struct moek_combine_args {
  *                x is MOEK_ELEMENT_E4M3: words lie as before; a word has columns 4q to 4q + 3 of the 16.  u4b8: column
  *                4q + j of row 16v + g has bits 8j to 8j + 3, of row 16v + 8 + g 8j + 4 to 8j + 7.  The lowest is 1 for
  *                a code below 8; those above are 7 - code then, else code - 8.  e2m1: of row 16v + g, bits 0 to 2 lie
- *                at bits 4j on and bit 3 at 8j + 3, of row 16v + 8 + g at 16 + 4j on and 8j + 7.
+ *                at bits 4j on and bit 3 at 8j + 3, of row 16v + 8 + g at 16 + 4j on and 8j + 7; bits 0 to 2 of 1, 2
+ *                and 3 become 3, 1 and 2.  If columns is 16, too, word i of lane 4g + q has columns 16q + 4i to
+ *                16q + 4i + 3 of the 64.
  *     scales     (group: bytes of the scales of a row in 64 of k, or of the one scale if it is for more: 2 or 4; of a
  *                scale: scale_bytes) [experts][w_rows / 64][row_bytes / group][warp 4][g 8][scale][rows 16v + g and
  *                16v + 8 + g].
@@ -342,6 +346,7 @@ typedef struct moek_repack_args {
     void *to;                       /* written                                                                       */
     int x;                          /* fragments: element of the activations in GEMMs; 0: T                          */
     int zeros;                      /* 1: the kind, see above                                                        */
+    int columns;                    /* fragments: of a scale of w                                                    */
 } moek_repack_args;
 
 /* State that launches of layer kernels leave for the next launch; zeros before the first.

@@ -190,6 +190,12 @@ MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n"
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
 }
+/* bytes: 4, or 0: zeros. */
+MOEK_DEVICE void moek_cp_async4_of_(void *shared, const void *global, int bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes) : "memory");
+}
 
 /* The block's dynamic shared memory. */
 #define MOEK_SHARED_(type, name) \
@@ -368,6 +374,36 @@ MOEK_DEVICE uint32_t moek_least_u16_(uint32_t a, uint32_t b)
     asm("min.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
     return c;
 }
+/* Two fp16 -> two e4m3, to nearest even, saturating, in the low half; the high half is 0. */
+MOEK_DEVICE uint32_t moek_e4m3_of_fp16_(uint32_t two)
+{
+    uint32_t bytes;
+    asm("{ .reg .b16 lo, none; mov.b16 none, 0; cvt.rn.satfinite.e4m3x2.f16x2 lo, %1; mov.b32 %0, {lo, none}; }\n"
+        : "=r"(bytes) : "r"(two));
+    return bytes;
+}
+/* b times the low or the high half of a, in fp16. */
+MOEK_DEVICE uint32_t moek_times_low_fp16_(uint32_t a, uint32_t b)
+{
+    uint32_t c;
+    asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {lo, lo}; mul.rn.f16x2 %0, t, %2; }\n"
+        : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+MOEK_DEVICE uint32_t moek_times_high_fp16_(uint32_t a, uint32_t b)
+{
+    uint32_t c;
+    asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {hi, hi}; mul.rn.f16x2 %0, t, %2; }\n"
+        : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+/* Of two fp16: all bits of a half where a >= b, else (also of a NaN) none. */
+MOEK_DEVICE uint32_t moek_at_least_fp16_(uint32_t a, uint32_t b)
+{
+    uint32_t mask;
+    asm("set.ge.u32.f16x2 %0, %1, %2;\n" : "=r"(mask) : "r"(a), "r"(b));
+    return mask;
+}
 /* Four of the 8 bytes of low and high, by the nibbles 0 to 7 of the low half of `which`: __byte_perm, which also clears
  * their top bits. */
 MOEK_DEVICE uint32_t moek_pick_(uint32_t low, uint32_t high, uint32_t which)
@@ -464,6 +500,16 @@ MOEK_FN uint32_t moek_most_u16_(uint32_t a, uint32_t b)
     return (low > other_low ? low : other_low) | (high > other_high ? high : other_high) << 16;
 }
 MOEK_FN uint32_t moek_least_u16_(uint32_t a, uint32_t b) { return a + b - moek_most_u16_(a, b); }
+MOEK_FN uint32_t moek_e4m3_of_fp16_(uint32_t two)
+{
+    return moek_to_e4m3x2_(moek_from_fp16_((uint16_t)two), moek_from_fp16_((uint16_t)(two >> 16)));
+}
+MOEK_FN uint32_t moek_at_least_fp16_(uint32_t a, uint32_t b)
+{
+    const int low = moek_from_fp16_((uint16_t)a) >= moek_from_fp16_((uint16_t)b);
+    return (low ? 0xffffu : 0) |
+           (moek_from_fp16_((uint16_t)(a >> 16)) >= moek_from_fp16_((uint16_t)(b >> 16)) ? 0xffff0000u : 0);
+}
 MOEK_FN uint32_t moek_pick_(uint32_t low, uint32_t high, uint32_t which)
 {
     if (which & 0x8888) emu_die("prmt: a nibble that repeats a sign");
@@ -483,6 +529,11 @@ MOEK_FN uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
     moek_from_t2_(z, c, dtype);
     return moek_to_t2_(fmaf(x[0], y[0], z[0]), fmaf(x[1], y[1], z[1]), dtype);
 }
+MOEK_FN uint32_t moek_times_low_fp16_(uint32_t a, uint32_t b)
+{
+    return moek_fma_t2_((a & 0xffff) * 0x00010001, b, 0x80008000, MOEK_DTYPE_FP16);
+}
+MOEK_FN uint32_t moek_times_high_fp16_(uint32_t a, uint32_t b) { return moek_times_low_fp16_(a >> 16, b); }
 #endif
 
 /* d += a * b of T, 16 x 8 x 16. */

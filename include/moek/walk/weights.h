@@ -93,7 +93,10 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
             a.row_bytes = moek_scale_bytes(&of, 1, (size_t)g.k);
         }
     } else {
-        if (moek_in_fragments_(f->number)) { a.codes = f->w; a.x = f->x; }
+        if (moek_in_fragments_(f->number)) {
+            a.codes = f->w; a.x = f->x;
+            a.columns = moek_weight_scale(f, plan->config.block).columns;
+        }
         a.row_bytes = moek_w_bytes_(f->number, (size_t)g.k);
     }
     a.back = back; a.from = from; a.to = to;
