@@ -7,7 +7,10 @@
  * makes each format's weights of the same f32 ones; moek_run runs the CPU kernels, whose sums are f32 and which round
  * only where the format says: to codes, and y to bf16.
  *   bits   of a weight of down, scales included
- *   off    relative L2 of y */
+ *   off    relative L2 of y
+ * "nvfp4_a8, folded" is nvfp4_a8 as Hopper kernels multiply it: weights rounded to e4m3 with their scale (moek/ops.h),
+ * in double precision.  The comment in front of it: the same without that, which should be what the CPU kernels give.
+ * Behind it: what the rounding moves weights by, relative L2. */
 #define MOEK_IMPLEMENTATION
 #include "moek.h"
 #include "moek_import.h"
@@ -41,8 +44,54 @@ static void sure(moek_status status, const char *why)
     if (status) { fprintf(stderr, "%s: %s\n", moek_status_name(status), why); exit(1); }
 }
 
+typedef struct layer { const float *gate, *up, *down; size_t each; } layer;    /* each: to gate of the next expert */
+/* e4m3 with a scale for all n, as nvfp4_a8 has x and h. */
+static void as_a8(double *v, int n)
+{
+    double most = 0;
+    float s;
+    int i;
+    for (i = 0; i < n; i++) most = fmax(most, fabs(v[i]));
+    s = fmaxf((float)most / 448, 1.0f / (448 * 512));
+    for (i = 0; i < n; i++) v[i] = (double)s * moek_from_e4m3_(moek_to_e4m3_((float)v[i] / s));
+}
+/* y in double precision; a8: of x and h in T, then as_a8.  Returns the largest |h|. */
+static double layer_of(layer l, int a8, double (*to)[HIDDEN])
+{
+    double largest = 0;
+    int t;
+    #pragma omp parallel for reduction(max : largest)
+    for (t = 0; t < TOKENS; t++) {
+        double h[INTER], v[HIDDEN];
+        int i, j, k;
+        for (k = 0; k < HIDDEN; k++) v[k] = moek_from_bf16_(x[t][k]), to[t][k] = 0;
+        if (a8) as_a8(v, HIDDEN);
+        for (i = 0; i < TOPK; i++) {
+            const size_t e = ids[t][i] * l.each, e_down = (size_t)ids[t][i] * INTER * HIDDEN;
+            for (j = 0; j < INTER; j++) {
+                double g = 0, u = 0;
+                for (k = 0; k < HIDDEN; k++) {
+                    g += v[k] * l.gate[e + (size_t)j * HIDDEN + k];
+                    u += v[k] * l.up[e + (size_t)j * HIDDEN + k];
+                }
+                h[j] = g / (1 + exp(-g)) * u;
+                if (a8) h[j] = moek_from_bf16_(moek_to_bf16_((float)h[j]));
+                largest = fmax(largest, fabs(h[j]));
+            }
+            if (a8) as_a8(h, INTER);
+            for (j = 0; j < HIDDEN; j++) {
+                double sum = 0;
+                for (k = 0; k < INTER; k++) sum += h[k] * l.down[e_down + (size_t)j * INTER + k];
+                to[t][j] += share[t][i] * sum;
+            }
+        }
+    }
+    return largest;
+}
+
 static void make_layer(void)
 {
+    const layer l = { gate[0][0], up[0][0], down[0][0], (size_t)INTER * HIDDEN };
     int i, j, k, t;
     for (i = 0; i < EXPERTS; i++) {
         for (j = 0; j < INTER; j++)
@@ -56,29 +105,7 @@ static void make_layer(void)
         for (k = 0; k < HIDDEN; k++) x[t][k] = moek_to_bf16_((float)normal());
         for (k = 0; k < TOPK; k++) ids[t][k] = (t + 3 * k) % EXPERTS, share[t][k] = 1.0f / TOPK;
     }
-    #pragma omp parallel for private(i, j, k)
-    for (t = 0; t < TOKENS; t++) {
-        double h[INTER];
-        for (i = 0; i < TOPK; i++) {
-            const int e = ids[t][i];
-            for (j = 0; j < INTER; j++) {
-                double g = 0, u = 0;
-                for (k = 0; k < HIDDEN; k++) {
-                    const double v = moek_from_bf16_(x[t][k]);
-                    g += v * gate[e][j][k];
-                    u += v * up[e][j][k];
-                }
-                h[j] = g / (1 + exp(-g)) * u;
-                #pragma omp critical
-                if (fabs(h[j]) > largest_h) largest_h = fabs(h[j]);
-            }
-            for (j = 0; j < HIDDEN; j++) {
-                double sum = 0;
-                for (k = 0; k < INTER; k++) sum += h[k] * down[e][j][k];
-                want[t][j] += share[t][i] * sum;
-            }
-        }
-    }
+    largest_h = layer_of(l, 0, want);
 }
 
 /* moek_weights of a format, from the f32 ones; and what they mean, in bf16. */
@@ -125,6 +152,34 @@ static moek_weights weights_of(const moek_format *f, moek_config *config)
     return w;
 }
 
+/* Rows of nvfp4 weights as f32; folded: rounded to e4m3, times the power of two that brings the largest scale of 128
+ * columns to 32 up to 60, and 0 of a scale that this brings below 2^-5.  Adds to moved[0], [1]: squares of what that
+ * moves, of all. */
+static float *nvfp4_rows(const void *codes, const void *scales, const float *global, int rows, int each, int columns,
+                         int folded, double moved[2])
+{
+    float *const to = must(malloc(sizeof(float) * rows * columns));
+    int r, k, i, power;
+    for (r = 0; r < rows; r++)
+        for (k = 0; k < columns; k += 128) {
+            const uint8_t *const scale = (const uint8_t *)scales + ((size_t)r * columns + k) / 16;
+            float most = 0;
+            for (i = 0; i < 8; i++) most = fmaxf(most, moek_from_e4m3_(scale[i]));
+            frexpf(most, &power);
+            for (i = 0; i < 128; i++) {
+                const size_t at = (size_t)r * columns + k + i;
+                const float s = moek_from_e4m3_(scale[i / 16]), lifted = ldexpf(s, 6 - power);
+                const float w = moek_from_e2m1_((uint8_t)(((const uint8_t *)codes)[at / 2] >> i % 2 * 4 & 15));
+                const float v = !folded ? w * s : lifted < 0.03125f ? 0
+                              : ldexpf(moek_from_e4m3_(moek_to_e4m3_(w * lifted)), power - 6);
+                to[at] = v * global[r / each];
+                moved[0] += pow((v - w * s) * (double)global[r / each], 2);
+                moved[1] += pow(w * s * (double)global[r / each], 2);
+            }
+        }
+    return to;
+}
+
 static double off(void)
 {
     double d = 0, all = 0;
@@ -137,7 +192,25 @@ static double off(void)
     return sqrt(d / all);
 }
 
-static double run(const moek_format *f, int block)
+/* As Hopper kernels of nvfp4_a8 see the weights; not folded: as they are. */
+static void run_folded(const moek_weights *w, int folded)
+{
+    static double got[TOKENS][HIDDEN];
+    double moved[2] = { 0, 0 };
+    float *const both = nvfp4_rows(w->w_up, w->w_up_scale, w->w_up_global_scale, EXPERTS * GATED, INTER, HIDDEN, folded,
+                                   moved);
+    float *const last = nvfp4_rows(w->w_down, w->w_down_scale, w->w_down_global_scale, EXPERTS * HIDDEN, HIDDEN, INTER,
+                                   folded, moved);
+    const layer l = { both, both + (size_t)INTER * HIDDEN, last, (size_t)GATED * HIDDEN };
+    int t, i;
+    layer_of(l, 1, got);
+    for (t = 0; t < TOKENS; t++) for (i = 0; i < HIDDEN; i++) y[t][i] = moek_to_bf16_((float)got[t][i]);
+    printf("%s\t0\t4.50\t%.2e\n", folded ? "nvfp4_a8, folded" : "# nvfp4_a8, unfolded", off());
+    if (folded) printf("# weights moved by\t\t\t%.2e\n", sqrt(moved[0] / moved[1]));
+    free(both), free(last);
+}
+
+static double run(const moek_format *f, int block, moek_weights *made)
 {
     static float x_scale, h_scale;
     moek_config config;
@@ -169,6 +242,7 @@ static double run(const moek_format *f, int block)
     args.why = why; args.why_size = sizeof why;
     sure(moek_run(&plan, &args, 0), why);
     free(room);
+    *made = w;
     return off();
 }
 
@@ -184,9 +258,12 @@ int main(void)
         for (b = 0; b < (f->blocks ? f->blocks : 1); b++) {
             const int block = f->blocks ? f->block[b] : 0;
             const moek_scale_shape s = moek_weight_scale(f, block);
+            moek_weights made;
             const double bytes = (double)HIDDEN * moek_element_bytes(f->w, INTER) +
                                  (s.type ? (double)moek_scale_bytes(&s, HIDDEN, INTER) : 0);
-            printf("%s\t%d\t%.2f\t%.2e\n", f->name, block, 8 * bytes / HIDDEN / INTER, run(f, block));
+            printf("%s\t%d\t%.2f\t%.2e\n", f->name, block, 8 * bytes / HIDDEN / INTER, run(f, block, &made));
+            if (f->w_scale.type == MOEK_SCALE_TYPE_E4M3 && f->x == MOEK_ELEMENT_E4M3)
+                run_folded(&made, 0), run_folded(&made, 1);
             fflush(stdout);
         }
     }
