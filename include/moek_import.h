@@ -114,7 +114,8 @@ enum {                                                /* of an expert.  Not gate
 };
 
 /* What an import met: numbers worth a line of the log.  Zero it once; each import adds.
- *     groups_beyond     mxfp4: folding scales into e4m3, whose range is 12 binades, would round such a group again
+ *     groups_beyond     mxfp4, nvfp4: Hopper kernels of mxfp4_a8 and nvfp4_a8 fold scales into e4m3, by 128 columns; of
+ *                       such a group they may make 0 (docs/formats.md)
  *     codes_lowest      of symmetric int4 and int8: a format of -7 .. 7 or -127 .. 127 has no room for them
  *     zeros_wrapped     GPTQ v1: other zero points of such a word may have been damaged when it was packed           */
 #define MOEK_EACH_IMPORT_COUNT(X) \
@@ -124,7 +125,7 @@ enum {                                                /* of an expert.  Not gate
     X(scales_negative, "scales with the sign set") \
     X(scales_rounded,  "scales rounded to T") \
     X(scales_lost,     "scales that are 0 or Inf in T") \
-    X(groups_beyond,   "groups more than 11 binades below the largest of their row") \
+    X(groups_beyond,   "groups more than 11 binades (nvfp4: 10) below the largest of their row") \
     X(codes_lowest,    "codes of the lowest value, -8 or -128") \
     X(zeros,           "zero points") \
     X(zeros_wrapped,   "zero points stored as the largest code and read as 0") \

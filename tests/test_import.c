@@ -364,13 +364,14 @@ static void check_report(const matrix *m, const moek_import_report *r)
             if (!isfinite(s) || s == 0) continue;
             frexp(s, &e);
             e--;
-            low = e < low ? e : low; high = e > high ? e : high; most = e > most ? e : most;
+            low = e < low ? e : low; high = e > high ? e : high; most = s > 0 && e > most ? e : most;
         }
-        for (g = 0; !is_int(m) && !m->format->second && g < m->groups; g++) {
+        for (g = 0; !is_int(m) && g < m->groups; g++) {
+            const double s = source_scale(m, n, g);
             int e;
-            if (!isfinite(source_scale(m, n, g))) continue;
-            frexp(source_scale(m, n, g), &e);
-            want.groups_beyond += e - 1 < most - 11;
+            if (!isfinite(s) || !(s > 0)) continue;
+            frexp(s, &e);
+            want.groups_beyond += e - 1 < most - (m->format->second ? 10 : 11);
         }
         for (k = 0; is_int(m) && !m->has_zero && !m->keep_zero && k < m->columns; k++)
             want.codes_lowest += source_element(m, source_code(m, n, k), middle) == -middle;

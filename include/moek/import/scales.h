@@ -11,7 +11,8 @@ enum { MOEK_GLOBAL_NONE, MOEK_GLOBAL_TIMES, MOEK_GLOBAL_OVER };
 enum { MOEK_EACH_IMPORT_COUNT(MOEK_INDEX_) MOEK_COUNTS_, MOEK_COUNT_highest_ = MOEK_COUNTS_, MOEK_COUNT_lowest_,
        MOEK_TALLY_ };
 #undef MOEK_INDEX_
-enum { MOEK_EXPONENT_ = 512, MOEK_BINADES_ = 12 };     /* what a report adds to exponents; what a fold to e4m3 spans */
+enum { MOEK_EXPONENT_ = 512 };                         /* what a report adds to exponents */
+enum { MOEK_BINADES_ = 12, MOEK_BINADES_E4M3_ = 11 };  /* what a fold to e4m3 spans: of powers of 2, of e4m3 */
 
 /* type, dtype: MOEK_SCALE_TYPE_*, and T.  row, group: bytes to the next. */
 typedef struct moek_factors_ { unsigned char *at; int type, dtype; size_t row, group; } moek_factors_;
@@ -67,7 +68,13 @@ MOEK_FN void moek_tally_most_(uint64_t *n, int exponent)
 }
 MOEK_FN int moek_is_finite_(float v) { return (moek_bits_(v) & 0x7f800000) != 0x7f800000; }
 
-/* One scale.  Returns its e8m0 byte + 1, 0: it has none, or is NaN. */
+/* What a fold sees of a scale of a byte: its e8m0 byte + 1, or its exponent + 128; 0: it is NaN, or 0. */
+MOEK_FN int moek_rescale_power_(int type, uint32_t bits, float v)
+{
+    if (type == MOEK_SCALE_TYPE_E8M0) return bits == 255 ? 0 : (int)bits + 1;
+    return type == MOEK_SCALE_TYPE_E4M3 && v > 0 ? moek_factors_exponent_(v) + 128 : 0;
+}
+/* One scale.  Returns moek_rescale_power_. */
 MOEK_FN int moek_rescale_one_(const moek_rescale_ *a, size_t row, size_t from_row, size_t group, uint64_t *n)
 {
     const uint32_t bits = moek_factors_load_(&a->from, from_row, group);
@@ -84,15 +91,12 @@ MOEK_FN int moek_rescale_one_(const moek_rescale_ *a, size_t row, size_t from_ro
     n[MOEK_COUNT_scales_]++;
     n[MOEK_COUNT_scales_zero_] += v == 0;
     n[MOEK_COUNT_scales_nan_] += !moek_is_finite_(v);
-    if (a->from.type == MOEK_SCALE_TYPE_E8M0) {
-        if (bits != 255) moek_tally_most_(n, (int)bits - 127);
-        return bits == 255 ? 0 : (int)bits + 1;
-    }
-    n[MOEK_COUNT_scales_negative_] += bits >> (8 * moek_factors_bytes_(a->from.type) - 1);
+    if (a->from.type != MOEK_SCALE_TYPE_E8M0)
+        n[MOEK_COUNT_scales_negative_] += bits >> (8 * moek_factors_bytes_(a->from.type) - 1);
     if (v != 0 && moek_is_finite_(v)) moek_tally_most_(n, moek_factors_exponent_(v));
-    return 0;
+    return moek_rescale_power_(a->from.type, bits, v);
 }
-/* The scales of a row that are number `first` and each `step`th from there; returns the largest byte + 1. */
+/* The scales of a row that are number `first` and each `step`th from there; returns the largest moek_rescale_power_. */
 MOEK_FN int moek_rescale_row_(const moek_rescale_ *a, size_t row, size_t first, size_t step, uint64_t *n)
 {
     const size_t from = a->row_order ? (size_t)(uint32_t)a->row_order[row] : row;
@@ -111,10 +115,14 @@ MOEK_FN int moek_rescale_row_(const moek_rescale_ *a, size_t row, size_t first, 
 /* Then, with the largest of the whole row: groups that a fold to e4m3 would round again.  Reads what was written. */
 MOEK_FN void moek_rescale_fold_(const moek_rescale_ *a, size_t row, size_t first, size_t step, int most, uint64_t *n)
 {
+    const int type = a->to.type, least = most - (type == MOEK_SCALE_TYPE_E8M0 ? MOEK_BINADES_ : MOEK_BINADES_E4M3_);
     size_t g;
     if (!most) return;
-    for (g = first; g < a->groups; g += step)
-        n[MOEK_COUNT_groups_beyond_] += (int)moek_factors_load_(&a->to, row, g) + 1 <= most - MOEK_BINADES_;
+    for (g = first; g < a->groups; g += step) {
+        const uint32_t bits = moek_factors_load_(&a->to, row, g);
+        const int power = moek_rescale_power_(type, bits, moek_factors_value_(&a->to, bits));
+        n[MOEK_COUNT_groups_beyond_] += power && power <= least;
+    }
 }
 MOEK_FN void moek_rescale_global_(const moek_rescale_ *a, uint64_t *n)
 {
