@@ -426,7 +426,8 @@ MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const uint16_t *ids,
             item += by;
         }
     }
-}/* What all roles of a block know: its shared memory, then the launch. */
+}
+/* What all roles of a block know: its shared memory, then the launch. */
 typedef struct MOEK_K_(block) {
     unsigned char *ring;                           /* stages */
     float *top;                                    /* [2][M][8 warps] */

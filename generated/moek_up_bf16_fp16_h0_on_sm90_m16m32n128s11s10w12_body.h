@@ -168,7 +168,8 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const moek
         if (j + c < n) *(uint32_t *)out = low;
         if (!gated && j + c + 8 < n) *(uint32_t *)(out + 8) = high;
     }
-}/* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
+}
+/* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
 typedef struct MOEK_K_(block) {
     unsigned char *ring;                           /* stages */
     uint64_t *full, *empty;                        /* barriers [STAGES] */

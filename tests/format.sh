@@ -24,7 +24,7 @@ say "generated: longer than 120 characters" \
 say "generated: a function longer than 150 lines" \
     "$(awk 'FNR == 1 { begin = 0 }
             /^\{$/ { begin = FNR }
-            /^\}$/ { if (begin && FNR - begin >= 150) print FILENAME ":" begin ": " FNR - begin + 1 " lines"
+            /^\}/ { if (begin && FNR - begin >= 150) print FILENAME ":" begin ": " FNR - begin + 1 " lines"
                     begin = 0 }' generated/*.h)"
 say "no newline at the end" "$(for f in $files; do [ -s "$f" ] && [ "$(tail -c 1 "$f")" ] && echo "$f"; done)"
 say "not executable" "$(for f in moek .ci/run; do [ -x $f ] || echo $f; done)"
