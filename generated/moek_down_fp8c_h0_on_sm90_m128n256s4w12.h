@@ -625,7 +625,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
-    moek_find_halves_(&p.a, 8, 1, 1);
+    moek_find_halves_of_(&p.a, 8, 32, 1, 0, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << 8) - 1) >> 8);
     status = moek_weight_map_(&p.w, &p.a, 1, 128, 0, 1);

@@ -287,7 +287,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
-    moek_find_halves_(&p.a, 8, 0, 1);
+    moek_find_halves_of_(&p.a, 8, 32, 0, 0, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                         /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;

@@ -201,6 +201,6 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *a;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 1;
-    moek_find_halves_(&found, 8, 1, 0);
+    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
     return MOEK_LAUNCH_(MOEK_K_(k), (unsigned)blocks, MOEK_K_(THREADS), MOEK_K_(SHARED), stream, found);
 }

@@ -736,8 +736,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
-    moek_find_halves_(&p.up, 16, 0, 0);
-    moek_find_halves_(&p.down, 16, 0, 0);
+    moek_find_halves_of_(&p.up, 16, 32, 0, 0, 0);
+    moek_find_halves_of_(&p.down, 16, 32, 0, 0, 0);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         if (g->tiled && (g->k * 2 % 128 || g->n % 8 || g->w_gate)) return MOEK_E_ARGUMENT;

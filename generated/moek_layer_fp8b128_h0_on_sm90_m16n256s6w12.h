@@ -1227,8 +1227,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
     p.a.discard = a->discard && moek_whole_lines_(a->down->out, (size_t)a->down->n * 2);
-    moek_find_halves_(&p.up, 8, 0, 1);
-    moek_find_halves_(&p.down, 8, 0, 1);
+    moek_find_halves_of_(&p.up, 8, 32, 128, 128, 1);
+    moek_find_halves_of_(&p.down, 8, 32, 128, 128, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         MOEK_K_(size) *const z = &p.size[i];

@@ -789,8 +789,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 1;
-    moek_find_halves_(&p.up, 8, 0, 1);
-    moek_find_halves_(&p.down, 8, 0, 1);
+    moek_find_halves_of_(&p.up, 8, 32, 0, 0, 1);
+    moek_find_halves_of_(&p.down, 8, 32, 0, 0, 1);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         MOEK_K_(size) *const z = &p.size[i];

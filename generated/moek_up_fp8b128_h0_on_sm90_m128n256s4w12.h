@@ -802,7 +802,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->a_row_bytes) p.a.a_row_bytes = a->k * 1;
-    moek_find_halves_(&p.a, 8, 0, 1);
+    moek_find_halves_of_(&p.a, 8, 32, 128, 128, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << (a->w_rows > a->n ? 7 : 8)) - 1) >> (a->w_rows > a->n ? 7 : 8));
     status = moek_weight_map_(&p.w, &p.a, 1, 128, 0, 1);

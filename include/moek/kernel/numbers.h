@@ -121,9 +121,4 @@ static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int sc
         a->zero[i] = zero ? zero + (size_t)first * zeros : NULL;
     }
 }
-/* moek_find_halves_of_ f32 scales, one a row (by_row), or of 128 x 128 or all, which then does not matter. */
-static MOEK_UNUSED void moek_find_halves_(moek_gemm_args *a, int bits, int by_row, int in_memory)
-{
-    moek_find_halves_of_(a, bits, 32, by_row ? 1 : 128, by_row ? 0 : 128, in_memory);
-}
 #endif
