@@ -397,8 +397,8 @@ static void cell_tile(cell *c)
     const int zeros = c->w.w_up_zero && c->config.block;
     void *const up = mem_alloc(80, c->n.up), *const down = mem_alloc(80, c->n.down);
     const int experts = c->config.experts, quant = c->config.quant;
-    const int scales = format_in_fragments(moek_format_of(quant)) &&
-                       moek_weight_scale(moek_format_of(quant), c->config.block).columns;
+    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), c->config.block);
+    const int scales = format_in_fragments(moek_format_of(quant)) && of.rows == 1 && of.columns;
     cudaEvent_t e[2];
     c->tiled = c->w;
     c->tiled.w_up = up; c->tiled.w_down = down;

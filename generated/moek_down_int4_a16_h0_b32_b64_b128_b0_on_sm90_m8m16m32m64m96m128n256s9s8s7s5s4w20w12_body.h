@@ -86,7 +86,8 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
     moek_scales_u4b8_ by[MOEK_K_(G)];
     #pragma unroll
     for (i = 0; i < MOEK_K_(G); i++) {
-        moek_scales_t_u4b8_(by + i, scales[i], dtype);
+        if (MOEK_K_(BY_ROW)) moek_no_scales_u4b8_(by + i, dtype);
+        else moek_scales_t_u4b8_(by + i, scales[i], dtype);
         if (zero) moek_zeros_t_u4b8_(by + i, zeros >> 8 * i, dtype);
     }
     #pragma unroll
@@ -151,7 +152,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
@@ -199,7 +201,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
             } else {                                                   /* there are 64 of k: twice */
                 #pragma unroll 1
                 for (i = 0; i < N / 64 * 2; i++)
-                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full, policy);
+                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full,
+                               policy);
                 #pragma unroll 1
                 for (i = 0; !MOEK_K_(BY_ROW) && i < N / 64 * UNITS; i++)
                     moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full, policy);
@@ -218,7 +221,8 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned u = threadIdx.x - 32, chunk = u % 16;
@@ -275,7 +279,8 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
@@ -302,7 +307,6 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
                 if (MOEK_K_(BY_ROW)) zeros[i][k] = row_zeros[i];
                 else zeros[i][k] = MOEK_K_(G) == 2 ? *(const uint16_t *)(const void *)at : *at;
             }
-            if (MOEK_K_(BY_ROW) && k < UNITS) scales[i][k][0] = dtype == MOEK_DTYPE_FP16 ? 0x3c003c00 : 0x3f803f80;
         }
     #pragma unroll
     for (i = 0; i < 2 * MI; i++) {                 /* of 64 of k: all rows of w */
@@ -346,7 +350,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
@@ -404,7 +409,8 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int zero, int dty
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);

@@ -125,8 +125,10 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES),
+           PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
@@ -163,7 +165,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
             } else {                                                   /* there are 64 of k: twice */
                 #pragma unroll 1
                 for (i = 0; i < N / 64 * 2; i++)
-                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full, policy);
+                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full,
+                               policy);
                 #pragma unroll 1
                 for (i = 0; i < N / 64 * UNITS; i++)
                     moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full, policy);
@@ -181,8 +184,10 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES),
+           PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned u = threadIdx.x - 32, word = u % 32, chunk = word / 16 * 4 + word % 4;      /* from, to */
     const int row_bytes = b->k;
@@ -244,8 +249,10 @@ MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_(folde
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES),
+           PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     int i;
     #pragma unroll
@@ -258,12 +265,15 @@ MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_(folde
 }
 /* A stage: this lane's codes become e4m3, 64 of k and 64 rows of w at a time, and are multiplied.  The sums are scaled
  * and added to those of the stages before, and the stage is given back. */
-MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot, int mine)
+MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot,
+                               int mine)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES),
+           PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
     const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
@@ -316,8 +326,10 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES),
+           PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
@@ -374,8 +386,10 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           X_SCALES = MOEK_K_(X_SCALES), PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           X_SCALES = MOEK_K_(X_SCALES),
+           PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = &args->gemm;

@@ -221,19 +221,20 @@ MOEK_DEVICE void moek_total_s8_(float total[4], const int32_t sum[4], int32_t hi
         high = (high - byte) >> 8;
     }
 }
-/* 8 s8 -> 4 pairs of T, exactly, times 2^-32 in bf16.  code + 128 is a multiple of 2^-133 in bf16; in fp16 of 1, on top
- * of 1024. */
+/* 8 s8 -> 4 pairs of T, exactly, times 2^-32 in bf16.  code + 128 is a multiple of 2^-133 in bf16; in fp16 of -1, on
+ * top of -1024, whose upper byte is one of `less`, too. */
 MOEK_DEVICE void moek_pairs_s8_(uint32_t to[4], const uint32_t *codes, int dtype)
 {
     const int fp16 = dtype == MOEK_DTYPE_FP16;
-    const uint32_t above = fp16 ? 0x64646464 : 0, by = fp16 ? 0x3c003c00 : 0x72007200 /* 2^101 */;
+    const uint32_t by = fp16 ? 0xbc00bc00 /* -1 */ : 0x72007200 /* 2^101 */;
     const uint32_t less = fp16 ? 0xe480e480 /* -1152 */ : 0xb300b300 /* -128 * 2^-32 */;
+    const uint32_t above = fp16 ? less : 0;
     int i;
     #pragma unroll
     for (i = 0; i < 2; i++) {
         const uint32_t w = codes[i] ^ 0x80808080;
-        to[2 * i] = moek_fma_t2_(__byte_perm(w, above, 0x4140), by, less, dtype);
-        to[2 * i + 1] = moek_fma_t2_(__byte_perm(w, above, 0x4342), by, less, dtype);
+        to[2 * i] = moek_fma_t2_(__byte_perm(w, above, 0x5150), by, less, dtype);
+        to[2 * i + 1] = moek_fma_t2_(__byte_perm(w, above, 0x5352), by, less, dtype);
     }
 }
 /* Eight floats -> eight s8, the first in the lowest byte: the bytes of moek_encode_s8_. */
@@ -289,6 +290,14 @@ MOEK_DEVICE void moek_scales_t_u4b8_(moek_scales_u4b8_ *to, uint32_t from, int d
         to->less[i] = dtype == MOEK_DTYPE_FP16 ? 0x80008000
                     : moek_fma_t2_(s, 0xb100b100 /* -2^-29 */, 0x80008000, dtype);
     }
+}
+/* The same for scales of 1, as constants. */
+MOEK_DEVICE void moek_no_scales_u4b8_(moek_scales_u4b8_ *to, int dtype)
+{
+    const int fp16 = dtype == MOEK_DTYPE_FP16;
+    to->by[0] = fp16 ? 0x3c003c00 : 0x72007200;
+    to->by[1] = fp16 ? 0x3c003c00 : 0x70007000;
+    to->less[0] = to->less[1] = fp16 ? 0x80008000 : 0xb100b100;
 }
 /* A word of a fragment (kernel/fragments.h) -> its pairs, of rows g, g + 8, g and g + 8: (code - 8) * scale, rounded
  * once, times 2^-32 in bf16.  The codes of row g are the low 4 bits of a byte, 2^-133 in bf16, those of g + 8 the high

@@ -114,7 +114,22 @@ MOEK_DEVICE void MOEK_K_(turn)(moek_words_ lanes[4])
             lanes[s].w[q] = w;
         }
 }
-/* 64 of k of two rows, 32 bytes each: to words of four lanes, or back. */
+/* Codes of 8 bits, 16 of k of row g, or of g + 8: half q % 2 of words q / 2 and 2 + q / 2 is lane q's. */
+MOEK_DEVICE void MOEK_K_(of_bytes)(uint32_t words[4], uint32_t lanes[4], int back)
+{
+    int q;
+    #pragma unroll
+    for (q = 0; q < 4; q++) {
+        uint32_t *const low = words + q / 2, *const high = words + 2 + q / 2;
+        if (back) {
+            *low |= (lanes[q] & 0xffff) << q % 2 * 16;
+            *high |= lanes[q] >> 16 << q % 2 * 16;
+        } else {
+            lanes[q] = __byte_perm(*low, *high, q % 2 ? 0x7632 : 0x5410);
+        }
+    }
+}
+/* 64 of k of two rows, of 8 bits 32, 32 bytes each: to words of four lanes, or back. */
 static __global__ void __launch_bounds__(256)
 MOEK_K_(fragments)(const moek_repack_args a)
 {
@@ -131,6 +146,22 @@ MOEK_K_(fragments)(const moek_repack_args a)
         if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
         else rows[i / 2][i % 2] = moek_load_words_(at_rows + at.rows[i / 2] + i % 2 * 16);
     if (whole && a.back) MOEK_K_(turn)(lanes);
+    if (a.codes == MOEK_ELEMENT_E4M3 || a.codes == MOEK_ELEMENT_S8) {
+        #pragma unroll
+        for (s = 0; s < 4; s++) {                      /* 16 of k of a row */
+            uint32_t words[4], of[4];
+            #pragma unroll
+            for (i = 0; i < 4; i++) {
+                words[i] = a.back ? 0 : rows[s % 2][s / 2].w[i];
+                of[i] = a.back ? lanes[i].w[s] : 0;
+            }
+            MOEK_K_(of_bytes)(words, of, a.back);
+            #pragma unroll
+            for (i = 0; i < 4; i++)
+                if (a.back) rows[s % 2][s / 2].w[i] = words[i];
+                else lanes[i].w[s] = of[i];
+        }
+    } else
     #pragma unroll
     for (s = 0; s < 4; s++) {                          /* 16 of k */
         uint32_t words[4], of[4];
@@ -200,8 +231,10 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->zeros && (a->codes || (a->group != 1 && a->group != 2))) return MOEK_E_ARGUMENT;
     if (a->codes || a->group) {
         const int group = a->codes ? 32 : a->zeros ? 1 : a->group, each = a->scale_bytes;
+        const int known = a->codes == MOEK_ELEMENT_E2M1 || a->codes == MOEK_ELEMENT_U4B8 ||
+                          a->codes == MOEK_ELEMENT_E4M3 || a->codes == MOEK_ELEMENT_S8;
         if (a->row_bytes < (size_t)group || a->row_bytes % group || a->w_rows < 64 || a->w_rows % 64 || a->n % 32 ||
-            (a->codes ? a->group || (a->codes != MOEK_ELEMENT_E2M1 && a->codes != MOEK_ELEMENT_U4B8)
+            (a->codes ? a->group || !known
              : !a->zeros && ((group != 2 && group != 4) || (each != 1 && each != 2 && each != 4) || group % each)))
             return MOEK_E_ARGUMENT;
         units = a->row_bytes / group * (unsigned long long)(a->w_rows / 64) * (unsigned)a->experts;

@@ -19,7 +19,7 @@ typedef struct moek_facts_ {
     long long used;             /* the most experts of this rank that so many slots can have */
     long long mean;             /* rows an expert, on average, rounded up */
     long long hopper;           /* 1: the kernel in question is one of sm90 */
-    long long fragments;        /* 1: weights are tiled and have 4 bits */
+    long long fragments;        /* 1: weights are tiled as fragments: of 4 bits, or of 8 with activations in T */
     long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
     long long m;                /* rows of a tile of the kernel in question */
 } moek_facts_;

@@ -208,7 +208,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
@@ -245,7 +246,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
             } else {                                                   /* there are 64 of k: twice */
                 #pragma unroll 1
                 for (i = 0; i < N / 64 * 2; i++)
-                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full, policy);
+                    moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full,
+                               policy);
                 #pragma unroll 1
                 for (i = 0; i < N / 64 * UNITS; i++)
                     moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full, policy);
@@ -263,7 +265,8 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned u = threadIdx.x - 32, chunk = u % 16;
     const int row_bytes = b->k * 2;
@@ -322,7 +325,8 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
     const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
@@ -366,7 +370,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &args->gemm;
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
@@ -415,7 +420,8 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES), OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = &args->gemm;

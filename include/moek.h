@@ -453,10 +453,11 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
  *   w_up, w_down    [experts][rows][columns]  ->  [experts][columns / C][rows][C],  C columns are 128 bytes
  *   rows of w_up    gated: 8 of those that lie first of gate and up, 8 of the other, the next 8 of the first, and so on
  * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.
- * Formats with weights of 4 bits are tiled otherwise: in fragments, as tensor cores take them (moek/ops.h draws them),
- * and their scales and zero points likewise, by moek_repack_up_scale and _up_zero, _down_scale and _down_zero; global
- * scales stay.  Their kernels on Hopper read weights only so; hidden and inter must be multiples of 64.  back: tiled
- * weights to those of a checkpoint.  `experts` of them at a time, `from` and `to` apart, both aligned to 16 bytes.
+ * Formats with weights of 4 bits, or of 8 and x in T, are tiled otherwise: in fragments, as tensor cores take them
+ * (moek/ops.h draws them).  Scales and zero points of 4-bit weights are, too, by moek_repack_up_scale and _up_zero,
+ * _down_scale and _down_zero, but for those of whole rows; global scales stay.  Their kernels on Hopper read weights
+ * only so; hidden and inter must be multiples of 64.  back: tiled weights to those of a checkpoint.  `experts` of them
+ * at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
  * current; w_up of a plan with up_layout APART), E_NO_KERNEL (a plan for the CPU), E_CUDA.                           */

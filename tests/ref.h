@@ -995,6 +995,23 @@ static inline void ref_fragments_8_(const moek_repack_args *a)
                 if (a->back) to[plain] |= (uint8_t)(code << shift);
             }
 }
+/* Codes of 8 bits. */
+static inline void ref_fragments_of_bytes_(const moek_repack_args *a)
+{
+    const size_t columns = a->row_bytes, w_rows = (size_t)a->w_rows;
+    size_t e, k;
+    int j;
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++)
+            for (k = 0; k < columns; k++) {
+                const size_t row = (size_t)ref_tiled_row_(a, j), in16 = k % 16;
+                const size_t unit = (e * (w_rows / 64) + row / 64) * (columns / 32) + k / 32;
+                const size_t lane = row / 16 % 4 * 32 + row % 8 * 4 + in16 % 8 / 2;
+                const size_t word = (unit * 128 + lane) * 4 + k / 16 % 2 * 2 + row / 8 % 2;
+                const size_t plain = (e * w_rows + (size_t)j) * columns + k, tiled = word * 4 + in16 / 8 * 2 + k % 2;
+                ((char *)a->to)[a->back ? plain : tiled] = ((const char *)a->from)[a->back ? tiled : plain];
+            }
+}
 /* Code by code, bit by bit. */
 static inline void ref_fragments_(const moek_repack_args *a)
 {
@@ -1064,6 +1081,7 @@ static inline void ref_repack(const moek_repack_args *a)
     const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
     size_t e, b;
     int j;
+    if (a->codes == MOEK_ELEMENT_E4M3 || a->codes == MOEK_ELEMENT_S8) { ref_fragments_of_bytes_(a); return; }
     if (a->codes && a->x == MOEK_ELEMENT_E4M3) { ref_fragments_8_(a); return; }
     if (a->codes) { ref_fragments_(a); return; }
     if (a->zeros) { ref_tiled_zeros_(a); return; }

@@ -1290,11 +1290,12 @@ static void fragments_case(int quant, int act, int tokens, int turn)
              c.block, l.w.w_up_zero != NULL, act, tokens, turn);
     if (layer_plan(&l)) {
         repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
-        if (l.format->w_scale.columns) {               /* (a scale for a row, and its zero point, stay) */
+        const int scales = l.format->w_scale.rows == 1 && l.format->w_scale.columns;
+        if (scales) {                                  /* (others, and zero points of rows, stay) */
             repack_by(&l, moek_repack_up_scale, l.w.w_up_scale);
             repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
         }
-        if (l.w.w_up_zero && l.format->w_scale.columns) {
+        if (l.w.w_up_zero && scales) {
             repack_by(&l, moek_repack_up_zero, l.w.w_up_zero); repack_by(&l, moek_repack_down_zero, l.w.w_down_zero);
         }
         if ((y = layer_y(&l, moek_run)) != NULL) {

@@ -892,7 +892,7 @@ static void gemm_to_fragments(moek_gemm_args *h)
     ref_repack(&r);
     h->w = r.to;
     h->tiled = 1;
-    if (!of.columns) return;                           /* in the epilogue: as they come */
+    if (!of.columns || of.rows != 1) return;           /* scales act on sums: as they come */
     r.codes = 0, r.row_bytes = moek_scale_bytes(&of, 1, (size_t)h->k);
     r.scale_bytes = ref_scale_type(of.type, h->dtype)->width / 8;
     r.group = r.scale_bytes * (of.columns < 64 ? 64 / of.columns : 1);
@@ -1662,6 +1662,8 @@ static void test_repack(void)
             repack_case(1 + i % 3, n, layout, units * (size_t)group, 0, 0, 0, group, i % 4 == 3 ? 4 : 1 + i / 2 % 2,
                         0);
             repack_case(1 + i % 3, n, layout, units, 0, 0, 0, 1 + i % 2, 0, 1);
+            repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_S8,
+                        MOEK_ELEMENT_T, 0, 0, 0, 0);
         }
 }
 

@@ -53,8 +53,8 @@ typedef struct moek_format {
 const moek_format *moek_format_of(int quant);         /* NULL: there is none of this number                           */
 /* 1 if both formats read the same weights: elements, scales (type, rows, columns), second scales, zero points.  They
  * then differ in x alone, and arrays that are bound for one serve the other: mxfp4_a16 and mxfp4_a8.  (Tiled
- * weights of 4 bits are repacked for one format, and serve that one alone.)  Scales of another type are other weights:
- * int4_a16 has scales in T, int4_a8 in f32.  1 for a format and itself; 0 if a number is no format's.
+ * weights in fragments are repacked for one format, and serve that one alone.)  Scales of another type are other
+ * weights: int4_a16 has scales in T, int4_a8 in f32.  1 for a format and itself; 0 if a number is no format's.
  *  moek_choose_pair (moek.h) takes the one that serves best here.                                          */
 int moek_same_weights(int a, int b);
 moek_scale_shape moek_weight_scale(const moek_format *f, int block);                  /* w_scale, with config.block   */

@@ -240,9 +240,9 @@ typedef struct moek_gemm_args {
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
     int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 kernels;
-                                       other kernels ignore it.  Weights of 4 bits, which sm90 kernels read only so:
-                                       w as fragments, w_scale as `repack` has scales; k and w_rows are multiples of
-                                       64                                                                            */
+                                       other kernels ignore it.  Weights of 4 bits, and of 8 with a in T, which sm90
+                                       kernels read only so: w as fragments, w_scale of columns of rows as `repack`
+                                       has scales; k and w_rows are multiples of 64                                  */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
     const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
@@ -330,6 +330,9 @@ typedef struct moek_combine_args {
  *                at bits 4j on and bit 3 at 8j + 3, of row 16v + 8 + g at 16 + 4j on and 8j + 7; bits 0 to 2 of 1, 2
  *                and 3 become 3, 1 and 2.  If columns is 16, too, word i of lane 4g + q has columns 16q + 4i to
  *                16q + 4i + 3 of the 64.
+ *                Codes of 8 bits (MOEK_ELEMENT_E4M3 or _S8), activations in T: 64 rows and 32 of k are 2048 bytes,
+ *                [experts][w_rows / 64][k / 32][warp 4][lane 32][16 of k: 2][row 16v + g, row 16v + 8 + g] words, which
+ *                have columns 2q, 2q + 1, 2q + 8 and 2q + 9 of the 16, a byte each, the first in the lowest.
  *     scales     (group: bytes of the scales of a row in 64 of k, or of the one scale if it is for more: 2 or 4; of a
  *                scale: scale_bytes) [experts][w_rows / 64][row_bytes / group][warp 4][g 8][scale][rows 16v + g and
  *                16v + 8 + g].

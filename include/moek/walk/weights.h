@@ -68,8 +68,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
     f = moek_format_of(plan->config.quant);
-    if (what && (!moek_in_fragments_(f->number) || !moek_weight_scale(f, plan->config.block).columns))
-        return MOEK_E_ARGUMENT;
+    if (what && !moek_scales_tiled_(f->number, plan->config.block)) return MOEK_E_ARGUMENT;
     if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_ROWS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_table_[i].arch <= plan->arch) k = &moek_table_[i];
