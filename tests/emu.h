@@ -41,7 +41,14 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static __attribute__((section("moek_emu_shared")))      /* a section: so that it can be filled */
+/* A section: so that it can be filled.  EMU_UNIT names the object: a block that runs in the place of another one takes
+ * what the kernels of its own object have, and most have none. */
+#ifndef EMU_UNIT
+#define EMU_UNIT program
+#endif
+#define EMU_TEXT_(name) #name
+#define EMU_TEXT(name) EMU_TEXT_(name)
+#define __shared__ static __attribute__((section("moek_emu_" EMU_TEXT(EMU_UNIT))))
 #define MOEK_DEVICE static __attribute__((unused)) inline
 #define EMU_FN static __attribute__((unused)) inline
 #define EMU_STATE inline                              /* one of the program, however many objects have kernels */
@@ -121,8 +128,9 @@ template <class T, class V> EMU_FN T atomicCAS(T *p, V is, V v) { return emu_swa
 
 /* ---- Fibres. ---- */
 
-enum { EMU_THREADS = 1024, EMU_RESIDENT = 4, EMU_STACK = 128 * 1024, EMU_SHARED = 227 * 1024, EMU_BEHIND = 4096,
-       EMU_POISON = 0x7f };
+/* (Stacks a power of two apart would all lie in the same sets of the caches.) */
+enum { EMU_THREADS = 1024, EMU_RESIDENT = 4, EMU_STACK = 128 * 1024 + 17 * 64, EMU_SHARED = 227 * 1024,
+       EMU_BEHIND = 4096, EMU_POISON = 0x7f };
 /* Those behind EMU_AT_BLOCK: emu_sm90.h. */
 enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_BLOCK, EMU_AT_BAR, EMU_AT_MBARRIER,
                  EMU_AT_CLUSTER };
@@ -158,12 +166,19 @@ struct emu_fibre {
     emu_wgmma *wgmmas;
     int wgmmas_count, wgmma_groups;
 };
-/* A block that is there: its threads, its shared memory (static: while another one runs), its barriers. */
+/* Of a warp: its lanes that have finished, and the meeting that lanes of `mask` are coming to.  Those who come to
+ * another one meanwhile, and until all such have met, are `others`: each of them looks at the lanes by itself. */
+struct emu_meeting { uint32_t done, mask, came; int word, line, others; };
+/* A block that is there: its threads, its shared memory (static: while another one runs), its barriers; how many
+ * threads have not finished, are at __syncthreads, let others go first. */
 struct emu_resident {
     emu_fibre *fibres;
     char *shared, *statics;
+    size_t statics_room;
     dim3 index;
     int any, arrived[16], registers[EMU_THREADS / 128];
+    int alive, at_block, yielded;
+    emu_meeting meetings[EMU_THREADS / 32];
 };
 EMU_STATE emu_resident emu_residents[EMU_RESIDENT];
 EMU_STATE int emu_here, emu_here_count;                  /* the block that runs; blocks that are there */
@@ -284,7 +299,10 @@ EMU_FN void emu_entry()
 {
     for (;;) {                                        /* a fibre serves one block after another */
         emu_body(emu_context);
+        if (emu_fibres[emu_now].stack[0] != EMU_POISON) emu_die("its stack overflowed: EMU_STACK");
         emu_fibres[emu_now].state = EMU_DONE;
+        emu_residents[emu_here].alive--;
+        emu_residents[emu_here].meetings[emu_now / 32].done |= 1u << emu_now % 32;
         emu_yield();
     }
 }
@@ -293,9 +311,10 @@ EMU_FN void emu_resume(int thread)
     emu_fibre *f = &emu_fibres[thread];
     const unsigned x = blockDim.x, y = blockDim.y;
     emu_now = thread;
-    threadIdx = dim3((unsigned)thread % x, (unsigned)thread / x % y, (unsigned)thread / x / y);
+    if ((unsigned)thread < x) threadIdx = dim3((unsigned)thread, 0, 0);          /* no division */
+    else threadIdx = dim3((unsigned)thread % x, (unsigned)thread / x % y, (unsigned)thread / x / y);
     emu_switch(&emu_scheduler, f->stack_pointer);
-    if (f->stack[0] != EMU_POISON || emu_below(f->stack_pointer, f->stack)) emu_die("its stack overflowed: EMU_STACK");
+    if (emu_below(f->stack_pointer, f->stack)) emu_die("its stack overflowed: EMU_STACK");
 }
 
 /* In emu_sm90.h.  What happens by itself, later: when nothing runs, the first of it happens; 0: there is nothing. */
@@ -322,31 +341,26 @@ EMU_FN int emu_run_warp(int warp)
     } while (again);
     return ran;
 }
-EMU_FN int emu_alive()                                 /* threads of this block */
-{
-    int i, alive = 0;
-    for (i = 0; i < emu_count; i++) alive += emu_fibres[i].state != EMU_DONE;
-    return alive;
-}
 EMU_FN int emu_release_block()
 {
-    int i, first = -1, waiting = 0;
+    emu_resident *const b = &emu_residents[emu_here];
+    int i, first = -1;
+    if (!b->at_block || b->at_block < b->alive) return 0;
     for (i = 0; i < emu_count; i++) {
-        const emu_fibre *f = &emu_fibres[i];
+        emu_fibre *const f = &emu_fibres[i];
         if (f->state != EMU_AT_BLOCK) continue;
-        waiting++;
         if (first < 0) first = i;
         if (f->line != emu_fibres[first].line) emu_die("threads wait at different __syncthreads");
     }
-    if (!waiting || waiting < emu_alive()) return 0;
-    for (i = 0; i < emu_count; i++) if (emu_fibres[i].state == EMU_AT_BLOCK) emu_fibres[i].state = EMU_RUNS;
+    for (i = first; i < emu_count; i++) if (emu_fibres[i].state == EMU_AT_BLOCK) emu_fibres[i].state = EMU_RUNS;
+    b->at_block = 0;
     emu_moves++;
     return 1;
 }
 
-/* The static shared variables of all kernels of this program. */
-extern "C" char emu_static_begin[] __asm__("__start_moek_emu_shared") __attribute__((weak));
-extern "C" char emu_static_end[] __asm__("__stop_moek_emu_shared") __attribute__((weak));
+/* The static shared variables of all kernels of this object. */
+extern "C" char emu_static_begin[] __asm__("__start_moek_emu_" EMU_TEXT(EMU_UNIT)) __attribute__((weak));
+extern "C" char emu_static_end[] __asm__("__stop_moek_emu_" EMU_TEXT(EMU_UNIT)) __attribute__((weak));
 EMU_FN size_t emu_static_bytes() { return emu_static_begin ? (size_t)(emu_static_end - emu_static_begin) : 0; }
 
 /* From here on this block runs. */
@@ -369,18 +383,19 @@ EMU_FN void emu_run_blocks(size_t shared)
         for (k = 0; k < n; k++) {
             int again;
             emu_enter(moek_emu_backwards ? n - 1 - k : k);
-            for (i = 0; i < emu_count; i++) {
+            for (i = 0; i < emu_count && emu_residents[emu_here].yielded; i++) {
                 emu_fibre *const f = &emu_fibres[i];
                 pause |= f->state == EMU_PAUSES;
                 poll |= f->state == EMU_POLLS;
                 if (f->state == EMU_PAUSES || f->state == EMU_POLLS) f->state = EMU_RUNS;
             }
+            emu_residents[emu_here].yielded = 0;
             do {
                 for (again = 0, i = 0; i < warps; i++) again |= emu_run_warp(moek_emu_backwards ? warps - 1 - i : i);
                 if (!again) again = emu_release_block();
                 ran |= again;
             } while (again);
-            alive += emu_alive();
+            alive += emu_residents[emu_here].alive;
         }
         if (emu_happens_later(!ran)) emu_moves++;
         else if (!alive) break;
@@ -402,8 +417,7 @@ EMU_FN void emu_set_up(emu_resident *b)
     char *shared = (char *)malloc(EMU_SHARED + EMU_BEHIND + 1024);
     int i;
     b->fibres = (emu_fibre *)calloc(EMU_THREADS, sizeof *b->fibres);
-    b->statics = (char *)malloc(emu_static_bytes() + 1);
-    if (!stacks || !shared || !b->fibres || !b->statics) abort();
+    if (!stacks || !shared || !b->fibres) abort();
     stacks += (64 - ((uintptr_t)stacks & 63)) & 63;
     b->shared = shared + ((1024 - ((uintptr_t)shared & 1023)) & 1023);
     for (i = 0; i < EMU_THREADS; i++) {
@@ -418,7 +432,14 @@ EMU_FN void emu_start_block(int number, dim3 index, size_t shared)
     emu_resident *const b = &emu_residents[number];
     int i;
     if (!b->fibres) emu_set_up(b);
+    if (b->statics_room < emu_static_bytes()) {
+        b->statics_room = emu_static_bytes();
+        b->statics = (char *)realloc(b->statics, b->statics_room);
+        if (!b->statics) abort();
+    }
     b->index = index, b->any = 0;
+    b->alive = emu_count, b->at_block = b->yielded = 0;
+    memset(b->meetings, 0, sizeof b->meetings);
     memset(b->arrived, 0, sizeof b->arrived);
     memset(b->registers, 0, sizeof b->registers);
     emu_enter(number);
@@ -439,7 +460,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     const int resident = blocks <= EMU_RESIDENT ? (int)blocks : cluster;
     uint64_t i;
     int k;
-    emu_kernel = kernel, emu_count = 0, emu_now = 0, emu_here_count = 0;
+    emu_kernel = kernel, emu_count = 0, emu_now = 0, emu_here = 0, emu_here_count = 0;
     if (threads.x * threads.y * threads.z - 1 >= EMU_THREADS) emu_die("launched with 0 or more than 1024 threads");
     if (!blocks || grid.y > 65535 || grid.z > 65535) emu_die("launched with a grid of 0 blocks, or y or z above 65535");
     if (shared > EMU_SHARED) emu_die("launched with more than 227 KiB of shared memory");
@@ -497,6 +518,7 @@ EMU_FN void moek_emu_let_go()
 
 EMU_FN void emu_syncthreads(int line)
 {
+    emu_residents[emu_here].at_block++;
     emu_fibres[emu_now].state = EMU_AT_BLOCK;
     emu_fibres[emu_now].line = line;
     emu_yield();
@@ -516,42 +538,52 @@ EMU_FN int emu_syncthreads_or(int p, int line)
 }
 #define __syncthreads_or(p) emu_syncthreads_or((p) != 0, __LINE__)
 
-EMU_FN float emu_half(int word, uint16_t bits)
+EMU_FN const float *emu_all_fp16()                     /* of each code */
 {
     static std::vector<float> fp16;
-    if (word == EMU_MMA_BF16) return __uint_as_float((unsigned)bits << 16);
     for (int i = (int)fp16.size(); i < 65536; i++) {
         const int exponent = i >> 10 & 31, fraction = i & 1023;
         const double v = exponent == 31 ? (fraction ? NAN : INFINITY)
                        : exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
         fp16.push_back((float)(i & 0x8000 ? -v : v));
     }
-    return fp16[bits];
+    return &fp16[0];
 }
+/* fp16: emu_all_fp16, or NULL of bf16. */
+EMU_FN float emu_half(const float *fp16, uint16_t bits)
+{
+    return fp16 ? fp16[bits] : __uint_as_float((unsigned)bits << 16);
+}
+typedef float emu_4 __attribute__((vector_size(16), may_alias));
 /* m16n8k16.  Lane 4 g + t: a[i] is row g (+8: i odd), columns 2t, 2t+1 (+8: i >= 2); b[i] is rows 2t, 2t+1 (+8: i = 1)
  * of column g; d[i] is row g (+8: i >= 2), column 2t (+1: i odd). */
 EMU_FN void emu_mma(int word, const emu_fibre *warp)
 {
-    float a[16][16], b[16][8];
-    int lane, i, half, k;
+    const float *const fp16 = word == EMU_MMA_FP16 ? emu_all_fp16() : NULL;
+    float a[16][16];
+    __attribute__((aligned(16))) float b[16][8];
+    int lane, i, row, k;
     for (lane = 0; lane < 32; lane++) {
         const int g = lane / 4, t = lane % 4;
-        for (i = 0; i < 4; i++) for (half = 0; half < 2; half++) {
-            const uint16_t bits = (uint16_t)(warp[lane].a[i] >> 16 * half);
-            a[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = emu_half(word, bits);
+        for (i = 0; i < 4; i++) {
+            const uint32_t two = warp[lane].a[i];
+            float *const to = &a[g + 8 * (i % 2)][2 * t + 8 * (i / 2)];
+            to[0] = emu_half(fp16, (uint16_t)two), to[1] = emu_half(fp16, (uint16_t)(two >> 16));
         }
-        for (i = 0; i < 2; i++) for (half = 0; half < 2; half++) {
-            const uint16_t bits = (uint16_t)(warp[lane].b[i] >> 16 * half);
-            b[2 * t + half + 8 * i][g] = emu_half(word, bits);
+        for (i = 0; i < 2; i++) {
+            const uint32_t two = warp[lane].b[i];
+            b[2 * t + 8 * i][g] = emu_half(fp16, (uint16_t)two);
+            b[2 * t + 8 * i + 1][g] = emu_half(fp16, (uint16_t)(two >> 16));
         }
     }
-    for (lane = 0; lane < 32; lane++) {
-        for (i = 0; i < 4; i++) {
-            const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
-            float sum = 0;
-            for (k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
-            ((float *)warp[lane].d)[i] += sum;
+    for (row = 0; row < 16; row++) {                   /* of its columns, four at a time */
+        emu_4 low = {0}, high = {0};
+        for (k = 0; k < 16; k++) {
+            low += *(const emu_4 *)&b[k][0] * a[row][k];
+            high += *(const emu_4 *)&b[k][4] * a[row][k];
         }
+        for (i = 0; i < 8; i++)
+            ((float *)warp[row % 8 * 4 + i / 2].d)[row / 8 * 2 + i % 2] += i < 4 ? low[i] : high[i - 4];
     }
 }
 /* m16n8k32 of s8: likewise, with four columns in the place of two. */
@@ -591,18 +623,19 @@ EMU_FN uint32_t emu_reduce_two(int word, uint32_t x, uint32_t y)
 }
 EMU_FN void emu_wgmma_work(emu_fibre *warp);           /* emu_sm90.h */
 /* All lanes of the mask are there: each gets its value. */
+EMU_FN void emu_mma_work(int word, uint32_t mask, emu_fibre *warp)
+{
+    if (mask != 0xffffffff) emu_die("mma needs all 32 lanes");
+    if (word == EMU_WGMMA) emu_wgmma_work(warp);
+    else if (word == EMU_MMA_S8) emu_mma_s8(warp);
+    else emu_mma(word, warp);
+}
 EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
 {
-    uint64_t in[32] = {0};
+    uint64_t in[32];
     uint32_t total = 0;
     int lane, other, first = 1;
-    if (word >= EMU_MMA_BF16) {
-        if (mask != 0xffffffff) emu_die("mma needs all 32 lanes");
-        if (word == EMU_WGMMA) emu_wgmma_work(warp);
-        else if (word == EMU_MMA_S8) emu_mma_s8(warp);
-        else emu_mma(word, warp);
-        return;
-    }
+    if (word == EMU_SYNCWARP) return;
     for (lane = 0; lane < 32; lane++) {
         if (!(mask >> lane & 1)) continue;
         in[lane] = warp[lane].value;
@@ -618,28 +651,45 @@ EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
         } else if (word == EMU_MATCH) {
             for (warp[lane].value = 0, other = 0; other < 32; other++)
                 if (mask >> other & 1 && in[other] == in[lane]) warp[lane].value |= 1u << other;
-        } else if (word != EMU_SYNCWARP) {
+        } else {
             warp[lane].value = total;
         }
     }
 }
+EMU_FN int emu_all_look(const emu_fibre *me, emu_fibre *warp, uint32_t mask)   /* 1: all lanes of the mask are there */
+{
+    int lane;
+    for (lane = 0; lane < 32; lane++) {
+        if (!(mask >> lane & 1)) continue;
+        if (warp[lane].state != EMU_AT_WARP || warp[lane].mask != me->mask) return 0;
+        if (warp[lane].word != me->word || warp[lane].line != me->line) emu_die("lanes meet at different words");
+    }
+    return 1;
+}
 EMU_FN void emu_meet(int word, uint32_t mask, int line)
 {
     emu_fibre *const me = &emu_fibres[emu_now], *const warp = &emu_fibres[emu_now / 32 * 32];
-    const int lanes = emu_count - emu_now / 32 * 32 < 32 ? emu_count - emu_now / 32 * 32 : 32;
-    int lane, i;
+    emu_meeting *const m = &emu_residents[emu_here].meetings[emu_now / 32];
+    const int lanes = emu_count - emu_now / 32 * 32;
+    int lane;
     me->state = EMU_AT_WARP, me->word = word, me->mask = mask, me->line = line;
     if (!(mask >> emu_now % 32 & 1)) emu_die("its own lane is not in the mask");
     if (lanes < 32) mask &= (1u << lanes) - 1;        /* a warp that is not full: its other lanes never were */
-    for (i = 0; i < lanes; i++) {                     /* those who come last first: mostly, one look will do */
-        lane = moek_emu_backwards ? i : lanes - 1 - i;
-        if (!(mask >> lane & 1)) continue;
-        if (warp[lane].state == EMU_DONE) emu_die("the mask names a lane that has finished");
-        if (warp[lane].state != EMU_AT_WARP || warp[lane].mask != me->mask) { emu_yield(); return; }
-        if (warp[lane].word != word || warp[lane].line != line) emu_die("lanes meet at different words");
+    if (mask & m->done) emu_die("the mask names a lane that has finished");
+    if (m->came ? m->mask == mask : !m->others) {
+        if (!m->came) m->mask = mask, m->word = word, m->line = line;
+        if (m->word != word || m->line != line) emu_die("lanes meet at different words");
+        m->came |= 1u << emu_now % 32;
+        if (m->came != mask) { emu_yield(); return; }
+        m->came = 0;
+    } else {
+        m->others++;
+        if (!emu_all_look(me, warp, mask)) { emu_yield(); return; }
+        m->others -= __popc(mask);
     }
-    emu_work(word, mask, warp);
-    for (lane = 0; lane < lanes; lane++) if (mask >> lane & 1) warp[lane].state = EMU_RUNS;
+    if (word >= EMU_MMA_BF16) emu_mma_work(word, mask, warp);
+    else emu_work(word, mask, warp);
+    for (lane = 0; lane < 32; lane++) if (mask >> lane & 1) warp[lane].state = EMU_RUNS;
 }
 EMU_FN uint64_t emu_share(int word, uint32_t mask, uint64_t value, int from, int line)
 {
@@ -762,6 +812,7 @@ EMU_FN void moek_cp_async_commit_(void) { emu_fibres[emu_now].groups++; }
 #define moek_cp_async_wait_(n) emu_cp_async_wait(n)
 EMU_FN void emu_let_others(int state)                  /* until every warp has had its turn */
 {
+    emu_residents[emu_here].yielded++;
     emu_fibres[emu_now].state = state;
     emu_yield();
 }

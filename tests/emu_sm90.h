@@ -31,7 +31,7 @@ EMU_STATE uint64_t emu_round;
 EMU_FN emu_happenings::iterator emu_happen(emu_happenings::iterator i)
 {
     emu_enter(i->second.block);
-    if (!emu_alive()) emu_die("the block ended before its copies had landed");
+    if (!emu_residents[emu_here].alive) emu_die("the block ended before its copies had landed");
     i->second.happens();
     return emu_on_way.erase(i);
 }
@@ -387,11 +387,13 @@ EMU_FN void emu_wgmma_decode(float *to, int pitch, const unsigned char *bytes, i
         for (int k = 0; k < 32; k++) to[k * pitch] = of_e4m3[bytes[k]];
     else if (word == EMU_MMA_S8)
         for (int k = 0; k < 32; k++) to[k * pitch] = (int8_t)bytes[k];
-    else
+    else {
+        const float *const fp16 = word == EMU_MMA_FP16 ? emu_all_fp16() : NULL;
         for (int k = 0; k < 16; k++) {
             memcpy(&t, bytes + 2 * k, 2);
-            to[k * pitch] = emu_half(word, t);
+            to[k * pitch] = emu_half(fp16, t);
         }
+    }
 }
 /* rows of 32 bytes of k from `operand` on -> to[k][pitch] */
 EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, int rows, int word)
@@ -420,7 +422,6 @@ EMU_FN void emu_wgmma_gather(float *to, int pitch, const emu_fibre *warp, int wh
         emu_wgmma_decode(to + r, pitch, bytes, word);
     }
 }
-typedef float emu_4 __attribute__((vector_size(16)));
 /* 16 of the 64 rows, by one warp. */
 EMU_FN void emu_wgmma_one(emu_fibre *warp, int which)
 {
