@@ -58,6 +58,9 @@ static moek_config config_of(int quant)
 #define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
 /* Of the quick set: one turn in so many, of each format others. */
 #define SKIP_IF_QUICK(turn, of) if (quick_set && ((turn) + q_) % (of)) continue
+/* What formats do not change, of the quick set: of all cases of a test one in so many, whatever their format. */
+static int quick_cases;                                /* of this test, until now */
+#define SKIP_IF_QUICK_OF_ALL(of) if (quick_set && quick_cases++ % (of)) continue
 
 /* ---- formats, activations, layouts ------------------------------------------------------------------------------- */
 
@@ -78,6 +81,7 @@ static void test_formats(void)
             char what[64];
             layer l;
             SKIP_IF_SMALL((i + 3 * q_ + 5 * format) % n > 1);
+            if (!SMALL) SKIP_IF_QUICK(i + format, 2);
             c.act = acts[i];
             c.format = format;
             if (ref_act_depends(c.act, 2)) c.limit = i % 4 == 1 ? MOEK_NO_LIMIT : i % 4 == 2 ? 0 : 1.5f;
@@ -510,7 +514,8 @@ static void test_spoiled_logits(void)
     FOR_EACH_FORMAT(f) {
         int turn;
         for (turn = 0; turn < 4; turn++) {
-            SKIP_IF_SMALL((turn + q_) % 5 > 1);
+            SKIP_IF_SMALL(!quick_set && (turn + q_) % 5 > 1);
+            SKIP_IF_QUICK_OF_ALL(7);
             spoil_once(f->number, turn, 0);
             if (layer_arch == 90 && turn != 1) spoil_once(f->number, turn, 1);
         }
@@ -648,7 +653,8 @@ static void test_wide_ids(void)
         int turn;
         if (format_by_tensor(f)) continue;             /* its scale is a chunk's */
         for (turn = 0; turn < 8; turn++) {
-            SKIP_IF_SMALL((turn + q_) % (quick_set ? 8 : 4));
+            SKIP_IF_SMALL(!quick_set && (turn + q_) % 4);
+            SKIP_IF_QUICK_OF_ALL(13);
             wide_once(f->number, turn % 2, turn / 2 % 2, turn / 4);
         }
     }
@@ -936,7 +942,8 @@ static void test_same_bits(void)
             moek_config c = config_of(f->number);
             uint16_t *y;
             layer l;
-            SKIP_IF_SMALL((q_ + format) % 3);
+            SKIP_IF_SMALL(!quick_set && (q_ + format) % 3);
+            SKIP_IF_QUICK_OF_ALL(5);
             c.format = format;
             c.batch_invariant = 1;                     /* a token's bits do not depend on the others */
             layer_new(&l, &c, LAYER_BIAS | LAYER_STATIC, TOKENS);
@@ -1012,7 +1019,8 @@ static void test_strides(void)
         for (format = 0; format < 3; format++) {       /* 2: standard, weights on the input */
             moek_config c = config_of(f->number);
             layer l;
-            SKIP_IF_SMALL((format + q_) % 3 >= (quick_set ? 1 : 2));
+            SKIP_IF_SMALL(!quick_set && (format + q_) % 3 >= 2);
+            SKIP_IF_QUICK_OF_ALL(5);
             c.format = format == 1;
             c.batch_invariant = 1;
             if (!layer_arch && !format_blocked(f)) c.hidden = 100 + f->granule;            /* no multiple of 8 */
@@ -1211,7 +1219,7 @@ static void *repacked(layer *l, int down, const void *from, int back)
 static void tiled_case(int quant, int turn)
 {
     static const int tokens[] = { 1, 4, 9, 70, 300, 900 };
-    const int many = tokens[turn % 6];
+    const int many = quick_set && SMALL && turn % 6 == 5 ? 300 : tokens[turn % 6];
     moek_config c = config_of(quant);
     uint16_t *y;
     layer l;
@@ -1384,6 +1392,7 @@ static void apart_case(int quant, int turn)
     c.hidden = turn % 2 ? 640 : 1152; c.inter = turn % 4 < 2 ? 256 : 384; c.experts = turn % 3 ? 11 : 6;
     if (format_rows_share(f) && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_APART;
     c.max_tokens = tokens[turn % (layer_arch ? 6 : 4)];
+    if (quick_set && SMALL && c.max_tokens > 300) c.max_tokens = 300;
     c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_HALVES;
     if (turn % 4 == 3) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 3 ? LAYER_BIAS : 0) | (turn % 2 ? LAYER_ZERO : 0), c.max_tokens);
@@ -1620,7 +1629,7 @@ static void shards_of(const moek_format *f)
     moek_plan plan;
     int i;
     for (i = quick_set ? f->number % 3 : 0; i < 3; i += quick_set ? 3 : 1) {
-        shards_case(f, 2, 192, MOEK_SILU, layouts[i], i % 2, TOKENS);
+        if (!quick_set || quick_cases++ % 2 == 0) shards_case(f, 2, 192, MOEK_SILU, layouts[i], i % 2, TOKENS);
         if (layer_arch < 90 || g < 64) shards_case(f, 3, (79 / g + 1) * g, MOEK_SILU, layouts[i], i % 2, TOKENS);
         if (!layer_arch) shards_case(f, 4, 35 + (f->granule > 1), MOEK_GELU, layouts[i], i % 2, TOKENS);
     }
@@ -1867,7 +1876,7 @@ static void test_rounding(void)
         if (format_by_row(f)) continue;                /* (its scales are no powers of two) */
         if (ref_largest(ref_element(f->w, MOEK_DTYPE_BF16)) < 448) continue;
         for (tokens = 1; tokens <= 8; tokens++, turn++) {
-            SKIP_IF_QUICK(tokens, 4);
+            SKIP_IF_QUICK(tokens, 8);
             rounding_case(f, NULL, tokens, turn);
         }
         for (i = 0; i < n; i++) {
@@ -2160,6 +2169,7 @@ static void test_explain(void)
     const moek_kernel *k = moek_kernels(&n);
     FOR_EACH_FORMAT(f) {
         for (i = -2; i < n; i++) {                     /* row i is demanded; none; one that is not there */
+            if (i >= 0 && k[i].quant != f->number) SKIP_IF_QUICK(i, 6);
             for (at = 0; at <= MOEK_BACKEND_COUNT_; at++) {
                 moek_config c = config_of(f->number);
                 char what[160];
@@ -2199,6 +2209,7 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
     if (!strstr(test_name, wanted)) return;
     rng_seed(1);                                       /* a test gives the same, whatever runs before it */
     layer_worst = layer_worst_element = 0;
+    quick_cases = 0;
     start = seconds();
     if (layer_says) layer_says(test_name);
     test();
