@@ -1422,7 +1422,7 @@ static void gemm_codes(int mode)
     for (i = 0; mode != INTEGERS && i < (size_t)each * codes; i++)
         ref_put_code(of, in_w ? w : a, i / each * k + i % each,
                      ((unsigned)i * skip + (unsigned)rng_below(skip)) % (1u << of->width));
-    for (i = 0; mode != INTEGERS && i < each; i++) ref_put(other, in_w ? a : w, i * k + i, 1);
+    for (i = 0; mode != INTEGERS && i < (size_t)each; i++) ref_put(other, in_w ? a : w, i * k + i, 1);
     for (i = 0; mode == INTEGERS && i < (size_t)each * k; i++) {
         ref_put(of_a, a, i, rng_below(33) - 16);       /* 17 .. are not e4m3 */
         ref_put(of_w, w, i, rng_below(33) - 16);
