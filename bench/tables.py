@@ -124,8 +124,9 @@ def table_humming(name, alone=False):
         of[0] = min(of[0], float(row["us"]))
         of[1] = float(row["humming_us"]) if beside else of[1]
     tokens = next(iter(best.values()))
-    rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" if b else microseconds(a)
-                                     for a, b in (of[m] for m in tokens)]
+    rows = [[shape, f"`{quant}`"] + [f"{microseconds(a)}, {microseconds(b)} ({a / b:.2f})" if b else
+                                     microseconds(a) if a < math.inf else "-"
+                                     for a, b in (of.get(m, (math.inf, None)) for m in tokens)]
             for (shape, quant), of in best.items()]
     return table(["shape", "format (block)"] + [f"M {m}" for m in tokens], rows)
 
@@ -156,6 +157,17 @@ def table_mixed():
 
 def table_fragments():
     return table_humming("h200-fragments.tsv", alone=True)
+
+
+def table_weight_only():
+    """Weight-only 8-bit: mma.sync, tiled weights by wgmma, and how many times as fast those are."""
+    of = {}
+    for r in rows_of("h200-weight-only-8-bit.tsv"):
+        mma, tiled = float(r["mma_us"]), float(r["tiled_us"])
+        of.setdefault(r["quant"], {})[r["tokens"]] = f"{microseconds(mma)}, {microseconds(tiled)} ({mma / tiled:.2f})"
+    tokens = next(iter(of.values()))
+    return table(["format"] + [f"M {m}" for m in tokens],
+                 [[f"`{q}`"] + list(cells.values()) for q, cells in of.items()])
 
 
 def clients():

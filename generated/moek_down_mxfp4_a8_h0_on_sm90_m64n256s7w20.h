@@ -13,7 +13,7 @@
 #define MOEK_N_ 256
 #define MOEK_S_ 7
 #define MOEK_W_(x) moek_##x##_e2m1_
-#include "moek_down_mxfp4_a8_h0_on_sm90_m8m16m32m64m96m128n256s11s10s9s7s6w20w12_body.h"
+#include "moek_down_mxfp4_a8_h0_on_sm90_m8m16m32m64m96m128n256n192s11s10s9s7s6w20w16_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_

@@ -29,15 +29,16 @@
  * - Walk: as in gemm_wgmma.  Tiles are numbered expert by expert, row block by row block, column by column; their
  *   stages are cut into equal parts, one a block.  Of tall tiles (m >= 96) blocks take whole ones in turns, so that
  *   those of an expert, which share rows of w and of a, are near each other in time, and L2 holds both.
- * - Conversion runs beside the tensor cores: registers for the next 64 of k are made while those before are read.
- * - Elements times scales are w * 2^-lift (templates/element/), so that they fit in T; the epilogue multiplies by
- *   2^lift.
+ * - Conversion runs beside the tensor cores: registers for the next 64 of k are made while those before are read.  From
+ *   32 rows on, those of a stage's first 64 of k are made in the stage before, so that no stage begins with conversion.
+ * - Elements times scales are w * 2^-lift (templates/element/), so that they fit in T.  The epilogue multiplies
+ *   by 2^lift.
  * - A last stage with 64 of k has its codes twice; the second ones meet zeros of a.
  */
 enum {
     MOEK_K_(M) = MOEK_M_, MOEK_K_(N) = MOEK_N_, MOEK_K_(STAGES) = MOEK_S_,
     MOEK_K_(TALL) = MOEK_M_ >= 96,
-    MOEK_K_(GROUPS) = MOEK_K_(TALL) ? 2 : 4,            /* consumer warpgroups, and 64s of rows of w of each */
+    MOEK_K_(GROUPS) = MOEK_K_(TALL) ? 2 : 4,        /* consumer warpgroups; 64s of w of each: */
     MOEK_K_(MI) = MOEK_N_ / 64 / MOEK_K_(GROUPS), MOEK_K_(THREADS) = 128 * (1 + MOEK_K_(GROUPS)),
     MOEK_K_(CODES) = MOEK_M_ * 256,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
@@ -72,8 +73,8 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
 
 /* Bias, and out.  sum: this lane's rows of w g and g + 8
  *  columns 2q and 2q + 1 of each 8 rows of a.
- * block: of 64 rows of w of the tile.  row: where the lane's rows go. */
-MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_more_args *args, float *sum, const moek_tile_ *at, const int *row,
+ * block: of 64 rows of w of the tile.  rows: where its rows of a go, or -1. */
+MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_more_args *args, float *sum, const moek_tile_ *at, const int *rows,
                                  int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
@@ -100,8 +101,9 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_more_args *args, float *sum, co
     for (i = 0; i < M / 8; i++) {                                      /* now a lane has a row of a, and two columns */
         const uint32_t low = moek_transpose_(moek_to_t2_(sum[4 * i], sum[4 * i + 1], dtype));
         const uint32_t high = gated ? 0 : moek_transpose_(moek_to_t2_(sum[4 * i + 2], sum[4 * i + 3], dtype));
-        uint16_t *const out = (uint16_t *)a->out + (size_t)(uint32_t)row[i] * n + j + c;
-        if (row[i] < 0) continue;
+        const int row = rows[8 * i + g];
+        uint16_t *const out = (uint16_t *)a->out + (size_t)(uint32_t)row * n + j + c;
+        if (row < 0) continue;
         *(uint32_t *)out = low;
         if (!gated) *(uint32_t *)(out + 8) = high;
     }
@@ -130,10 +132,10 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
     const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 2048;
     const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
     moek_tile_ at;
-    int tile, slot = 0, phase = 1, step = b->part.first_step, i;
+    int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
     at.e = -1;
-    for (tile = b->part.tile; tile < b->part.last; tile += b->part.stride) {
-        const int until = tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+    for (tile = b->part.tile; tile < b->part.last; tile += M >= 96 ? (int)gridDim.x : 1) {
+        const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
         const unsigned char *codes, *scales;
         size_t first;
         unsigned last;
@@ -181,20 +183,23 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
            OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const unsigned u = threadIdx.x - 32, chunk = u % 16;
+    enum { ROWS = (M + 11) / 12 };
+    /* A lane copies 16 bytes of each 128 of the rows first, first + 12, ... */
+    const unsigned u = threadIdx.x - 32, chunk = u % 8, first = u / 8;
+    const unsigned to = first * 128 + (chunk ^ first % 8) * 16;
+    unsigned from[ROWS];                           /* where they are, in 16 bytes */
     const int row_bytes = b->k * 2;
-    const unsigned char *const x = (const unsigned char *)a->a + chunk * 16;
     int *const row = b->row;
-    int tile, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1;
+    int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
     unsigned i;
     moek_tile_ at;
     at.e = -1;
     moek_grid_wait_();                             /* now a is there */
-    for (tile = b->part.tile; tile < b->part.last; tile += b->part.stride) {
-        const int until = tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+    for (tile = b->part.tile; tile < b->part.last; tile += M >= 96 ? (int)gridDim.x : 1) {
+        const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
         if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
         else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-        if (at.row0 != row0 || at.e != e) {
+        if (at.row0 != row0) {
             int source[(M + 95) / 96];
             #pragma unroll
             for (i = 0; i < (M + 95) / 96; i++) {
@@ -206,18 +211,27 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
             for (i = 0; i < (M + 95) / 96; i++)
                 if (u + 96 * i < M) row[u + 96 * i] = source[i];
             moek_named_wait_(1, 96);
-            e = at.e; row0 = at.row0;
+            row0 = at.row0;
             rows = min(at.end - at.row0, M);
+            #pragma unroll
+            for (i = 0; i < ROWS; i++)
+                from[i] = first + 12 * i >= (unsigned)rows ? 0
+                        : (unsigned)row[first + 12 * i] * ((unsigned)a->a_row_bytes / 16) + chunk;
         }
         for (; step < until; step++) {
-            unsigned char *const stage = b->ring + slot * STAGE + chunk / 8 * (M * 128);
-            const int bytes = step * 256 + (int)chunk * 16 < row_bytes ? 16 : 0;
-            const unsigned char *const from = x + (bytes ? step * 256 : 0);
+            unsigned char *const stage = b->ring + slot * STAGE;
+            const int k_byte = step * 256;
+            const unsigned char *const at_k = (const unsigned char *)a->a + k_byte;
+            const int bytes = k_byte + (int)chunk * 16 < row_bytes ? 16 : 0;
+            const int bytes_64 = k_byte + 128 + (int)chunk * 16 < row_bytes ? 16 : 0;  /* of the next 64 of k */
             moek_mbar_wait_(b->empty + slot, phase);
-            #pragma unroll 4
-            for (i = u / 16; i < (unsigned)rows; i += 6)
-                moek_cp_async16_(stage + i * 128 + (chunk % 8 ^ i % 8) * 16,
-                                 from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
+            #pragma unroll
+            for (i = 0; i < ROWS; i++)                                 /* 12 rows on, the swizzle is 4 chunks on */
+                if (first + 12 * i < (unsigned)rows) {
+                    unsigned char *const here = stage + i * (12 * 128) + (to ^ i % 2 * 64);
+                    moek_cp_async16_(here, at_k + (size_t)from[i] * 16, bytes);
+                    moek_cp_async16_(here + M * 128, at_k + (size_t)from[i] * 16 + 128, bytes_64);
+                }
             moek_mbar_arrive_copied_(b->full + slot);
             moek_next_(slot, phase, STAGES);
         }
@@ -227,11 +241,14 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     moek_cp_async_wait_(0);
 }
 
-/* A stage: this lane's codes and scales become T, 64 of k and 64 rows of w at a time, and are multiplied.  The last
- * multiplication is not waited for; the one of the stage before is, and then that stage (if `had`) given back.
- * Tall tiles: ptxas then would let no two multiplications overlap, so all are waited for, and the stage given back. */
-MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOEK_K_(block) *b, int slot, int had,
-                               int mine, int dtype)
+/* What a lane converts at a time: of 64 rows of w and 64 of k. */
+typedef struct MOEK_K_(item) {
+    moek_words_ codes[1];
+    uint32_t scales[MOEK_K_(EACH) / 4];
+} MOEK_K_(item);
+/* Item i of a stage: all rows of w of the first 64 of k come first. */
+MOEK_DEVICE void MOEK_K_(load)(MOEK_K_(item) *to, const MOEK_K_(block) *b, int slot, int mine,
+                               int i)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -239,38 +256,63 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
            OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
-    const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
-    const unsigned char *const scales_at = stage + SCALES + mine * (MI * UNITS * OF_64) +
-                                           threadIdx.x % 128 / 4 * MOEK_K_(EACH);
-    const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
-    moek_words_ codes[MI][2];
-    uint32_t scales[MI][UNITS][MOEK_K_(EACH) / 4], w[2][4][4];
-    int i, k, c;
+    const int of = i % MI, half = i / MI, block = mine * MI + of, t = threadIdx.x % 128;
+    int k;
     #pragma unroll
-    for (i = 0; i < MI; i++)
-        #pragma unroll
-        for (k = 0; k < 2; k++) {
-            codes[i][k] = moek_load_words_(codes_at + i * 4096 + k * 2048);
-            #pragma unroll
-            for (c = 0; c < MOEK_K_(EACH) / 4 && k < UNITS; c++)
-                scales[i][k][c] = ((const uint32_t *)(const void *)(scales_at + (i * UNITS + k) * OF_64))[c];
-        }
+    for (k = 0; k < 1; k++)
+        to->codes[k] = moek_load_words_(stage + CODES + block * 4096 + half * 2048 + t * 16);
     #pragma unroll
-    for (i = 0; i < 2 * MI; i++) {                 /* of 64 of k: all rows of w */
-        const int half = i / MI, of = i % MI;
-        MOEK_K_(convert)(w[i % 2], &codes[of][half], scales[of][half % UNITS],
-                         dtype);
+    for (k = 0; k < MOEK_K_(EACH) / 4; k++)
+        to->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) * OF_64 +
+                                                          t / 4 * MOEK_K_(EACH)))[k];
+}
+/* An item becomes T.  of: which 64 rows of w of the warpgroup. */
+MOEK_DEVICE void MOEK_K_(to_t)(uint32_t w[4][4], const MOEK_K_(item) *item, int of, int dtype)
+{
+    MOEK_K_(convert)(w, item->codes, item->scales, dtype);
+    (void)of;
+}
+/* A stage, 64 of k and 64 rows of w at a time.  The last multiplication is not waited for; the one of the stage before
+ * is, and then that stage (if `had`) given back.
+ * From 32 rows on, the next item becomes T while one is multiplied: w has this stage's first item, and then the next
+ * stage's (`next`, whose barrier has that phase); item the one behind it. */
+MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], uint32_t w[2][4][4], MOEK_K_(item) *item,
+                               const MOEK_K_(block) *b, int slot, int next, int next_phase, int had,
+                               int mine, int dtype)
+{
+    enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
+           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
+           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+    enum { ITEMS = 2 * MI, AHEAD = M != 64 };      /* m = 64 has no registers for the item behind */
+    const uint64_t xs = moek_uniform_(moek_wgmma_operand_(b->ring + slot * STAGE));
+    int i, k;
+#if MOEK_M_ < 32
+    MOEK_K_(item) items[ITEMS];
+    #pragma unroll
+    for (i = 0; i < ITEMS; i++) MOEK_K_(load)(items + i, b, slot, mine, i);
+    (void)item; (void)next; (void)next_phase;
+#endif
+    #pragma unroll
+    for (i = 0; i < ITEMS; i++) {
+#if MOEK_M_ < 32
+        MOEK_K_(to_t)(w[i % 2], items + i, i % MI, dtype);
+#endif
         moek_wgmma_fence_();
         #pragma unroll
         for (k = 0; k < 4; k++)
-            MOEK_K_(multiply)(sum[of], w[i % 2][k], xs + half * (M * 128 / 16) + 2 * k, dtype);
+            MOEK_K_(multiply)(sum[i % MI], w[i % 2][k], xs + i / MI * (M * 128 / 16) + 2 * k, dtype);
         moek_wgmma_commit_();
         moek_wgmma_wait_(1);
-        if (!TALL && i == 0 && had) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
-    }
-    if (TALL) {
-        moek_wgmma_wait_(0);
-        moek_mbar_arrive_warp_(b->empty + slot);
+        if (i == 0 && had) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
+#if MOEK_M_ >= 32
+        if (AHEAD) MOEK_K_(to_t)(w[(i + 1) % 2], item, (i + 1) % MI, dtype);
+        if (i == ITEMS - 1 - AHEAD) moek_mbar_wait_(b->full + next, next_phase);
+        MOEK_K_(load)(item, b, i < ITEMS - 1 - AHEAD ? slot : next, mine,
+                      (i + 1 + AHEAD) % ITEMS);
+        if (!AHEAD) MOEK_K_(to_t)(w[(i + 1) % 2], item, (i + 1) % MI, dtype);
+#endif
     }
 }
 
@@ -286,46 +328,60 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
     const moek_gemm_args *const a = &args->gemm;
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
-    int tile, first_step = b->part.first_step, slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8], i, j;
+    int tile, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
+    int *const rows = b->row + (t / 32 - 3) * M;   /* of this warp: where the tile's rows go, or -1 */
+    uint32_t w[2][4][4];
+    MOEK_K_(item) item;
     at.e = -1;
     moek_grid_wait_();
-    for (tile = b->part.tile; tile < b->part.last; tile += b->part.stride) {
-        const int until = tile == b->part.last - 1 ? b->part.last_step : steps;
+    for (tile = b->part.tile;
+         tile < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
+         tile += M >= 96 ? (int)gridDim.x : 1) {
+        const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : steps;
         const int first = first_step, whole = first == 0 && until == steps;
         float sum[MI][M / 2];
         int step;
-        if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
+        if (TALL) moek_jump_tile_(a, &b->part, tile, M, N, &at);
         else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-        if (at.row0 != row0 || at.e != e) {
-            int *const slots = b->row + (t / 32 - 3) * M;              /* this warp's list */
+        if (at.row0 != row0) {
+            const int there = min(at.end - at.row0, M);
             if (M < 128 && a->ids)
-                moek_slots_of_(slots, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, 1);
-            #pragma unroll
-            for (i = 0; i < M / 8; i++) {                              /* where this lane's rows go */
-                const int r = at.row0 + 8 * i + t % 32 / 4;
-                to[i] = r >= at.end ? -1
-                      : M < 128 && a->ids ? slots[8 * i + t % 32 / 4]
-                      : a->out_order && (M == 128 || !a->ids) ? a->out_order[r] : r;
+                moek_slots_of_(rows, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, 1);
+            else
+            {
+                __syncwarp();                      /* the list before is no longer looked at */
+                for (i = t % 32; i < there; i += 32)
+                    rows[i] = a->out_order && (M == 128 || !a->ids) ? a->out_order[at.row0 + i] : at.row0 + i;
             }
-            e = at.e; row0 = at.row0;
+            for (i = there + t % 32; i < M; i += 32) rows[i] = -1;
+            __syncwarp();
+            row0 = at.row0;
         }
         #pragma unroll
         for (i = 0; i < MI; i++)
             #pragma unroll
             for (j = 0; j < M / 2; j++) sum[i][j] = 0;
-        for (step = first; step < until; step++) {
+        if (M >= 32 && first < until) {
             moek_mbar_wait_(b->full + slot, phase);
-            MOEK_K_(step)(sum, b, slot,
-                          step > first, mine, dtype);
+            MOEK_K_(load)(&item, b, slot, mine, 0);
+            MOEK_K_(to_t)(w[0], &item, 0, dtype);
+            if (M != 64) MOEK_K_(load)(&item, b, slot, mine, 1);
+        }
+        for (step = first; step < until; step++) {
+            const int this_slot = slot, this_phase = phase, last = step == until - 1;
+            if (M < 32) moek_mbar_wait_(b->full + slot, phase);
             moek_next_(slot, phase, STAGES);
+            /* Behind the last stage comes itself: there, and converted in vain. */
+            MOEK_K_(step)(sum, w, &item, b, this_slot, last ? this_slot : slot, last ? this_phase : phase,
+                          step > first, mine, dtype);
         }
         moek_wgmma_wait_(0);
-        if (!TALL && until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
+        if (until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
         first_step = 0;
         if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
         #pragma unroll
-        for (i = 0; i < MI; i++) MOEK_K_(finish)(args, sum[i], &at, to, b->n, mine * MI + i,
-                                                     dtype);
+        for (i = 0; i < MI; i++)
+            MOEK_K_(finish)(args, sum[i], &at, rows, b->n, mine * MI + i, dtype);
     }
 }
 

@@ -1160,44 +1160,44 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_str
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m96n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m96n256s6w12.h"
+#include "moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m96n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m96n256s6w12.h"
+#include "moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m96n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m96n256s6w12.h"
+#include "moek_up_int4_a8_h0_on_sm90_m96n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m128n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m128n256s6w12.h"
+#include "moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m128n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m128n256s6w12.h"
+#include "moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m128n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m128n256s6w12.h"
+#include "moek_up_int4_a8_h0_on_sm90_m128n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1286,44 +1286,44 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_s
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m96n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m96n256s6w12.h"
+#include "moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m96n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m96n256s6w12.h"
+#include "moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m96n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m96n256s6w12.h"
+#include "moek_down_int4_a8_h0_on_sm90_m96n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m128n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m128n256s6w12.h"
+#include "moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m128n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m128n256s6w12.h"
+#include "moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
 #ifdef MOEK_SPLIT
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m128n256s6w12(const void *args, moek_stream stream);
+MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m128n256s6w12.h"
+#include "moek_down_int4_a8_h0_on_sm90_m128n192s6w16.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)

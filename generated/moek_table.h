@@ -497,22 +497,22 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_nvfp4_a8_h0_o
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_up_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 384, 203488, moek_up_mxfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 384, 203488, moek_up_nvfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 384, 197344, moek_up_int4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_up_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 384, 229216, moek_up_mxfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 128, 90, 384, 229216, moek_up_nvfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_up_int4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_up_int4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
@@ -551,22 +551,22 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_nvfp4_a8_
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_down_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 384, 203488, moek_down_mxfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 384, 203488, moek_down_nvfp4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 384, 197344, moek_down_int4_a8_h0_on_sm90_m96n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_down_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 384, 229216, moek_down_mxfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 128, 90, 384, 229216, moek_down_nvfp4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 384, 223072, moek_down_int4_a8_h0_on_sm90_m128n256s6w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 6, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_down_int4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
