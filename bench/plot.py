@@ -2,6 +2,10 @@
 
     python3 bench/plot.py bench/results/h200-sm90.tsv bench/results/h200-others.tsv -o bench/results/h200-sm90.svg
         [--shapes qwen3-30b-a3b,deepseek-v3-tp8,mixtral-8x7b] [--quant fp8b128]
+    python3 bench/plot.py bench/results/h200-fragments.tsv -o bench/results/h200-fragments.svg
+        --shapes gpt-oss-120b:mxfp4_a16,kimi-k2-48-local:int4_a16,qwen3-30b:nvfp4_a16
+
+A shape may name its format behind a colon.  With one file the others are its column humming_us, where it has figures.
 """
 import argparse, math
 
@@ -18,8 +22,10 @@ def read(path):
 
 def curves(ours, others, shape, quant):
     def points(rows, column):
-        return sorted((int(r["tokens"]), float(r[column])) for r in rows if (r["shape"], r["quant"]) == (shape, quant))
-    return {"moek": points(ours, "us"), "floor": points(ours, "floor_us"), "others": points(others, "us")}
+        return sorted((int(r["tokens"]), float(r[column])) for r in rows
+                      if (r["shape"], r["quant"]) == (shape, quant) and r[column] != "-")
+    return {"moek": points(ours, "us"), "floor": points(ours, "floor_us"),
+            "others": points(others, "us") if others else points(ours, "humming_us")}
 
 
 def panel(title, data, x0):
@@ -52,19 +58,21 @@ def panel(title, data, x0):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("ours")
-    ap.add_argument("others")
+    ap.add_argument("others", nargs="?")
     ap.add_argument("-o", dest="out", required=True)
     ap.add_argument("--shapes", default="qwen3-30b-a3b,deepseek-v3-tp8,mixtral-8x7b")
     ap.add_argument("--quant", default="fp8b128")
     a = ap.parse_args()
-    shapes, ours, others = a.shapes.split(","), read(a.ours), read(a.others)
+    shapes, ours, others = a.shapes.split(","), read(a.ours), a.others and read(a.others)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(shapes)}" height="{HEIGHT + 22}" '
            'font-family="sans-serif" font-size="11">', '<rect width="100%" height="100%" fill="white"/>']
     for i, shape in enumerate(shapes):
-        out += panel(f"{shape}, {a.quant}", curves(ours, others, shape, a.quant), i * WIDTH)
+        shape, quant = shape.split(":") if ":" in shape else (shape, a.quant)
+        out += panel(f"{shape}, {quant}", curves(ours, others, shape, quant), i * WIDTH)
     x = LEFT
     for name, color, dash in LINES:
-        text = {"moek": "moek", "floor": "floor: bytes or FLOPs", "others": "best of the others"}[name]
+        text = {"moek": "moek", "floor": "floor: bytes or FLOPs",
+                "others": "best of the others" if others else "Humming"}[name]
         out += [f'<line x1="{x}" y1="{HEIGHT + 10}" x2="{x + 24}" y2="{HEIGHT + 10}" stroke="{color}" '
                 f'stroke-width="2" stroke-dasharray="{dash}"/>', f'<text x="{x + 30}" y="{HEIGHT + 14}">{text}</text>']
         x += 180
