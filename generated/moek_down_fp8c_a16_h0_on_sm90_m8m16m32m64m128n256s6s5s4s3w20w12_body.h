@@ -36,6 +36,7 @@ enum {
     MOEK_K_(TALL) = MOEK_M_ >= 96,
     MOEK_K_(GROUPS) = MOEK_K_(TALL) ? 2 : 4,        /* consumer warpgroups; 64s of w of each: */
     MOEK_K_(MI) = MOEK_N_ / 64 / MOEK_K_(GROUPS), MOEK_K_(THREADS) = 128 * (1 + MOEK_K_(GROUPS)),
+    MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
     MOEK_K_(CODES) = MOEK_M_ * 256,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 128,
     MOEK_K_(STAGE) = (MOEK_K_(SCALES) + 1023) / 1024 * 1024
@@ -130,7 +131,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *args, const MOEK_K_(bloc
     moek_tile_ at;
     int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
     at.e = -1;
-    for (tile = b->part.tile; tile < b->part.last; tile += M >= 96 ? (int)gridDim.x : 1) {
+    for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
         const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
         const unsigned char *codes;
         size_t first;
@@ -183,7 +184,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     moek_tile_ at;
     at.e = -1;
     moek_grid_wait_();                             /* now a is there */
-    for (tile = b->part.tile; tile < b->part.last; tile += M >= 96 ? (int)gridDim.x : 1) {
+    for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
         const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
         if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
         else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
@@ -267,7 +268,7 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], uint32_t 
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    enum { ITEMS = 2 * MI, AHEAD = M != 64 };      /* m = 64 has no registers for the item behind */
+    enum { ITEMS = 2 * MI, AHEAD = MOEK_K_(AHEAD) };
     const uint64_t xs = moek_uniform_(moek_wgmma_operand_(b->ring + slot * STAGE));
     int i, k;
 #if MOEK_M_ < 32
@@ -331,7 +332,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
     moek_grid_wait_();
     for (tile = b->part.tile;
          tile < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
-         tile += M >= 96 ? (int)gridDim.x : 1) {
+         tile += moek_stride_of_(M)) {
         const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : steps;
         const int first = first_step, whole = first == 0 && until == steps;
         float sum[MI][M / 2];
@@ -361,7 +362,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
             moek_mbar_wait_(b->full + slot, phase);
             MOEK_K_(load)(&item, b, slot, mine, 0);
             MOEK_K_(to_t)(w[0], &item, &odd, 0, dtype);
-            if (M != 64) MOEK_K_(load)(&item, b, slot, mine, 1);
+            if (MOEK_K_(AHEAD)) MOEK_K_(load)(&item, b, slot, mine, 1);
         }
         for (step = first; step < until; step++) {
             const int this_slot = slot, this_phase = phase, last = step == until - 1;

@@ -135,7 +135,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *args, const MOEK_K_(bloc
     moek_tile_ at;
     int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
     at.e = -1;
-    for (tile = b->part.tile; tile < b->part.last; tile += M >= 96 ? (int)gridDim.x : 1) {
+    for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
         const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
         const unsigned char *codes, *scales;
         size_t first;
@@ -198,7 +198,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
     moek_tile_ at;
     at.e = -1;
     moek_grid_wait_();                             /* now a is there */
-    for (tile = b->part.tile; tile < b->part.last; tile += M >= 96 ? (int)gridDim.x : 1) {
+    for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
         const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
         if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
         else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
@@ -340,7 +340,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
     moek_grid_wait_();
     for (tile = b->part.tile;
          tile < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
-         tile += M >= 96 ? (int)gridDim.x : 1) {
+         tile += moek_stride_of_(M)) {
         const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : steps;
         const int first = first_step, whole = first == 0 && until == steps;
         float sum[MI][M / 2];

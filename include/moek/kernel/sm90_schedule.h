@@ -205,7 +205,7 @@ typedef struct moek_tile_ { int e, row0, end, j0, b, j; } moek_tile_;
 typedef struct moek_part_ {
     moek_schedule_ s;
     int steps, tiles, tile, last, first_step, last_step;
-    int stride;                                        /* from a tile of the part to the next: 1; m >= 96: all blocks */
+    int stride;                                        /* moek_stride_of_ */
 } moek_part_;
 
 /* Of row blocks of m rows.  at: the tile before, or e < 0. */
@@ -247,6 +247,9 @@ MOEK_DEVICE unsigned moek_share_(const moek_gemm_args *a, const moek_part_ *p, u
     return each * block + (block < more ? block : more);
 }
 
+/* From a tile of a part to the next, with row blocks of m rows: tall ones go to blocks in turns. */
+MOEK_DEVICE int moek_stride_of_(int m) { return m < 96 ? 1 : (int)gridDim.x; }
+
 /* Schedule and part of the block, of which steps and tiles are known; by all threads, ends with a barrier.  ids:
  * [MOEK_SELF_SORT], where the block sorts.  counts: scratch, [MOEK_SM90_EXPERTS]; behind it comes the schedule. */
 MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t *ids, int *counts, int m, int up)
@@ -263,7 +266,7 @@ MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t 
         moek_grid_go_();                           /* down: it is older, the up row waited for it */
         p->s = moek_schedule_of_(schedule, a->counts, a->experts, m);  /* ends with a barrier, as above */
     }
-    p->stride = m < 96 ? 1 : (int)gridDim.x;
+    p->stride = moek_stride_of_(m);
     if (m >= 96) {
         p->tile = (int)blockIdx.x; p->last = p->s.block[a->experts] * p->tiles;
         p->first_step = 0; p->last_step = p->steps;
