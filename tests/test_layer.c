@@ -1613,9 +1613,10 @@ static void shards_case(const moek_format *f, int shards, int inter, int act, in
             layer_free(&l);
         }
         for (i = 0; i < n; i++) square += want[i] * want[i], error += (sum[i] - want[i]) * (sum[i] - want[i]);
-        /* (h of the whole is quantized by blocks of which a shard has a part: the largest may be another.) */
+        /* A block of h in the whole and its part in a shard may have different largest elements, hence different
+         * scales. Both round h then: e4m3 by a relative rms of 0.026 each, 0.037 together. */
         if (fine)
-            CHECK(sqrt(error / square) < (x->kind == REF_FLOAT && x->bits < 4 ? 0.12 : 0.03),
+            CHECK(sqrt(error / square) < (x->kind == REF_FLOAT && x->bits < 4 ? 0.12 : 0.04),
                   "%s: the shards do not add up: %.2e", whole.what, sqrt(error / square));
         free(want), free(sum);
     }
