@@ -40,62 +40,103 @@ MOEK_DEVICE void moek_pairs_e2m1_(uint32_t to[4], const uint32_t *codes, uint32_
     to[3] = moek_fma_t2_((high << (left - 4) & mask) | (w & sign), scale, sign, dtype);
 }
 
-/* A word of a fragment (kernel/fragments.h) in the order of bits from which three of its four pairs of bf16 come by a
- * shift and a mask: code j of each half, bits 0 to 3, goes to bits 6 7 8 15; 3 4 5 12; 0 1 2 9; 10 11 13 14.
- * And back. */
-MOEK_DEVICE uint32_t moek_arrange_e2m1_(uint32_t w)
+/* Two words of a fragment (moek/ops.h: repack) hold 8 pairs, numbers 0 to 3 of the first and then of the second word.
+ * In the order of bits that follows, a rotation and a mask make a pair of bf16: three pairs of each word, and two of a
+ * third word, which has the bits `mixed` of the first and the other bits of the second. */
+enum { moek_mixed_e2m1_ = 0x06030603 };
+/* A pair as it lies in a word of codes, and as bits of bf16. */
+MOEK_DEVICE uint32_t moek_pair_e2m1_(uint32_t w, int number)
 {
-    return (w << 6 & 0x01c001c0) | (w << 12 & 0x80008000) | (w >> 1 & 0x00380038) | (w << 5 & 0x10001000) |
-           (w >> 8 & 0x00070007) | (w >> 2 & 0x02000200) | (w >> 2 & 0x0c000c00) | (w >> 1 & 0x20002000) |
-           (w >> 1 & 0x40004000);
+    const uint32_t codes = w >> 4 * number;
+    return (codes << 6 & 0x01c001c0) | (codes << 12 & 0x80008000);
 }
-MOEK_DEVICE uint32_t moek_rearrange_e2m1_(uint32_t w)
+MOEK_DEVICE void moek_arrange_e2m1_(uint32_t w[2])
 {
-    return (w >> 6 & 0x00070007) | (w >> 12 & 0x00080008) | (w << 1 & 0x00700070) | (w >> 5 & 0x00800080) |
-           (w << 8 & 0x07000700) | (w << 2 & 0x08000800) | (w << 2 & 0x30003000) | (w << 1 & 0x40004000) |
-           (w << 1 & 0x80008000);
+    const uint32_t mixed = moek_rotate_(moek_pair_e2m1_(w[0], 3), 18) | moek_rotate_(moek_pair_e2m1_(w[1], 3), 24);
+    const uint32_t first = moek_pair_e2m1_(w[0], 0) | moek_rotate_(moek_pair_e2m1_(w[0], 1), 28) |
+                           moek_rotate_(moek_pair_e2m1_(w[0], 2), 22);
+    const uint32_t second = moek_rotate_(moek_pair_e2m1_(w[1], 0), 30) | moek_rotate_(moek_pair_e2m1_(w[1], 1), 26) |
+                            moek_rotate_(moek_pair_e2m1_(w[1], 2), 20);
+    w[0] = first | (mixed & moek_mixed_e2m1_);
+    w[1] = second | (mixed & ~moek_mixed_e2m1_);
 }
-/* Such a word -> its pairs, of rows g, g + 8, g and g + 8, times the scale of the row and 2^-32 (fp16: 2^-7). */
-MOEK_DEVICE void moek_fragment_e2m1_(uint32_t to[4], uint32_t w, const uint32_t scale[2], int dtype)
+/* A pair as bits of T: 2^126 (fp16: 2^14) times too small. */
+MOEK_DEVICE uint32_t moek_bits_e2m1_(uint32_t w, int left, int dtype)
 {
-    const uint32_t sign = 0x80008000;
-    if (dtype == MOEK_DTYPE_FP16) {
-        const uint32_t mask = 0x0e000e00;
-        to[0] = moek_fma_t2_((w & sign) | (w << 3 & mask), scale[0], sign, dtype);
-        to[1] = moek_fma_t2_((w << 3 & sign) | (w << 6 & mask), scale[1], sign, dtype);
-        to[2] = moek_fma_t2_((w << 6 & sign) | (w << 9 & mask), scale[0], sign, dtype);
-        to[3] = moek_fma_t2_((w << 1 & sign) | (w >> 2 & 0x08000800) | (w >> 1 & 0x06000600), scale[1], sign, dtype);
-    } else {
-        const uint32_t mask = 0x81c081c0;
-        to[0] = moek_fma_t2_(w & mask, scale[0], sign, dtype);
-        to[1] = moek_fma_t2_(w << 3 & mask, scale[1], sign, dtype);
-        to[2] = moek_fma_t2_(w << 6 & mask, scale[0], sign, dtype);
-        to[3] = moek_fma_t2_((w << 1 & sign) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0), scale[1], sign, dtype);
-    }
+    if (dtype == MOEK_DTYPE_BF16) return moek_rotate_(w, left) & 0x81c081c0;
+    return (moek_rotate_(w, left) & 0x80008000) | (moek_rotate_(w, left + 3) & 0x0e000e00);
 }
-/* Scales of rows g and g + 8 for two groups each, bytes of `from`, twice as moek_fragment_e2m1_ takes them.  bf16: the
- * byte is the exponent of bf16, but for 0, which is 2^-127, and 255, NaN: infinite times 0. */
-MOEK_DEVICE void moek_scales_e8m0_e2m1_(uint32_t to[2][2], uint32_t from, int dtype)
+/* Arranged words -> their pairs; -> the words before. */
+MOEK_DEVICE void moek_pairs_of_e2m1_(uint32_t to[8], const uint32_t w[2], int dtype)
 {
+    const uint32_t mixed = moek_select_(moek_mixed_e2m1_, w[0], w[1]);
+    to[0] = moek_bits_e2m1_(w[0], 0, dtype);
+    to[1] = moek_bits_e2m1_(w[0], 4, dtype);
+    to[2] = moek_bits_e2m1_(w[0], 10, dtype);
+    to[3] = moek_bits_e2m1_(mixed, 14, dtype);
+    to[4] = moek_bits_e2m1_(w[1], 2, dtype);
+    to[5] = moek_bits_e2m1_(w[1], 6, dtype);
+    to[6] = moek_bits_e2m1_(w[1], 12, dtype);
+    to[7] = moek_bits_e2m1_(mixed, 8, dtype);
+}
+MOEK_DEVICE void moek_rearrange_e2m1_(uint32_t w[2])
+{
+    uint32_t pairs[8];
     int i;
+    moek_pairs_of_e2m1_(pairs, w, MOEK_DTYPE_BF16);
+    w[0] = w[1] = 0;
     #pragma unroll
-    for (i = 0; i < 4; i++) {
-        const uint32_t x = moek_most_u16_(__byte_perm(from, 0, 0x4040 + 0x0101 * i) << 7, 0x00400040);
-        if (dtype == MOEK_DTYPE_FP16)
-            to[i / 2][i % 2] = moek_scale_e2m1_(moek_from_e8m0_((uint8_t)(from >> 8 * i)), dtype);
-        else
-            to[i / 2][i % 2] = moek_fma_t2_(x, 0x6e806e80 /* 2^94 */, moek_fma_t2_(x, 0, 0x80008000, dtype), dtype);
+    for (i = 0; i < 8; i++)
+        w[i / 4] |= ((pairs[i] >> 6 & 0x00070007) | (pairs[i] >> 12 & 0x00080008)) << i % 4 * 4;
+}
+/* Arranged words -> their pairs, of rows g, g + 8, g and g + 8 each, times the scale of the row and 2^-32 (fp16: 2^-7).
+ * scales: of row g in the low half, of row g + 8 in the high one; those of the second word are `next` further on. */
+MOEK_DEVICE void moek_fragment_e2m1_(uint32_t to[2][4], const uint32_t *w, const uint32_t *scales, int next, int dtype)
+{
+    const uint32_t two[2] = { w[0], w[1] };
+    uint32_t pairs[8];
+    int i;
+    moek_pairs_of_e2m1_(pairs, two, dtype);
+    #pragma unroll
+    for (i = 0; i < 8; i++) {
+        const uint32_t scale = scales[i / 4 * next];
+        to[i / 4][i % 4] = i % 2 ? moek_times_high_t2_(scale, pairs[i], dtype)
+                                 : moek_times_low_t2_(scale, pairs[i], dtype);
     }
 }
-MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2][2], uint32_t from, int dtype)
+/* Scales of rows g and g + 8 for two groups each, bytes of `from`, to a word for each group, as moek_fragment_e2m1_
+ * takes them.  bf16: the byte is the exponent of bf16; above 2^34 all become NaN, as 255 is. */
+MOEK_DEVICE void moek_scales_e8m0_e2m1_(uint32_t to[2], uint32_t from, int dtype)
 {
+    int i, j;
+    #pragma unroll
+    for (i = 0; i < 2; i++)
+        if (dtype == MOEK_DTYPE_FP16) {
+            float s[2];
+            #pragma unroll
+            for (j = 0; j < 2; j++) {                  /* (2^-127 becomes 0, which it is in fp16, too) */
+                const float of = moek_float_((from >> (16 * i + 8 * j) & 255) << 23);
+                s[j] = fmaf(of, 128, of * 0);
+            }
+            to[i] = moek_to_t2_(s[0], s[1], dtype);
+        } else {
+            to[i] = moek_least_u16_((__byte_perm(from, 0, i ? 0x4342 : 0x4140) << 7) + 0x2f002f00 /* 94 more */,
+                                    0x7fff7fff /* NaN */);
+        }
+}
+MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2], uint32_t from, int dtype)
+{
+    const uint32_t lift = dtype == MOEK_DTYPE_FP16 ? 0x58005800 /* 2^7 */ : 0x6e806e80 /* 2^94 */;
     int i;
+    moek_fp16_of_e4m3_(to, from);
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        float s[2];
-        moek_from_e4m3_2_(s, from >> 16 * i);
-        to[i][0] = moek_scale_e2m1_(s[0], dtype);
-        to[i][1] = moek_scale_e2m1_(s[1], dtype);
+        if (dtype == MOEK_DTYPE_BF16) {
+            float s[2];
+            moek_from_t2_(s, to[i], MOEK_DTYPE_FP16);
+            to[i] = moek_to_t2_(s[0], s[1], dtype);
+        }
+        to[i] = moek_fma_t2_(to[i], lift, 0x80008000, dtype);
     }
 }
 
@@ -176,8 +217,8 @@ MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t
         const uint32_t by = 0x8c008c00 - power;        /* 2^5 over it */
         const uint32_t s = moek_fma_t2_(h[i][0], by, 0x80008000, MOEK_DTYPE_FP16);
         to->mask[i] = moek_at_least_fp16_(s, 0x28002800 /* 2^-5 */) & 0x77777777;
-        to->codes[i][0] = moek_e4m3_of_fp16_(moek_times_low_fp16_(s, 0x3e003c00 /* 1, 1.5 */));
-        to->codes[i][1] = moek_e4m3_of_fp16_(moek_times_high_fp16_(s, 0x3e003c00));
+        to->codes[i][0] = moek_e4m3_of_fp16_(moek_times_low_t2_(s, 0x3e003c00 /* 1, 1.5 */, MOEK_DTYPE_FP16));
+        to->codes[i][1] = moek_e4m3_of_fp16_(moek_times_high_t2_(s, 0x3e003c00, MOEK_DTYPE_FP16));
     }
     moek_from_t2_(to->by, moek_fma_t2_(most, 0, power, MOEK_DTYPE_FP16), MOEK_DTYPE_FP16);
 }
@@ -277,29 +318,22 @@ MOEK_DEVICE void moek_pairs_u4b8_(uint32_t to[4], const uint32_t *codes, uint32_
     to[3] = moek_fma_t2_(moek_fma_t2_((high & high_bits) | base, high_by, high_zero, dtype), scale, none, dtype);
 }
 
-/* Scales in T of rows g (low half of `from`) and g + 8, twice as moek_fragment_u4b8_ takes them.  bf16: what the codes
- * of the row are multiplied by where they lie, and -8 times the scale; up to 2^26. */
-typedef struct moek_scales_u4b8_ { uint32_t by[2], less[2]; } moek_scales_u4b8_;
+/* Scales of row g in the low half, of row g + 8 in the high one: what codes are multiplied by where they lie, and what
+ * is added then.  bf16: -8 times the scale; scales are up to 2^26.  zero: with zero points, for both rows. */
+typedef struct moek_scales_u4b8_ { uint32_t by, less, zero[2]; } moek_scales_u4b8_;
 MOEK_DEVICE void moek_scales_t_u4b8_(moek_scales_u4b8_ *to, uint32_t from, int dtype)
 {
-    int i;
-    #pragma unroll
-    for (i = 0; i < 2; i++) {
-        const uint32_t s = __byte_perm(from, 0, i ? 0x3232 : 0x1010), by = i ? 0x70007000 /* 2^97 */ : 0x72007200;
-        to->by[i] = dtype == MOEK_DTYPE_FP16 ? s : moek_fma_t2_(s, by, 0x80008000, dtype);
-        to->less[i] = dtype == MOEK_DTYPE_FP16 ? 0x80008000
-                    : moek_fma_t2_(s, 0xb100b100 /* -2^-29 */, 0x80008000, dtype);
-    }
+    const int fp16 = dtype == MOEK_DTYPE_FP16;
+    to->by = fp16 ? from : moek_fma_t2_(from, 0x70007200 /* 2^101, 2^97 */, 0x80008000, dtype);
+    to->less = fp16 ? 0x80008000 : moek_fma_t2_(from, 0xb100b100 /* -2^-29 */, 0x80008000, dtype);
 }
 /* The same for scales of 1, as constants. */
 MOEK_DEVICE void moek_no_scales_u4b8_(moek_scales_u4b8_ *to, int dtype)
 {
-    const int fp16 = dtype == MOEK_DTYPE_FP16;
-    to->by[0] = fp16 ? 0x3c003c00 : 0x72007200;
-    to->by[1] = fp16 ? 0x3c003c00 : 0x70007000;
-    to->less[0] = to->less[1] = fp16 ? 0x80008000 : 0xb100b100;
+    to->by = dtype == MOEK_DTYPE_FP16 ? 0x3c003c00 : 0x70007200;
+    to->less = dtype == MOEK_DTYPE_FP16 ? 0x80008000 : 0xb100b100;
 }
-/* A word of a fragment (kernel/fragments.h) -> its pairs, of rows g, g + 8, g and g + 8: (code - 8) * scale, rounded
+/* A word of a fragment (moek/ops.h: repack) -> its pairs, of rows g, g + 8, g and g + 8: (code - 8) * scale, rounded
  * once, times 2^-32 in bf16.  The codes of row g are the low 4 bits of a byte, 2^-133 in bf16, those of g + 8 the high
  * ones, 2^-129. */
 MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scales_u4b8_ *scale, int dtype)
@@ -307,34 +341,37 @@ MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scal
     int i;
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        uint32_t low = w >> 8 * i & 0x000f000f, high = w >> 8 * i & 0x00f000f0;
+        const uint32_t base = dtype == MOEK_DTYPE_FP16 ? 0x64006400 : 0;
+        uint32_t low = moek_and_or_(w >> 8 * i, 0x000f000f, base);
+        uint32_t high = moek_and_or_(w >> 8 * i, 0x00f000f0, base);
         if (dtype == MOEK_DTYPE_FP16) {
-            low = moek_fma_t2_(low | 0x64006400, 0x3c003c00 /* 1 */, 0xe408e408 /* -1032 */, dtype);
-            high = moek_fma_t2_(high | 0x64006400, 0x2c002c00 /* 1/16 */, 0xd480d480 /* -72 */, dtype);
+            low = moek_fma_t2_(low, 0x3c003c00 /* 1 */, 0xe408e408 /* -1032 */, dtype);
+            high = moek_fma_t2_(high, 0x2c002c00 /* 1/16 */, 0xd480d480 /* -72 */, dtype);
         }
-        to[2 * i] = moek_fma_t2_(low, scale->by[0], scale->less[0], dtype);
-        to[2 * i + 1] = moek_fma_t2_(high, scale->by[1], scale->less[1], dtype);
+        to[2 * i] = moek_fma_low_t2_(low, scale->by, scale->less, dtype);
+        to[2 * i + 1] = moek_fma_high_t2_(high, scale->by, scale->less, dtype);
     }
 }
-/* With zero points, that of row g in bits 0 to 3 of `zeros`, of row g + 8 in bits 4 to 7: less is what codes have too
- * much where they lie.  bf16: the zero points likewise; fp16: on top of 1024, of 64.  A scale times a zero point would
- * have 12 bits, so codes are subtracted first: exact, and (code - zero) * scale is rounded once. */
+/* With zero points, that of row g in bits 0 to 3 of `zeros`, of row g + 8 in bits 4 to 7: what codes have too much
+ * where they lie.  bf16: the zero points likewise; fp16: on top of 1024, of 64.  A scale times a zero point would have
+ * 12 bits, so codes are subtracted first: exact, and (code - zero) * scale is rounded once. */
 MOEK_DEVICE void moek_zeros_t_u4b8_(moek_scales_u4b8_ *to, uint32_t zeros, int dtype)
 {
     const uint32_t both = __byte_perm(zeros, 0, 0x4040), fp16 = dtype == MOEK_DTYPE_FP16;
-    to->less[0] = (both & 0x000f000f) | (fp16 ? 0xe400e400 : 0x80008000);
-    to->less[1] = (both & 0x00f000f0) | (fp16 ? 0xd400d400 : 0x80008000);
+    to->zero[0] = (both & 0x000f000f) | (fp16 ? 0xe400e400 : 0x80008000);
+    to->zero[1] = (both & 0x00f000f0) | (fp16 ? 0xd400d400 : 0x80008000);
 }
 MOEK_DEVICE void moek_fragment_zero_u4b8_(uint32_t to[4], uint32_t w, const moek_scales_u4b8_ *scale, int dtype)
 {
-    const uint32_t fp16 = dtype == MOEK_DTYPE_FP16, base = fp16 ? 0x64006400 : 0, none = 0x80008000;
+    const uint32_t fp16 = dtype == MOEK_DTYPE_FP16, base = fp16 ? 0x64006400 : 0;
     const uint32_t one = fp16 ? 0x3c003c00 : 0x3f803f80, high_by = fp16 ? 0x2c002c00 /* 1/16 */ : one;
     int i;
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        const uint32_t low = (w >> 8 * i & 0x000f000f) | base, high = (w >> 8 * i & 0x00f000f0) | base;
-        to[2 * i] = moek_fma_t2_(moek_fma_t2_(low, one, scale->less[0], dtype), scale->by[0], none, dtype);
-        to[2 * i + 1] = moek_fma_t2_(moek_fma_t2_(high, high_by, scale->less[1], dtype), scale->by[1], none, dtype);
+        const uint32_t low = moek_and_or_(w >> 8 * i, 0x000f000f, base);
+        const uint32_t high = moek_and_or_(w >> 8 * i, 0x00f000f0, base);
+        to[2 * i] = moek_times_low_t2_(scale->by, moek_fma_t2_(low, one, scale->zero[0], dtype), dtype);
+        to[2 * i + 1] = moek_times_high_t2_(scale->by, moek_fma_t2_(high, high_by, scale->zero[1], dtype), dtype);
     }
 }
 

@@ -71,18 +71,18 @@ MOEK_DEVICE int MOEK_K_(find)(const moek_repack_args *a, int group, MOEK_K_(plac
 
 /* 16 of k of two rows, to a word of each of four lanes, or back: words of row g and g + 8 of the first 8, of the next.
  * For activations in T: byte q of each is lane q's. */
-MOEK_DEVICE void MOEK_K_(for_t)(uint32_t words[4], uint32_t lanes[4], int e2m1, int back)
+MOEK_DEVICE void MOEK_K_(for_t)(uint32_t words[4], uint32_t lanes[4], int back)
 {
     int q, h;
     #pragma unroll
     for (q = 0; q < 4; q++) {
-        uint32_t w = !back ? 0 : e2m1 ? moek_rearrange_e2m1_(lanes[q]) : lanes[q];
+        uint32_t w = back ? lanes[q] : 0;
         #pragma unroll
         for (h = 0; h < 4; h++) {
             if (back) words[h] |= ((w >> 4 * h & 15) | (w >> (16 + 4 * h) & 15) << 4) << 8 * q;
             else w |= (words[h] >> 8 * q & 15) << 4 * h | (words[h] >> (8 * q + 4) & 15) << (16 + 4 * h);
         }
-        if (!back) lanes[q] = e2m1 ? moek_arrange_e2m1_(w) : w;
+        if (!back) lanes[q] = w;
     }
 }
 /* For activations in e4m3: half q % 2 of those of number q / 2 is lane q's. */
@@ -134,6 +134,7 @@ static __global__ void __launch_bounds__(256)
 MOEK_K_(fragments)(const moek_repack_args a)
 {
     const int e2m1 = a.codes == MOEK_ELEMENT_E2M1, whole = a.x == MOEK_ELEMENT_E4M3 && a.columns == 16;
+    const int pairs = e2m1 && a.x != MOEK_ELEMENT_E4M3;
     MOEK_K_(place) at;
     moek_words_ rows[2][2], lanes[4];
     char *at_rows = (char *)a.from, *at_lanes = (char *)a.to;
@@ -146,6 +147,9 @@ MOEK_K_(fragments)(const moek_repack_args a)
         if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
         else rows[i / 2][i % 2] = moek_load_words_(at_rows + at.rows[i / 2] + i % 2 * 16);
     if (whole && a.back) MOEK_K_(turn)(lanes);
+    if (pairs && a.back)
+        #pragma unroll
+        for (i = 0; i < 8; i++) moek_rearrange_e2m1_(lanes[i / 2].w + i % 2 * 2);
     if (a.codes == MOEK_ELEMENT_E4M3 || a.codes == MOEK_ELEMENT_S8) {
         #pragma unroll
         for (s = 0; s < 4; s++) {                      /* 16 of k of a row */
@@ -171,13 +175,16 @@ MOEK_K_(fragments)(const moek_repack_args a)
             of[i] = a.back ? lanes[i].w[s] : 0;
         }
         if (a.x == MOEK_ELEMENT_E4M3) MOEK_K_(for_e4m3)(words, of, e2m1, a.back);
-        else MOEK_K_(for_t)(words, of, e2m1, a.back);
+        else MOEK_K_(for_t)(words, of, a.back);
         #pragma unroll
         for (i = 0; i < 4; i++)
             if (a.back) rows[i % 2][s / 2].w[s % 2 * 2 + i / 2] = words[i];
             else lanes[i].w[s] = of[i];
     }
     if (whole && !a.back) MOEK_K_(turn)(lanes);
+    if (pairs && !a.back)
+        #pragma unroll
+        for (i = 0; i < 8; i++) moek_arrange_e2m1_(lanes[i / 2].w + i % 2 * 2);
     #pragma unroll
     for (i = 0; i < 4; i++)
         if (a.back) moek_store_words_(at_rows + at.rows[i / 2] + i % 2 * 16, rows[i / 2][i % 2]);

@@ -151,11 +151,12 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
                                   int dtype)
 {
     int i;
-    uint32_t by[MOEK_K_(G)][2];
+    uint32_t by[MOEK_K_(G)];
     #pragma unroll
     for (i = 0; i < MOEK_K_(G) / 2; i++) moek_scales_e4m3_e2m1_(by + 2 * i, scales[i], dtype);
     #pragma unroll
-    for (i = 0; i < 4; i++) moek_fragment_e2m1_(to[i], codes->w[i], by[i * MOEK_K_(G) / 4], dtype);
+    for (i = 0; i < 2; i++)
+        moek_fragment_e2m1_(to + 2 * i, codes->w + 2 * i, by + i * MOEK_K_(G) / 2, MOEK_K_(G) / 4, dtype);
 }
 
 /* Bias, activation, and out.  sum: this lane's rows of w g and g + 8

@@ -1015,7 +1015,7 @@ static inline void ref_fragments_of_bytes_(const moek_repack_args *a)
 /* Code by code, bit by bit. */
 static inline void ref_fragments_(const moek_repack_args *a)
 {
-    static const uint8_t e2m1[4][4] = { { 6, 7, 8, 15 }, { 3, 4, 5, 12 }, { 0, 1, 2, 9 }, { 10, 11, 13, 14 } };
+    static const uint8_t e2m1_bit[4] = { 6, 7, 8, 15 }, e2m1_right[2][4] = { { 0, 4, 10, 14 }, { 2, 6, 12, 8 } };
     const size_t columns = a->row_bytes * 2, w_rows = (size_t)a->w_rows;
     const uint8_t *const from = (const uint8_t *)a->from;
     uint8_t *const to = (uint8_t *)a->to;
@@ -1028,12 +1028,18 @@ static inline void ref_fragments_(const moek_repack_args *a)
                 const int row = ref_tiled_row_(a, j), in16 = (int)(k % 16), number = row / 8 % 2 + in16 / 8 * 2;
                 const size_t unit = (e * (w_rows / 64) + (size_t)row / 64) * (columns / 64) + k / 64;
                 const size_t lane = (size_t)(row / 16 % 4 * 32 + row % 8 * 4 + in16 % 8 / 2);
-                const size_t word = (unit * 128 + lane) * 4 + k / 16 % 4;
                 const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + k / 2;
                 for (b = 0; b < 4; b++) {
-                    const int of = a->codes == MOEK_ELEMENT_E2M1 ? e2m1[number][b] : 4 * number + b;
-                    const int bit = (int)(k % 2) * 16 + of;
-                    const size_t tiled = word * 4 + (size_t)bit / 8, in_byte = k % 2 * 4 + (size_t)b;
+                    size_t word = (unit * 128 + lane) * 4 + k / 16 % 4, tiled, in_byte = k % 2 * 4 + (size_t)b;
+                    int bit = (int)(k % 2) * 16 + 4 * number + b;
+                    if (a->codes == MOEK_ELEMENT_E2M1) {
+                        bit = ((int)(k % 2) * 16 + e2m1_bit[b] + 32 - e2m1_right[k / 16 % 2][number]) % 32;
+                        if (number == 3) {
+                            const int of = bit % 16, first = of < 2 || of == 9 || of == 10;
+                            word = word / 2 * 2 + (size_t)!first;
+                        }
+                    }
+                    tiled = word * 4 + (size_t)bit / 8;
                     if (a->back) to[plain] |= (uint8_t)((from[tiled] >> bit % 8 & 1) << in_byte);
                     else to[tiled] |= (uint8_t)((from[plain] >> in_byte & 1) << bit % 8);
                 }

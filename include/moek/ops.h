@@ -323,7 +323,10 @@ typedef struct moek_combine_args {
  *                of warp v has rows 16v + g and 16v + 8 + g.  A word has their columns 2q, 2q + 1, 2q + 8 and 2q + 9 of
  *                the 16: code (row, column) is number  row / 8 % 2 + column / 8 * 2  of the low half if the column is
  *                even, else of the high half.  u4b8: number i of a half lies at bits 4i on.  e2m1: bits 0 to 3 of
- *                number 0 lie at bits 6 7 8 15, of 1 at 3 4 5 12, of 2 at 0 1 2 9, of 3 at 10 11 13 14.
+ *                a code lie at bits 6 7 8 15 of its half, rotated right within 32 bits.  Two words of 32 of k: numbers
+ *                0, 1 and 2 of the first are rotated by 0, 4 and 10, of the second by 2, 6 and 12.  Number 3 of the
+ *                first is rotated by 14, of the second by 8; of these, bits 0 1 9 10 16 17 25 26 lie in the first
+ *                word and the others in the second.
  *                x is MOEK_ELEMENT_E4M3: words lie as before; a word has columns 4q to 4q + 3 of the 16.  u4b8: column
  *                4q + j of row 16v + g has bits 8j to 8j + 3, of row 16v + 8 + g 8j + 4 to 8j + 7.  The lowest is 1 for
  *                a code below 8; those above are 7 - code then, else code - 8.  e2m1: of row 16v + g, bits 0 to 2 lie

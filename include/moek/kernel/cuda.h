@@ -374,6 +374,20 @@ MOEK_DEVICE uint32_t moek_least_u16_(uint32_t a, uint32_t b)
     asm("min.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
     return c;
 }
+/* Bits of a where mask has them, else of b. */
+MOEK_DEVICE uint32_t moek_select_(uint32_t mask, uint32_t a, uint32_t b)
+{
+    uint32_t c;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;\n" : "=r"(c) : "r"(mask), "r"(a), "r"(b));
+    return c;
+}
+/* (w & mask) | more. */
+MOEK_DEVICE uint32_t moek_and_or_(uint32_t w, uint32_t mask, uint32_t more)
+{
+    uint32_t c;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(c) : "r"(w), "r"(mask), "r"(more));
+    return c;
+}
 /* Two fp16 -> two e4m3, to nearest even, saturating, in the low half; the high half is 0. */
 MOEK_DEVICE uint32_t moek_e4m3_of_fp16_(uint32_t two)
 {
@@ -382,20 +396,51 @@ MOEK_DEVICE uint32_t moek_e4m3_of_fp16_(uint32_t two)
         : "=r"(bytes) : "r"(two));
     return bytes;
 }
-/* b times the low or the high half of a, in fp16. */
-MOEK_DEVICE uint32_t moek_times_low_fp16_(uint32_t a, uint32_t b)
+/* b times the low or the high half of a, in T. */
+MOEK_DEVICE uint32_t moek_times_low_t2_(uint32_t a, uint32_t b, int dtype)
 {
     uint32_t c;
-    asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {lo, lo}; mul.rn.f16x2 %0, t, %2; }\n"
-        : "=r"(c) : "r"(a), "r"(b));
+    if (dtype == MOEK_DTYPE_FP16)
+        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {lo, lo}; mul.rn.f16x2 %0, t, %2; }\n"
+            : "=r"(c) : "r"(a), "r"(b));
+    else
+        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {lo, lo}; mul.rn.bf16x2 %0, t, %2; }\n"
+            : "=r"(c) : "r"(a), "r"(b));
     return c;
 }
-MOEK_DEVICE uint32_t moek_times_high_fp16_(uint32_t a, uint32_t b)
+MOEK_DEVICE uint32_t moek_times_high_t2_(uint32_t a, uint32_t b, int dtype)
 {
     uint32_t c;
-    asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {hi, hi}; mul.rn.f16x2 %0, t, %2; }\n"
-        : "=r"(c) : "r"(a), "r"(b));
+    if (dtype == MOEK_DTYPE_FP16)
+        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {hi, hi}; mul.rn.f16x2 %0, t, %2; }\n"
+            : "=r"(c) : "r"(a), "r"(b));
+    else
+        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {hi, hi}; mul.rn.bf16x2 %0, t, %2; }\n"
+            : "=r"(c) : "r"(a), "r"(b));
     return c;
+}
+/* a times a half of b, plus that half of c, in T, rounded once. */
+MOEK_DEVICE uint32_t moek_fma_low_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    uint32_t d;
+    if (dtype == MOEK_DTYPE_FP16)
+        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {lo, lo}; mov.b32 {lo, hi}, %3; "
+            "mov.b32 u, {lo, lo}; fma.rn.f16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    else
+        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {lo, lo}; mov.b32 {lo, hi}, %3; "
+            "mov.b32 u, {lo, lo}; fma.rn.bf16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+MOEK_DEVICE uint32_t moek_fma_high_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    uint32_t d;
+    if (dtype == MOEK_DTYPE_FP16)
+        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {hi, hi}; mov.b32 {lo, hi}, %3; "
+            "mov.b32 u, {hi, hi}; fma.rn.f16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    else
+        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {hi, hi}; mov.b32 {lo, hi}, %3; "
+            "mov.b32 u, {hi, hi}; fma.rn.bf16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
 }
 /* Of two fp16: all bits of a half where a >= b, else (also of a NaN) none. */
 MOEK_DEVICE uint32_t moek_at_least_fp16_(uint32_t a, uint32_t b)
@@ -500,6 +545,8 @@ MOEK_FN uint32_t moek_most_u16_(uint32_t a, uint32_t b)
     return (low > other_low ? low : other_low) | (high > other_high ? high : other_high) << 16;
 }
 MOEK_FN uint32_t moek_least_u16_(uint32_t a, uint32_t b) { return a + b - moek_most_u16_(a, b); }
+MOEK_FN uint32_t moek_select_(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }
+MOEK_FN uint32_t moek_and_or_(uint32_t w, uint32_t mask, uint32_t more) { return (w & mask) | more; }
 MOEK_FN uint32_t moek_e4m3_of_fp16_(uint32_t two)
 {
     return moek_to_e4m3x2_(moek_from_fp16_((uint16_t)two), moek_from_fp16_((uint16_t)(two >> 16)));
@@ -529,11 +576,22 @@ MOEK_FN uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
     moek_from_t2_(z, c, dtype);
     return moek_to_t2_(fmaf(x[0], y[0], z[0]), fmaf(x[1], y[1], z[1]), dtype);
 }
-MOEK_FN uint32_t moek_times_low_fp16_(uint32_t a, uint32_t b)
+MOEK_FN uint32_t moek_times_low_t2_(uint32_t a, uint32_t b, int dtype)
 {
-    return moek_fma_t2_((a & 0xffff) * 0x00010001, b, 0x80008000, MOEK_DTYPE_FP16);
+    return moek_fma_t2_((a & 0xffff) * 0x00010001, b, 0x80008000, dtype);
 }
-MOEK_FN uint32_t moek_times_high_fp16_(uint32_t a, uint32_t b) { return moek_times_low_fp16_(a >> 16, b); }
+MOEK_FN uint32_t moek_times_high_t2_(uint32_t a, uint32_t b, int dtype)
+{
+    return moek_times_low_t2_(a >> 16, b, dtype);
+}
+MOEK_FN uint32_t moek_fma_low_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    return moek_fma_t2_(a, (b & 0xffff) * 0x00010001, (c & 0xffff) * 0x00010001, dtype);
+}
+MOEK_FN uint32_t moek_fma_high_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    return moek_fma_low_t2_(a, b >> 16, c >> 16, dtype);
+}
 #endif
 
 /* d += a * b of T, 16 x 8 x 16. */
@@ -542,6 +600,7 @@ MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2
     if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
     else moek_mma_bf16_(d, a, b);
 }
+MOEK_DEVICE uint32_t moek_rotate_(uint32_t w, int left) { return w << left | w >> (32 - left) % 32; }
 /* 8 nibbles: number j goes to the low half of byte j, number 4 + j to its high half.  And back. */
 MOEK_DEVICE uint32_t moek_nibbles_apart_(uint32_t w)
 {
