@@ -9,11 +9,15 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_mlp_fp16_h0_on_sm90_m64n256s5w12
 #define MOEK_K_(x) moek_mlp_fp16_h0_on_sm90_m64n256s5w12_##x##_
-#define MOEK_W_(x) moek_##x##_fp16_
+#define MOEK_M_ 64
+#define MOEK_S_ 5
+#define MOEK_WGMMA_M_ moek_wgmma_n64_fp16_
 #define MOEK_W_DTYPE_ MOEK_DTYPE_FP16
-#include "moek_mlp_bf16_fp16_h0_on_sm90_m64n256s5w12_body.h"
+#include "moek_mlp_bf16_fp16_h0_on_sm90_m32m48m64m80m112m144n256s5s4w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_W_
+#undef MOEK_M_
+#undef MOEK_S_
+#undef MOEK_WGMMA_M_
 #undef MOEK_W_DTYPE_
 #endif

@@ -9,7 +9,9 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12
 #define MOEK_K_(x) moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12_##x##_
-#define MOEK_W_(x) moek_##x##_e4m3_
+#define MOEK_M_ 80
+#define MOEK_S_ 4
+#define MOEK_WGMMA_M_ moek_wgmma_n80_e4m3_
 
 /* h[r] = act(gate(x[r]), up(x[r])), quantized, and y[r] = h[r] . w_down, of the rows r of each expert.
  *
@@ -17,14 +19,14 @@
  * the weights are still the limit.  So each block streams its tiles of w_up and then, with no pause, those of w_down.
  * The plan takes the kernel where up and down have tiles enough for all SMs (rules.toml: fused_mlp), up to the mean of
  * rows an expert in tile_rows.  Blocks wait for tiles of h of other blocks: all blocks must be resident at once.
- * A tile is 80 rows of a by 256 rows of w, with all of k.  Rows of w are wgmma's M, 128 a warpgroup, and
+ * A tile is m rows of a by 256 rows of w, with all of k.  Rows of w are wgmma's M, 128 a warpgroup, and
  * rows of a its N.  Warps have roles:
  *
  *     scheduler, producer (warp 0): takes tiles; weights, by TMA; their scales
  *     producer warps (1, 2): rows of a, scales, by cp.async    warp 3: tells other blocks of tiles of h
- *              | full_w, full [4]                           ^ empty [4]
+ *              | full_w, full [s]                           ^ empty [s]
  *              v                                            |
- *     stages [4] of 128 bytes of k: rows of a, scales | rows of w
+ *     stages [s] of 128 bytes of k: rows of a, scales | rows of w
  *              |
  *              v
  *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then
@@ -44,6 +46,16 @@
  * - The tensor cores sum 128 of k (docs/notes: thirteen-bit-sums).  That sum is
  *   multiplied by the block scales and added in f32.
  */
+
+enum {
+    MOEK_K_(M) = MOEK_M_, MOEK_K_(STAGES) = MOEK_S_, MOEK_K_(STAGE) = (MOEK_M_ + 256) * 128,
+    MOEK_K_(SCALES) = MOEK_M_ + 4,                    /* of rows of a and of w in a stage */
+    MOEK_K_(PAGE_ROWS) = MOEK_M_ <= 112 ? MOEK_M_ : MOEK_M_ / 3,                /* of h on its way out */
+    MOEK_K_(PITCH) = 272,                               /* bytes of such a row: no bank twice */
+    MOEK_K_(AHEAD) = MOEK_S_ > 4 ? 4 : MOEK_S_ - 1,
+    MOEK_K_(SHARED) = MOEK_S_ * (MOEK_K_(STAGE) + 4 * MOEK_K_(SCALES) + 24) + MOEK_K_(PAGE_ROWS) * MOEK_K_(PITCH) +
+                      32 * MOEK_M_ + 192 + 96 + 2048 + 4112
+};
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
 typedef struct MOEK_K_(size) { int columns, tiles, steps; moek_over over_tiles; } MOEK_K_(size);
@@ -68,7 +80,7 @@ MOEK_DEVICE void MOEK_K_(find_tile)(const MOEK_K_(params) *p, const uint16_t *ex
     at->j0 = (tile - at->b * z->tiles) * z->columns;
     at->e = expert[at->b];
     while (before < at->b && expert[at->b - before - 1] == at->e) before++;
-    at->row0 = row[at->e] + before * 80;
+    at->row0 = row[at->e] + before * MOEK_M_;
     at->end = row[at->e + 1];
 }
 
@@ -83,7 +95,7 @@ MOEK_DEVICE void MOEK_K_(scaled)(const moek_gemm_args *a, float *sum, int e, con
         for (i = 0; i < 2; i++)
             bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]], dtype);
     #pragma unroll
-    for (i = 0; i < 40; i++) sum[i] += bias[i / 2 % 2];
+    for (i = 0; i < MOEK_M_ / 2; i++) sum[i] += bias[i / 2 % 2];
 }
 
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
@@ -92,79 +104,79 @@ MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
     int i;
     if (swapped)
         #pragma unroll
-        for (i = 0; i < 20; i++) {
+        for (i = 0; i < MOEK_M_ / 4; i++) {
             const float up = sum[i / 2 * 4 + i % 2];
             sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2 + 2];
             sum[i / 2 * 4 + i % 2 + 2] = up;
         }
     if (a->act == MOEK_SILU && !(a->limit > 0)) {
         #pragma unroll
-        for (i = 0; i < 20; i++)
+        for (i = 0; i < MOEK_M_ / 4; i++)
             sum[i / 2 * 4 + i % 2] = moek_fast_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2]);
     } else {
         const float alpha = a->alpha, beta = a->beta, limit = a->limit;
         switch (a->act) {
         case MOEK_SILU:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_silu_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_GELU_TANH:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUOAI_UNINTERLEAVE:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SWIGLUSTEP:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SITU:
             #pragma unroll
-            for (i = 0; i < 20; i++)
+            for (i = 0; i < MOEK_M_ / 4; i++)
                 sum[i / 2 * 4 + i % 2] = moek_act_situ_(
                     sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
             break;
         case MOEK_SILU_NO_MUL:
             #pragma unroll
-            for (i = 0; i < 40; i++) sum[i] = moek_act_silu_no_mul_(sum[i], 0, alpha, beta, limit);
+            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_silu_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
         case MOEK_GELU_NO_MUL:
             #pragma unroll
-            for (i = 0; i < 40; i++) sum[i] = moek_act_gelu_no_mul_(sum[i], 0, alpha, beta, limit);
+            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_gelu_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
         case MOEK_GELU_TANH_NO_MUL:
             #pragma unroll
-            for (i = 0; i < 40; i++) sum[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0, alpha, beta, limit);
+            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
         case MOEK_RELU2_NO_MUL:
             #pragma unroll
-            for (i = 0; i < 40; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
+            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
         case MOEK_RELU_NO_MUL:
             #pragma unroll
-            for (i = 0; i < 40; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
+            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
             break;
         }
     }
@@ -175,7 +187,7 @@ MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
 MOEK_DEVICE void MOEK_K_(rows)(const MOEK_K_(params) *p, const unsigned char *page, const MOEK_K_(tile) *at,
                                int first, int gated, int dtype)
 {
-    enum { ROWS = 80, PITCH = 272 };
+    enum { ROWS = MOEK_K_(PAGE_ROWS), PITCH = MOEK_K_(PITCH) };
     const int n = moek_here_(p->up.n), u = moek_here_(threadIdx.x) - 128, c = u % 8 * 16;
     int slot;
     #pragma unroll 1
@@ -196,11 +208,12 @@ MOEK_DEVICE void MOEK_K_(rows)(const MOEK_K_(params) *p, const unsigned char *pa
     (void)dtype;
 }
 /* h of a tile -> down.a, quantized, by way of `page`: of a row's 128 columns each warp has some.
- * page: shared, [80][272] bytes. */
-MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[40],
+ * page: shared, [PAGE_ROWS][PITCH] bytes. */
+MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[MOEK_M_ / 2],
                                     const MOEK_K_(tile) *at, unsigned char *page, int dtype)
 {
-    enum { HALF = 40, PITCH = 272 };
+    enum { HALF = MOEK_K_(PAGE_ROWS) / 2, PITCH = MOEK_K_(PITCH) };
+    enum { PARTS = MOEK_M_ <= 80 ? 1 : MOEK_M_ % 48 == 0 ? 3 : 2, OF = MOEK_M_ / PARTS };      /* registers */
     const moek_gemm_args *const a = &p->up;
     const int t = moek_here_(threadIdx.x), mine = t / 128 - 1;         /* nothing of it is kept through a loop */
     const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_here_(a->n);
@@ -209,8 +222,8 @@ MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[40],
     int part, b, i;
     if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
         #pragma unroll
-        for (part = 0; part < 1; part++)
-            moek_fast_pairs_(sum[0] + part * 40, sum[1] + part * 40, 20);
+        for (part = 0; part < PARTS; part++)
+            moek_fast_pairs_(sum[0] + part * (OF / 2), sum[1] + part * (OF / 2), OF / 4);
     } else {
         #pragma unroll
         for (b = 0; b < 2; b++) {
@@ -226,7 +239,7 @@ MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[40],
         }
     }
     #pragma unroll
-    for (part = 0; part < 2; part++) {      /* half a page of rows; not gated, of two groups */
+    for (part = 0; part < MOEK_M_ / HALF; part++) {                /* half a page of rows; not gated, of two groups */
         unsigned char *const to = page + ((gated ? part % 2 : mine) * HALF + lane % 8) * PITCH;
         if (!gated || part % 2 == 0) moek_named_wait_(3, 256);     /* all have read what was there before */
         #pragma unroll
@@ -253,7 +266,7 @@ MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[40],
 }
 
 /* y of a tile -> down.out.  to: where each of its rows goes, shared; NULL: as they lie. */
-MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[40],
+MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[MOEK_M_ / 2],
                                       const MOEK_K_(tile) *at, const int *to, int mine, int dtype)
 {
     const moek_gemm_args *const a = &p->down;
@@ -265,7 +278,7 @@ MOEK_DEVICE void MOEK_K_(down_finish)(const MOEK_K_(params) *p, float (*sum)[40]
         const int w_row[2] = { min(j + g, n - 1), min(j + g + 8, n - 1) };
         MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
         #pragma unroll
-        for (i = 0; i < 10; i++) {       /* now a lane has a row of a, and two columns */
+        for (i = 0; i < MOEK_M_ / 8; i++) {       /* now a lane has a row of a, and two columns */
             const int r = at->row0 + 8 * i + g, row = to ? to[8 * i + g] : r;
             if (r - g >= at->end) break;
             const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));
@@ -303,8 +316,9 @@ typedef struct MOEK_K_(place) { int slot, phase; unsigned n; int issued, two; } 
  * row block. */
 MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     int i;
     moek_tma_prefetch_map_(&p->w_up);
     moek_tma_prefetch_map_(&p->w_down);
@@ -330,8 +344,9 @@ MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *
 /* By all threads: the first rows of experts, and the experts of row blocks.  Ends with a barrier. */
 MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, int t)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     unsigned char *const scratch = b->ring + AHEAD * STAGE;
     moek_schedule_ s;
     int i;
@@ -356,8 +371,9 @@ MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block
 MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       uint64_t policy)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, issued = of->issued, two = of->two, tile, step, i;
@@ -419,8 +435,9 @@ MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
 /* Producer of rows of a of up, with their scales: two warps. */
 MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     const int t = threadIdx.x, u = t - 32;
     const int row_bytes = p->up.k * 1, steps = p->size[0].steps;
     const unsigned char *const x = (const unsigned char *)p->up.a + u % 8 * 16;
@@ -480,8 +497,9 @@ MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(bloc
 MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       uint64_t policy)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, issued = of->issued, two = of->two, tile, step;
@@ -534,8 +552,9 @@ MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(b
 /* Producer of rows of a of down, with their scales: two warps. */
 MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     const int t = threadIdx.x, u = t - 32;
     const int row_bytes = p->down.k * 1, steps = p->size[1].steps;
     const unsigned char *const x = (const unsigned char *)p->down.a + u % 8 * 16;
@@ -591,8 +610,9 @@ MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(bl
 /* Tells other blocks of each tile of h that it is written: a warp. */
 MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
     unsigned n = 0;
@@ -616,8 +636,9 @@ MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b
 MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       int t, int mine, int dtype)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, tile, step, i, j;
     unsigned n = of->n;
@@ -646,13 +667,13 @@ MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n80)(part[0], ws + 0 + 2 * j,
+                    MOEK_WGMMA_M_(part[0], ws + 0 + 2 * j,
                         xs + 0 + 2 * j, j);
                 moek_wgmma_commit_();
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n80)(part[1], ws + 512 + 2 * j,
+                    MOEK_WGMMA_M_(part[1], ws + 512 + 2 * j,
                         xs + 0 + 2 * j, j);
                 moek_wgmma_commit_();
                 {
@@ -702,8 +723,9 @@ MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(consume_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       int t, int mine, int dtype)
 {
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, tile, step, i, j;
     unsigned n = of->n;
@@ -731,13 +753,13 @@ MOEK_DEVICE void MOEK_K_(consume_down)(const MOEK_K_(params) *p, const MOEK_K_(b
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n80)(part[0], ws + 0 + 2 * j,
+                    MOEK_WGMMA_M_(part[0], ws + 0 + 2 * j,
                         xs + 0 + 2 * j, j);
                 moek_wgmma_commit_();
                 moek_wgmma_fence_();
                 #pragma unroll
                 for (j = 0; j < 4; j++)
-                    MOEK_W_(wgmma_n80)(part[1], ws + 512 + 2 * j,
+                    MOEK_WGMMA_M_(part[1], ws + 512 + 2 * j,
                         xs + 0 + 2 * j, j);
                 moek_wgmma_commit_();
                 {
@@ -783,15 +805,17 @@ static __global__ void MOEK_SM90_BOUNDS_(384)
 MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { M = 80, STAGES = 4, STAGE = 43008, A = M * 128, SCALES = 84, CLAIMS = 16,
-           ROWS = M / 8, AHEAD = 3, TOLD = 4, ORDERS = 8, BY_TWO = 0, ROUNDS = (M + 63) / 64 };
+    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+           ROWS = M / 8, ROUNDS = (M + 63) / 64 };
     MOEK_SHARED_1024_(ring);
     const int t = threadIdx.x;
     MOEK_K_(place) of = { 0, 0, 0, 0, 0 };
     MOEK_K_(block) b;
     b.ring = ring;
     b.page = ring + STAGES * STAGE;
-    b.full = (uint64_t *)(b.page + 21760); b.empty = b.full + STAGES; b.full_w = b.empty + STAGES;
+    b.full = (uint64_t *)(b.page + MOEK_K_(PAGE_ROWS) * MOEK_K_(PITCH));
+    b.empty = b.full + STAGES; b.full_w = b.empty + STAGES;
     b.guessed = b.full_w + STAGES;
     b.stored = b.guessed + AHEAD; b.told = b.stored + TOLD;
     b.claimed = b.told + TOLD;
@@ -840,11 +864,11 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     MOEK_K_(params) p;
     moek_status status;
     int i;
-    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, 204240);
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_K_(SHARED));
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
-    if ((long long)a->up->max_blocks * 80 * a->down->k * 1 >= MOEK_GATHERED)
+    if ((long long)a->up->max_blocks * MOEK_M_ * a->down->k * 1 >= MOEK_GATHERED)
         return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * 1;
@@ -862,10 +886,12 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     status = moek_weight_map_(&p.w_up, &p.up, 1, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, 204240, stream, a->up->early, p);
+    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, MOEK_K_(SHARED), stream, a->up->early, p);
 }
 
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_W_
+#undef MOEK_M_
+#undef MOEK_S_
+#undef MOEK_WGMMA_M_
 #endif
