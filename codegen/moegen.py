@@ -439,6 +439,11 @@ class Generator:
         return sorted({r["granule"] for r in self.rows
                        if (r["op"], r.get("quant"), r["arch"]) == (op, quant, arch) and not r.get("hidden")})
 
+    def format_of(self, row):
+        """A row's format, if it has one, with the columns that the row's `block` says."""
+        fmt = self.manifest["formats"].get(row.get("quant"))
+        return fmt and fmt.of(row.get("block"))
+
     def body(self, row):
         """A row's kernel without its name.  The template sets granule, threads and shared: they go into the table."""
         def require(ok, sentence):
@@ -488,7 +493,7 @@ class Generator:
         template = self.template(row["template"] + ".h.j2")
         try:
             module = template.make_module({**axes, "row": row, "require": require, "serves": serves,
-                                           "fmt": fmt and fmt.of(row.get("block"))})
+                                           "fmt": self.format_of(row)})
         except Bad:
             raise
         except Exception as e:                        # of jinja2, or whatever an expression of the template raises
@@ -503,7 +508,7 @@ class Generator:
         """The text of a row's file; file: where its body is, if not in place."""
         return self.rendered("_kernel.j2", **{k: row.get(k) for k in ("name", "arch", "template", "header")}, row=row,
                              body=self.body(row) if body is None else body, file=file,
-                             fmt=self.manifest["formats"].get(row.get("quant")))
+                             fmt=self.format_of(row))
 
     def rendered(self, which, **given):
         """The text of a template that is not a kernel's body."""

@@ -60,20 +60,20 @@ MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, i
 }
 
 /* 32 of k of this lane's two rows -> T.
- * odd: for a NaN in row g of 64 rows `of`, bit 7 - 2 * of of a byte; in row g + 8, the one below. */
+ * odd: for a NaN in row g of 64 rows `of`, bit 7 - 2 * of of a byte; in row g + 8, the one below.  (fp16 shows it.) */
 MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[2][4], const moek_words_ *codes, uint32_t *odd, int of, int dtype)
 {
     int i;
     #pragma unroll
     for (i = 0; i < 2; i++) {                          /* 16 of k: 4 of row g, 4 of row g + 8 */
         uint32_t pairs[4];
-        moek_pairs_e4m3_(pairs, codes->w + 2 * i, dtype);
+        MOEK_W_(pairs)(pairs, codes->w + 2 * i, dtype);
         to[i][0] = pairs[0]; to[i][1] = pairs[2]; to[i][2] = pairs[1]; to[i][3] = pairs[3];
     }
     #pragma unroll
     for (i = 0; i < 2 && dtype == MOEK_DTYPE_BF16; i++) {
         const uint32_t both[2] = { codes->w[i], codes->w[i + 2] };
-        *odd |= moek_nan_e4m3_(both) >> (2 * of + i);
+        *odd |= MOEK_W_(nan)(both) >> (2 * of + i);
     }
 }
 
@@ -81,15 +81,15 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[2][4], const moek_words_ *codes, u
 /* Bias, and out.  sum: this lane's rows of w g and g + 8
  *  columns 2q and 2q + 1 of each 8 rows of a.
  * block: of 64 rows of w of the tile.  rows: where its rows of a go, or -1. */
-MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *args, float *sum, const moek_tile_ *at, const int *rows,
+MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const moek_tile_ *at, const int *rows,
                                  int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     enum { gated = 0 };
     const int j = at->j0 + 64 * block + 16 * warp;
-    const float lifted = dtype == MOEK_DTYPE_FP16 ? 1.0f : 1.0f;
+    const float lifted = MOEK_W_(lift)(dtype);
     float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
     int i;
     if (j >= n) return;
@@ -125,14 +125,14 @@ typedef struct MOEK_K_(block) {
 } MOEK_K_(block);
 
 /* Producer of codes and scales, one thread: weights are there before anything else is. */
-MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *args, const MOEK_K_(block) *b)
+MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
            PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
     const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 4096;
@@ -335,7 +335,7 @@ MOEK_DEVICE void MOEK_K_(spoil)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], uint32_t
 }
 
 /* Consumer: a warpgroup multiplies its rows of w of a tile. */
-MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(block) *b,
+MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b,
                                   int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
@@ -343,7 +343,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
            CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
            PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
     int tile, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
@@ -384,7 +384,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
                           &odd, mine, dtype);
             moek_next_(slot, phase, STAGES);
         }
-        MOEK_K_(spoil)(sum, odd);
+        if (MOEK_W_CHECKED_) MOEK_K_(spoil)(sum, odd);
         first_step = 0;
         if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
         #pragma unroll
@@ -394,7 +394,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
 }
 
 /* A block. */
-MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
+MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -402,7 +402,7 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
            PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x;
     MOEK_K_(block) b;
     int i;
@@ -436,14 +436,14 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(bf16)(const __grid_constant__ moek_gemm_args args)
+MOEK_K_(bf16)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
     MOEK_K_(run)(&args, MOEK_DTYPE_BF16);
 #endif
 }
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(fp16)(const __grid_constant__ moek_gemm_args args)
+MOEK_K_(fp16)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
     MOEK_K_(run)(&args, MOEK_DTYPE_FP16);
@@ -457,7 +457,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         THREADS = MOEK_K_(THREADS),
         SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448
     };
-    moek_gemm_args found;
+    MOEK_GEMM_ARGS_ found;
+    moek_gemm_args *const g = &MOEK_GEMM_(found);
     long long tiles;
     if (!a) {
         const moek_status status = MOEK_READY_SM90_(MOEK_K_(bf16), THREADS, SHARED);
@@ -466,13 +467,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const moek_gemm_args *)args;
-    if (!a->a_row_bytes) found.a_row_bytes = a->k * 2;
-    moek_find_halves_of_(&found, 8, 32, 128, 128, 1);
+    found = *(const MOEK_GEMM_ARGS_ *)args;
+    if (!a->a_row_bytes) g->a_row_bytes = a->k * 2;
+    moek_find_halves_of_(g, 8, MOEK_W_SCALE_BITS_, MOEK_W_SCALE_ROWS_, MOEK_W_SCALE_COLUMNS_, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
-    if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) found.split = NULL;
+    if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) g->split = NULL;
     if (a->dtype == MOEK_DTYPE_FP16)
         return MOEK_CHAIN_(MOEK_K_(fp16), moek_multiprocessors_(), THREADS, SHARED, stream, a->early, found);
     return MOEK_CHAIN_(MOEK_K_(bf16), moek_multiprocessors_(), THREADS, SHARED, stream, a->early, found);

@@ -51,7 +51,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
     enum { M = MOEK_K_(M), R = MOEK_K_(R), PITCH = R + 4, THREADS = MOEK_K_(THREADS) };
     const int dtype = a->dtype;
     const int pairs = R / 2, c = (int)threadIdx.x % pairs * 2;
-    const float lift = dtype == MOEK_DTYPE_FP16 ? 1.0f : 4294967296.0f;
+    const float lift = MOEK_W_(lift)(dtype);
     float scale[2] = {lift, lift}, bias[2] = {0, 0};
     const moek_halves *const h = &a->halves;
     int r, i;
@@ -167,7 +167,7 @@ MOEK_DEVICE void MOEK_K_(fetch)(MOEK_K_(scales) *to, const MOEK_K_(scales_at) *a
     int u, mi, i;
     #pragma unroll
     for (u = 0; u < MOEK_K_(U); u++) {
-        const int g = min((p + u * 128) / MOEK_BLOCK_, groups - 1);
+        const int g = min((p + u * 128) / MOEK_W_SCALE_COLUMNS_, groups - 1);
         #pragma unroll
         for (mi = 0; mi < MOEK_K_(MI); mi++)
             #pragma unroll
@@ -309,7 +309,7 @@ MOEK_DEVICE void MOEK_K_(tile)(const moek_gemm_more_args *args, int dtype)
     const int k_offset = a->k_offset, steps = (k_offset + k + STEP - 1) / STEP;
     MOEK_K_(copies) copies;
     float sum[MI][NI][4] = {0};
-    const int groups = (k_offset + k + MOEK_BLOCK_ - 1) / MOEK_BLOCK_;
+    const int groups = (k_offset + k + MOEK_W_SCALE_COLUMNS_ - 1) / MOEK_W_SCALE_COLUMNS_;
     const int p = of_k * (128 * MOEK_K_(U)) + t % 4 * 32;
     MOEK_K_(scales_at) at;
     MOEK_K_(scales) scales;
@@ -378,8 +378,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_more_args *)args;
     if (!a->a_row_bytes) found.gemm.a_row_bytes = a->k * 2;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, MOEK_BLOCK_, 0);
-    moek_find_more_(&found, 4, MOEK_BLOCK_);
+    moek_find_halves_of_(&found.gemm, 4, 16, MOEK_W_SCALE_ROWS_, MOEK_W_SCALE_COLUMNS_, 0);
+    moek_find_more_(&found, 4, MOEK_W_SCALE_COLUMNS_);
     if (a->dtype == MOEK_DTYPE_FP16)
         return MOEK_LAUNCH_(MOEK_K_(fp16), (unsigned)blocks, THREADS, SHARED, stream, found);
     return MOEK_LAUNCH_(MOEK_K_(bf16), (unsigned)blocks, THREADS, SHARED, stream, found);

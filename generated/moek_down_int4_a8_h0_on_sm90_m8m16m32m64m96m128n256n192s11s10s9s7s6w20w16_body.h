@@ -41,9 +41,9 @@ enum {
     MOEK_K_(MI) = MOEK_N_ / 64 / MOEK_K_(GROUPS), MOEK_K_(THREADS) = 128 * (1 + MOEK_K_(GROUPS)),
     MOEK_K_(CODES) = MOEK_M_ * 128,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
-    MOEK_K_(COLUMNS) = 128,                   /* of a scale; scales of a row in 64 of k: */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; scales of a row in 64 of k: */
     MOEK_K_(G) = MOEK_K_(COLUMNS) < 64 ? 64 / MOEK_K_(COLUMNS) : 1,
-    MOEK_K_(EACH) = 2 * MOEK_K_(G) * 4,             /* bytes of those of two rows */
+    MOEK_K_(EACH) = 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,             /* bytes of those of two rows */
     MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
     MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
     MOEK_K_(X_SCALES) = MOEK_K_(SCALES) + MOEK_N_ / 64 * MOEK_K_(OF_64) * MOEK_K_(UNITS),
@@ -70,11 +70,11 @@ MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, i
  *  columns 2q and 2q + 1 of each 8 rows of a.
  * block: of 64 rows of w of the tile.  rows: where its rows of a go, or -1.
  * a_scales: of the tile's rows lane, lane + 32, ... of a. */
-MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *args, float *sum, const moek_tile_ *at, const int *rows,
+MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const moek_tile_ *at, const int *rows,
                                  const float *a_scales, int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     enum { gated = 0 };
     const int j = at->j0 + 64 * block + 16 * warp;
@@ -118,7 +118,7 @@ typedef struct MOEK_K_(block) {
 } MOEK_K_(block);
 
 /* Producer of codes and scales, one thread: weights are there before anything else is. */
-MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *args, const MOEK_K_(block) *b)
+MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -127,7 +127,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_args *args, const MOEK_K_(bloc
            X_SCALES = MOEK_K_(X_SCALES),
            PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
     const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 2048;
@@ -243,7 +243,7 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
 }
 
 /* Sums of 128 of k, times their scales, to those of the stages before: of 64 rows of w and of rows p * PART on of a. */
-MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_(folded_f32) *by,
+MOEK_DEVICE void MOEK_K_(add)(float *sum, const float *part, const MOEK_W_SCALE_(folded) *by,
                               const unsigned char *stage, int p)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
@@ -285,19 +285,19 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
         moek_words_ codes[2];
         uint32_t scales[2], w[4][4];
         float part[SETS][PART / 2];
-        MOEK_W_(folded_f32) by;
+        MOEK_W_SCALE_(folded) by;
         #pragma unroll
         for (k = 0; k < 2; k++) {
             codes[k] = moek_load_words_(codes_at + i * 4096 + k * 2048);
             scales[k] = *(const uint32_t *)(const void *)(
                 scales_at + i * (UNITS * OF_64) + k * 4);
         }
-        MOEK_W_(fold_f32)(&by, scales);
+        MOEK_W_SCALE_(fold)(&by, scales);
         #pragma unroll
         for (p = 0; p < M / PART; p++) {
             #pragma unroll
             for (k = 0; k < 4; k++) {                  /* of 32 of k */
-                if (p == 0 && k % 2 == 0) MOEK_W_(fragment_e4m3_f32)(w + k, &codes[k / 2], &by, k / 2);
+                if (p == 0 && k % 2 == 0) MOEK_W_SCALE_(fragment_e4m3)(w + k, &codes[k / 2], &by, k / 2);
                 if (k == 0 || (p == 0 && k == 2)) moek_wgmma_fence_();
                 MOEK_K_(multiply)(part[p % SETS], w[k], xs + p * (PART * 128 / 16) + 2 * k, k > 0);
                 if (p == 0 && k == 1) {
@@ -320,7 +320,7 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], const MOE
 }
 
 /* Consumer: a warpgroup multiplies its rows of w of a tile. */
-MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(block) *b,
+MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b,
                                   int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
@@ -330,7 +330,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
            X_SCALES = MOEK_K_(X_SCALES),
            PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
     int tile, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
@@ -385,7 +385,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_args *args, const MOEK_K_(bloc
 }
 
 /* A block. */
-MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
+MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -395,7 +395,7 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
            PART = MOEK_K_(PART), SETS = MOEK_K_(SETS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
-    const moek_gemm_args *const a = args;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x;
     MOEK_K_(block) b;
     int i;
@@ -429,10 +429,10 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_args *args, int dtype)
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(k)(const __grid_constant__ moek_gemm_args args)
+MOEK_K_(k)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
-    MOEK_K_(run)(&args, args.dtype);
+    MOEK_K_(run)(&args, MOEK_GEMM_(args).dtype);
 #endif
 }
 
@@ -443,18 +443,19 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         THREADS = MOEK_K_(THREADS),
         SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448
     };
-    moek_gemm_args found;
+    MOEK_GEMM_ARGS_ found;
+    moek_gemm_args *const g = &MOEK_GEMM_(found);
     long long tiles;
     if (!a) return MOEK_READY_SM90_(MOEK_K_(k), THREADS, SHARED);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const moek_gemm_args *)args;
-    if (!a->a_row_bytes) found.a_row_bytes = a->k;
-    moek_find_halves_of_(&found, 4, 32, 1, 128, 1);
+    found = *(const MOEK_GEMM_ARGS_ *)args;
+    if (!a->a_row_bytes) g->a_row_bytes = a->k;
+    moek_find_halves_of_(g, 4, MOEK_W_SCALE_BITS_, MOEK_W_SCALE_ROWS_, MOEK_W_SCALE_COLUMNS_, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
-    if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) found.split = NULL;
+    if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) g->split = NULL;
     return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), THREADS, SHARED, stream, a->early, found);
 }

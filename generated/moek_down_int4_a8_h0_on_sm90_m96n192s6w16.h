@@ -12,12 +12,22 @@
 #define MOEK_M_ 96
 #define MOEK_N_ 192
 #define MOEK_S_ 6
-#define MOEK_W_(x) moek_##x##_u4b8_
+#define MOEK_W_SCALE_(x) moek_##x##_f32_u4b8_
+#define MOEK_W_SCALE_BITS_ 32
+#define MOEK_W_SCALE_ROWS_ 1
+#define MOEK_W_SCALE_COLUMNS_ 128
+#define MOEK_GEMM_ARGS_ moek_gemm_args
+#define MOEK_GEMM_(x) (x)
 #include "moek_down_int4_a8_h0_on_sm90_m8m16m32m64m96m128n256n192s11s10s9s7s6w20w16_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
-#undef MOEK_W_
+#undef MOEK_W_SCALE_
+#undef MOEK_W_SCALE_BITS_
+#undef MOEK_W_SCALE_ROWS_
+#undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_GEMM_ARGS_
+#undef MOEK_GEMM_
 #endif

@@ -12,10 +12,14 @@
 #define MOEK_M_ 8
 #define MOEK_N_ 64
 #define MOEK_S_ 3
+#define MOEK_W_(x) moek_##x##_e2m1_
+#define MOEK_W_SCALE_ROWS_ 1
 #include "moek_down_nvfp4_a16_h0_on_sm80_m8m32m64n64n128s3s2w4_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_SCALE_ROWS_
 #endif

@@ -22,6 +22,11 @@ MOEK_DEVICE uint32_t moek_nan_e4m3_(const uint32_t *codes)
 {
     return (((codes[0] & 0x7f7f7f7f) + 0x01010101) | ((codes[1] & 0x7f7f7f7f) + 0x01010101)) & 0x80808080;
 }
+/* Elements that became T are so many times too small. */
+MOEK_DEVICE float moek_lift_e4m3_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? 1.0f : 1.0f;
+}
 
 /* A scale, twice, as moek_pairs_e2m1_ takes it.  s up to 2^33 in bf16; from 2^-31 to 2^8 in fp16. */
 MOEK_DEVICE uint32_t moek_scale_e2m1_(float s, int dtype)
@@ -237,6 +242,11 @@ MOEK_DEVICE void moek_fragment_e4m3_e4m3_e2m1_(uint32_t to[2][4], const moek_wor
             moek_pick_(next * 0x01000100 + 0xf8000000, next * 0x00010001 + 0x10100808, magnitudes >> 16);
     }
 }
+/* Elements that became T are so many times too small. */
+MOEK_DEVICE float moek_lift_e2m1_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? 128.0f : 4294967296.0f;
+}
 
 /* Exact sums of more than 2^16 products, which s32 does not hold: sums of s32, and `high`, a byte of each four of them
  * in units of 2^31.  Carry, at least after each 2^16 products: |sum| is at most 2^30 again, what is above goes to
@@ -278,6 +288,8 @@ MOEK_DEVICE void moek_pairs_s8_(uint32_t to[4], const uint32_t *codes, int dtype
         to[2 * i + 1] = moek_fma_t2_(__byte_perm(w, above, 0x5352), by, less, dtype);
     }
 }
+/* No code is a NaN, as moek_nan_e4m3_ would say. */
+MOEK_DEVICE uint32_t moek_nan_s8_(const uint32_t *codes) { (void)codes; return 0; }
 /* Eight floats -> eight s8, the first in the lowest byte: the bytes of moek_encode_s8_. */
 MOEK_DEVICE uint2 moek_to_s8x8_(const float x[8])
 {
@@ -289,6 +301,11 @@ MOEK_DEVICE uint2 moek_to_s8x8_(const float x[8])
         four[i / 4] |= (moek_bits_((high > -127.0f ? high : -127.0f) + 12582912.0f) & 0xff) << 8 * (i % 4);
     }
     return make_uint2(four[0], four[1]);
+}
+/* Elements that became T are so many times too small. */
+MOEK_DEVICE float moek_lift_s8_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? 1.0f : 4294967296.0f;
 }
 
 /* A scale and a zero point, twice, as moek_pairs_u4b8_ takes them. */
@@ -408,6 +425,11 @@ MOEK_DEVICE void moek_fragment_e4m3_f32_u4b8_(uint32_t to[2][4], const moek_word
         to[i / 2][i % 2 * 2 + 1] = high + (high & 0x01010101) * 0x81;
     }
     (void)by; (void)half;
+}
+/* Elements that became T are so many times too small. */
+MOEK_DEVICE float moek_lift_u4b8_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? 1.0f : 4294967296.0f;
 }
 
 #endif

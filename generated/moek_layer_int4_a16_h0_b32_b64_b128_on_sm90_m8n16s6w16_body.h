@@ -32,15 +32,15 @@
  * - Elements times scales are w * 2^-lift (templates/element/), so that they fit in T; sums are multiplied by 2^lift.
  */
 enum {
-    MOEK_K_(COLUMNS) = MOEK_BLOCK_,                   /* of a scale; scales of a row in 64 of k: */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; scales of a row in 64 of k: */
     MOEK_K_(G) = MOEK_K_(COLUMNS) < 64 ? 64 / MOEK_K_(COLUMNS) : 1,
-    MOEK_K_(EACH) = 2 * MOEK_K_(G) * 2,             /* bytes of those of two rows */
+    MOEK_K_(EACH) = 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,             /* bytes of those of two rows */
     MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
     MOEK_K_(OF_16) = 8 * MOEK_K_(EACH)                  /* bytes of scales of 16 rows, once (64 rows: four times) */
 };
 typedef struct MOEK_K_(params) {
     moek_layer_args a;
-    moek_gemm_more_args up, down;
+    MOEK_GEMM_ARGS_ up, down;
     int steps[2], units[2], pitch[2];                  /* of up, of down: items of 16 rows; units (up: of an expert);
                                                           bytes of a row in shared memory */
     moek_few fit;
@@ -80,7 +80,7 @@ MOEK_DEVICE void MOEK_K_(seat)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, int 
 {
     enum { UNITS = MOEK_K_(UNITS), OF_16 = MOEK_K_(OF_16) };
     const int lane = threadIdx.x % 32;
-    const moek_gemm_args *const a = at->down ? &p->down.gemm : &p->up.gemm;
+    const moek_gemm_args *const a = at->down ? &MOEK_GEMM_(p->down) : &MOEK_GEMM_(p->up);
     const unsigned char *const w_zero = (const unsigned char *)(at->down ? p->down.w_zero : p->up.w_zero);
     const unsigned zeros_row = ((unsigned)a->k + 2 * MOEK_K_(COLUMNS) - 1) / (2 * MOEK_K_(COLUMNS)) * 64;
     const int e = __shfl_sync(0xffffffff, mine, at->d);
@@ -238,8 +238,8 @@ MOEK_DEVICE const uint16_t *MOEK_K_(x)(const MOEK_K_(params) *p, int i)
 {
     int row;
     const int column = MOEK_K_(part)(p, 0, i, &row);
-    return row < p->a.tokens && column < p->up.gemm.k ? (const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column
-                                                 : NULL;
+    return row < p->a.tokens && column < MOEK_GEMM_(p->up).k
+         ? (const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column : NULL;
 }
 MOEK_DEVICE moek_words_ MOEK_K_(load)(const uint16_t *from)
 {
@@ -267,8 +267,9 @@ MOEK_DEVICE moek_words_ MOEK_K_(h)(const MOEK_K_(params) *p, const MOEK_K_(block
 {
     int row;
     const int column = MOEK_K_(part)(p, 1, i, &row);
-    if (row >= b->slots || b->pair_of[row] < 0 || column >= p->down.gemm.k) return moek_not_words_(moek_zero_words_());
-    return moek_load_relaxed_(h + (size_t)row * p->down.gemm.k + column);
+    const moek_gemm_args *const down = &MOEK_GEMM_(p->down);
+    if (row >= b->slots || b->pair_of[row] < 0 || column >= down->k) return moek_not_words_(moek_zero_words_());
+    return moek_load_relaxed_(h + (size_t)row * down->k + column);
 }
 
 /* Sort: the experts in use, in the order of their first slots, by each warp; slots and weights of pairs, by one.  The
@@ -280,7 +281,7 @@ MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK
            FIRST = MOEK_K_(FIRST), ITEM = 1024, SCALES = MOEK_K_(UNITS) * MOEK_K_(OF_16) };
     const int t = threadIdx.x, lane = t % 32, warp = t / 32;
     (void)lane; (void)warp;
-    const int in = (uint32_t)id < (uint32_t)p->up.gemm.experts;
+    const int in = (uint32_t)id < (uint32_t)MOEK_GEMM_(p->up).experts;
     const unsigned before = (1u << lane) - 1, same = __match_any_sync(0xffffffff, in ? id : -1);
     const int leads = in && !(same & before);
     const unsigned leaders = __ballot_sync(0xffffffff, leads);
@@ -371,7 +372,7 @@ MOEK_DEVICE void MOEK_K_(finish_up)(const MOEK_K_(params) *p, const MOEK_K_(bloc
            FIRST = MOEK_K_(FIRST), ITEM = 1024, SCALES = MOEK_K_(UNITS) * MOEK_K_(OF_16) };
     const int t = threadIdx.x, lane = t % 32, warp = t / 32;
     (void)lane; (void)warp;
-    const moek_gemm_args *const a = &p->up.gemm;
+    const moek_gemm_args *const a = &MOEK_GEMM_(p->up);
     const int gated = a->w_rows > a->n, swapped = a->halves.swapped, each = gated ? 64 : 128;
     int i;
     #pragma unroll 1
@@ -390,7 +391,7 @@ MOEK_DEVICE void MOEK_K_(finish_up)(const MOEK_K_(params) *p, const MOEK_K_(bloc
         #pragma unroll
         for (j = 0; j < 2; j++) {
             const int e = b->list[d];
-            y[j] *= 4294967296.0f;
+            y[j] *= MOEK_W_(lift)(MOEK_DTYPE_BF16);
             if (j && !gated) break;
             if (a->bias)
                 y[j] += moek_from_t_(((const uint16_t *)a->halves.bias[j])
@@ -437,7 +438,7 @@ MOEK_DEVICE void MOEK_K_(stage_h)(const MOEK_K_(params) *p, const MOEK_K_(block)
 MOEK_DEVICE void MOEK_K_(weigh)(float sum[4], float c[4][4], const MOEK_K_(params) *p, const MOEK_K_(block) *b, int d)
 {
     const int pair = 8 * d + threadIdx.x % 4 * 2;
-    float lifted = 4294967296.0f;
+    float lifted = MOEK_W_(lift)(MOEK_DTYPE_BF16);
     int i;
     (void)p;
     #pragma unroll
@@ -495,6 +496,7 @@ MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const MOEK_K_(block)
     const int t = threadIdx.x, lane = t % 32, warp = t / 32;
     (void)lane; (void)warp;
     const moek_layer_args *const a = &p->a;
+    const moek_gemm_args *const down = &MOEK_GEMM_(p->down);
     int d, i;
     #pragma unroll 1
     for (i = t; i < s.units * 128; i += THREADS) {     /* y of unit i / 128 */
@@ -502,12 +504,12 @@ MOEK_DEVICE void MOEK_K_(combine)(const MOEK_K_(params) *p, const MOEK_K_(block)
         const int column = (s.unit0 + of) * 16 + at / 16 + at % 4 / 2 * 8;
         float y = MOEK_K_(get)(b->pages + i, of * s.each, (of + 1) * s.each, s.all);
         if (token >= b->tokens) continue;
-        if (p->down.gemm.bias)
+        if (down->bias)
             for (d = 0; d < b->used; d++) {
-                const size_t row = (size_t)b->list[d] * p->down.gemm.w_rows + column;
+                const size_t row = (size_t)b->list[d] * down->w_rows + column;
                 if (b->slot_of[8 * d + token] < 0) continue;
                 y += b->weight_of[8 * d + token] *
-                     moek_from_t_(((const uint16_t *)p->down.gemm.bias)[row], MOEK_DTYPE_BF16);
+                     moek_from_t_(((const uint16_t *)down->bias)[row], MOEK_DTYPE_BF16);
             }
         if (a->addend)
             y += moek_from_t_(((const uint16_t *)a->addend)[(size_t)token * a->addend_stride + column],
@@ -553,7 +555,7 @@ MOEK_DEVICE void MOEK_K_(run)(const MOEK_K_(params) *p, int zero)
         row = (int)moek_over_(i / 2, p->over_steps[0]);
         column = (i - row * p->steps[0] * 2) * 64;
         if (row >= b->tokens) break;
-        if (column < p->up.gemm.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
+        if (column < MOEK_GEMM_(p->up).k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
     }
     #pragma unroll
     for (i = 0; i < FIRST; i++) from[i] = (const uint16_t *)moek_now_(MOEK_K_(x)(p, t + i * THREADS));
@@ -623,11 +625,12 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
-    p.up = *(const moek_gemm_more_args *)a->up; p.down = *(const moek_gemm_more_args *)a->down;
-    moek_find_halves_of_(&p.up.gemm, 4, 16, 1, MOEK_BLOCK_, 1);
-    moek_find_halves_of_(&p.down.gemm, 4, 16, 1, MOEK_BLOCK_, 1);
-    moek_find_more_(&p.up, 4, MOEK_BLOCK_);
-    moek_find_more_(&p.down, 4, MOEK_BLOCK_);
+    p.up = *(const MOEK_GEMM_ARGS_ *)a->up; p.down = *(const MOEK_GEMM_ARGS_ *)a->down;
+    for (i = 0; i < 2; i++) {
+        moek_gemm_args *const to = i ? &MOEK_GEMM_(p.down) : &MOEK_GEMM_(p.up);
+        moek_find_halves_of_(to, 4, MOEK_W_SCALE_BITS_, 1, MOEK_W_SCALE_COLUMNS_, 1);
+        moek_find_more_(i ? &p.down : &p.up, 4, MOEK_W_SCALE_COLUMNS_);
+    }
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         if (!g->tiled || g->w_gate || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)

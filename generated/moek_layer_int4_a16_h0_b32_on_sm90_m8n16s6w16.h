@@ -9,11 +9,19 @@
 #include "../include/moek/kernel/cuda.h"
 #define MOEK_NAME_ moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16
 #define MOEK_K_(x) moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16_##x##_
-#define MOEK_BLOCK_ 32
 #define MOEK_S_ 6
+#define MOEK_W_(x) moek_##x##_u4b8_
+#define MOEK_W_SCALE_BITS_ 16
+#define MOEK_W_SCALE_COLUMNS_ 32
+#define MOEK_GEMM_ARGS_ moek_gemm_more_args
+#define MOEK_GEMM_(x) (x).gemm
 #include "moek_layer_int4_a16_h0_b32_b64_b128_on_sm90_m8n16s6w16_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_BLOCK_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_SCALE_BITS_
+#undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_GEMM_ARGS_
+#undef MOEK_GEMM_
 #endif

@@ -44,8 +44,9 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
     enum { M = MOEK_K_(M), R = MOEK_K_(R), PITCH = R + 4, THREADS = MOEK_K_(THREADS) };
     const int dtype = a->dtype;
     const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
-    float scale[2] = {1, 1}, bias[2] = {0, 0};
-    float up_scale[2] = {1, 1}, up_bias[2] = {0, 0};
+    const float lift = MOEK_W_(lift)(dtype);
+    float scale[2] = {lift, lift}, bias[2] = {0, 0};
+    float up_scale[2] = {lift, lift}, up_bias[2] = {0, 0};
     const moek_halves *const h = &a->halves;
     int r, i;
     if (j0 + c >= n) return;
@@ -194,9 +195,9 @@ MOEK_DEVICE void MOEK_K_(multiply)(float sum[MOEK_K_(MI)][MOEK_K_(NI)][4],
             #pragma unroll
             for (h = 0; h < 4; h++) {
                 two = h / 2;
-                moek_pairs_e4m3_(ws[two][h % 2], &codes[mi + two][h % 2].w[i % 2 * 2], dtype);
+                MOEK_W_(pairs)(ws[two][h % 2], &codes[mi + two][h % 2].w[i % 2 * 2], dtype);
                 if (dtype == MOEK_DTYPE_BF16)
-                    odd[mi + two][h % 2] |= moek_nan_e4m3_(&codes[mi + two][h % 2].w[i % 2 * 2]);
+                    odd[mi + two][h % 2] |= MOEK_W_(nan)(&codes[mi + two][h % 2].w[i % 2 * 2]);
             }
             #pragma unroll
             for (h = 0; h < 4; h += 2)                                 /* the pairs of each k16 */
@@ -219,7 +220,7 @@ MOEK_DEVICE void MOEK_K_(put_sums)(float *tile, float sum[MOEK_K_(MI)][MOEK_K_(N
     #pragma unroll
     for (mi = 0; mi < MOEK_K_(MI); mi++) {
         #pragma unroll
-        for (h = 0; h < 2; h++) {
+        for (h = 0; h < 2 && MOEK_W_CHECKED_; h++) {
             odd[mi][h] |= __shfl_xor_sync(0xffffffff, odd[mi][h], 1);
             odd[mi][h] |= __shfl_xor_sync(0xffffffff, odd[mi][h], 2);
         }
@@ -228,7 +229,7 @@ MOEK_DEVICE void MOEK_K_(put_sums)(float *tile, float sum[MOEK_K_(MI)][MOEK_K_(N
             #pragma unroll
             for (h = 0; h < 4; h++)
                 corner[(ni * 8 + h % 2) * (MOEK_K_(R) + 4) + mi * 16 + h / 2 * 8] =
-                    odd[mi][h / 2] ? moek_float_(0x7fc00000) : sum[mi][ni][h];
+                    MOEK_W_CHECKED_ && odd[mi][h / 2] ? moek_float_(0x7fc00000) : sum[mi][ni][h];
     }
 }
 
@@ -358,7 +359,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_args *)args;
     if (!a->a_row_bytes) found.a_row_bytes = a->k * 2;
-    moek_find_halves_of_(&found, 8, 32, 128, 128, 0);
+    moek_find_halves_of_(&found, 8, 32, MOEK_W_SCALE_ROWS_, 128, 0);
     if (a->dtype == MOEK_DTYPE_FP16)
         return MOEK_LAUNCH_(MOEK_K_(fp16), (unsigned)blocks, THREADS, SHARED, stream, found);
     return MOEK_LAUNCH_(MOEK_K_(bf16), (unsigned)blocks, THREADS, SHARED, stream, found);

@@ -12,10 +12,16 @@
 #define MOEK_M_ 8
 #define MOEK_N_ 32
 #define MOEK_S_ 2
+#define MOEK_W_(x) moek_##x##_e4m3_
+#define MOEK_W_CHECKED_ 1
+#define MOEK_W_SCALE_ROWS_ 128
 #include "moek_up_fp8b128_a16_h0_on_sm80_m8m32n32s2s3w4_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_CHECKED_
+#undef MOEK_W_SCALE_ROWS_
 #endif

@@ -12,10 +12,24 @@
 #define MOEK_M_ 32
 #define MOEK_N_ 256
 #define MOEK_S_ 5
-#include "moek_up_fp8c_a16_h0_on_sm90_m8m16m32m64m128n256s6s5s4s3w20w12_body.h"
+#define MOEK_W_(x) moek_##x##_e4m3_
+#define MOEK_W_CHECKED_ 1
+#define MOEK_W_SCALE_BITS_ 32
+#define MOEK_W_SCALE_ROWS_ 1
+#define MOEK_W_SCALE_COLUMNS_ 0
+#define MOEK_GEMM_ARGS_ moek_gemm_args
+#define MOEK_GEMM_(x) (x)
+#include "moek_up_fp8t_a16_fp8c_a16_int8_a16_h0_on_sm90_m8m16m32m64m128n256s6s5s4s3w20w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_CHECKED_
+#undef MOEK_W_SCALE_BITS_
+#undef MOEK_W_SCALE_ROWS_
+#undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_GEMM_ARGS_
+#undef MOEK_GEMM_
 #endif

@@ -9,15 +9,25 @@
 #include "../include/moek/kernel/sm90_schedule.h"
 #define MOEK_NAME_ moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12
 #define MOEK_K_(x) moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_##x##_
-#define MOEK_BLOCK_ 0
 #define MOEK_M_ 96
 #define MOEK_N_ 256
 #define MOEK_S_ 4
+#define MOEK_W_(x) moek_##x##_u4b8_
+#define MOEK_W_SCALE_BITS_ 16
+#define MOEK_W_SCALE_ROWS_ 1
+#define MOEK_W_SCALE_COLUMNS_ 0
+#define MOEK_GEMM_ARGS_ moek_gemm_more_args
+#define MOEK_GEMM_(x) (x).gemm
 #include "moek_up_int4_a16_h0_b32_b64_b128_b0_on_sm90_m8m16m32m64m96m128n256s9s8s7s5s4w20w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
-#undef MOEK_BLOCK_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_SCALE_BITS_
+#undef MOEK_W_SCALE_ROWS_
+#undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_GEMM_ARGS_
+#undef MOEK_GEMM_
 #endif

@@ -63,10 +63,10 @@ enum {
     MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
     MOEK_K_(CODES) = MOEK_M_ * 256,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
-    MOEK_K_(COLUMNS) = MOEK_BLOCK_,                   /* of a scale; 0: all, and then it acts in the epilogue */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; 0: all, and then it acts in the epilogue */
     MOEK_K_(BY_ROW) = !MOEK_K_(COLUMNS),                /* scales of a row in 64 of k: */
     MOEK_K_(G) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 64 ? 64 / (MOEK_K_(COLUMNS) + MOEK_K_(BY_ROW)) : 1,
-    MOEK_K_(EACH) = MOEK_K_(BY_ROW) ? 0 : 2 * MOEK_K_(G) * 2,   /* bytes, two rows */
+    MOEK_K_(EACH) = MOEK_K_(BY_ROW) ? 0 : 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,     /* bytes, two rows */
     MOEK_K_(UNITS) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 128 ? 2 : 1,        /* so many times in 128 of k */
     MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
     MOEK_K_(ZEROS) = MOEK_N_ / 64 * MOEK_K_(UNITS) * MOEK_K_(OF_64) / 4,        /* bytes of zero points of a stage */
@@ -187,15 +187,15 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
 /* Bias, activation, and out.  sum: this lane's rows of w g and g + 8
  * (gated: of gate and of up, or the other way round), columns 2q and 2q + 1 of each 8 rows of a.
  * block: of 64 rows of w of the tile.  rows: where its rows of a go, or -1. */
-MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_more_args *args, float *sum, const moek_tile_ *at, const int *rows,
+MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const moek_tile_ *at, const int *rows,
                                  int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
-    const moek_gemm_args *const a = &args->gemm;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     const int gated = a->w_rows > n, swapped = a->halves.swapped;
     const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);  /* of row 0 of the warp's 16 */
-    const float lifted = dtype == MOEK_DTYPE_FP16 ? 1.0f : 4294967296.0f;
+    const float lifted = MOEK_W_(lift)(dtype);
     float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
     int i;
     if (j >= n) return;
@@ -238,7 +238,7 @@ typedef struct MOEK_K_(block) {
 } MOEK_K_(block);
 
 /* Producer of codes and scales, one thread: weights are there before anything else is. */
-MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_(block) *b, int zero)
+MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b, int zero)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -246,7 +246,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const moek_gemm_more_args *args, const MOEK_K_
            OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const moek_gemm_args *const a = &args->gemm;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
     const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * 2048;
@@ -461,7 +461,7 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], uint32_t 
 }
 
 /* One zero point a row: those of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
-MOEK_DEVICE uint32_t MOEK_K_(row_zero)(const moek_gemm_more_args *args, const moek_tile_ *at, int n, int block)
+MOEK_DEVICE uint32_t MOEK_K_(row_zero)(const MOEK_GEMM_ARGS_ *args, const moek_tile_ *at, int n, int block)
 {
     const moek_halves *const h = &args->gemm.halves;
     const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4;
@@ -478,7 +478,7 @@ MOEK_DEVICE uint32_t MOEK_K_(row_zero)(const moek_gemm_more_args *args, const mo
 }
 
 /* Consumer: a warpgroup multiplies its rows of w of a tile. */
-MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_(block) *b,
+MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b,
                                   int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
@@ -487,7 +487,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
            OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
-    const moek_gemm_args *const a = &args->gemm;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
     int tile, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
@@ -549,7 +549,7 @@ MOEK_DEVICE void MOEK_K_(consume)(const moek_gemm_more_args *args, const MOEK_K_
 }
 
 /* A block.  zero: there are zero points; a constant. */
-MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int zero, int dtype)
+MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
@@ -558,7 +558,7 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int zero, int dty
            ZEROS = MOEK_K_(ZEROS),
            CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
-    const moek_gemm_args *const a = &args->gemm;
+    const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x;
     MOEK_K_(block) b;
     int i;
@@ -593,28 +593,28 @@ MOEK_DEVICE void MOEK_K_(run)(const moek_gemm_more_args *args, int zero, int dty
 #endif
 
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(bf16)(const __grid_constant__ moek_gemm_more_args args)
+MOEK_K_(bf16)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
     MOEK_K_(run)(&args, 0, MOEK_DTYPE_BF16);
 #endif
 }
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(bf16_zero)(const __grid_constant__ moek_gemm_more_args args)
+MOEK_K_(bf16_zero)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
     MOEK_K_(run)(&args, 1, MOEK_DTYPE_BF16);
 #endif
 }
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(fp16)(const __grid_constant__ moek_gemm_more_args args)
+MOEK_K_(fp16)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
     MOEK_K_(run)(&args, 0, MOEK_DTYPE_FP16);
 #endif
 }
 static __global__ void MOEK_SM90_BOUNDS_(MOEK_K_(THREADS))
-MOEK_K_(fp16_zero)(const __grid_constant__ moek_gemm_more_args args)
+MOEK_K_(fp16_zero)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 {
 #ifdef MOEK_SM90_CODE_
     MOEK_K_(run)(&args, 1, MOEK_DTYPE_FP16);
@@ -629,7 +629,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448
     };
     enum { WITH_ZEROS = SHARED + MOEK_S_ * MOEK_K_(ZEROS) };
-    moek_gemm_more_args found;
+    MOEK_GEMM_ARGS_ found;
+    moek_gemm_args *const g = &MOEK_GEMM_(found);
     long long tiles;
     if (!a) {
         const moek_status zeros = MOEK_READY_SM90_(MOEK_K_(bf16_zero), THREADS, WITH_ZEROS);
@@ -640,14 +641,14 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const moek_gemm_more_args *)args;
-    if (!a->a_row_bytes) found.gemm.a_row_bytes = a->k * 2;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, MOEK_BLOCK_, 1);
-    moek_find_more_(&found, 4, MOEK_BLOCK_);
+    found = *(const MOEK_GEMM_ARGS_ *)args;
+    if (!a->a_row_bytes) g->a_row_bytes = a->k * 2;
+    moek_find_halves_of_(g, 4, MOEK_W_SCALE_BITS_, MOEK_W_SCALE_ROWS_, MOEK_W_SCALE_COLUMNS_, 1);
+    moek_find_more_(&found, 4, MOEK_W_SCALE_COLUMNS_);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
-    if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) found.gemm.split = NULL;
+    if (MOEK_K_(TALL) || tiles * ((a->k + 127) / 128) > 0x3fffffff) g->split = NULL;
     if (found.w_zero && a->dtype == MOEK_DTYPE_FP16)
         return MOEK_CHAIN_(MOEK_K_(fp16_zero), moek_multiprocessors_(), THREADS, WITH_ZEROS, stream, a->early, found);
     if (found.w_zero)

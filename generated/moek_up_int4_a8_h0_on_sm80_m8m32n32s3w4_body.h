@@ -365,6 +365,6 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_args *)args;
     if (!a->a_row_bytes) found.a_row_bytes = a->k;
-    moek_find_halves_of_(&found, 4, 32, 1, 128, 0);
+    moek_find_halves_of_(&found, 4, 32, MOEK_W_SCALE_ROWS_, 128, 0);
     return MOEK_LAUNCH_(MOEK_K_(fp16), (unsigned)blocks, THREADS, SHARED, stream, found);
 }

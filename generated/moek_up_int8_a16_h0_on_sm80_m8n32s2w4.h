@@ -12,10 +12,16 @@
 #define MOEK_M_ 8
 #define MOEK_N_ 32
 #define MOEK_S_ 2
-#include "moek_up_int8_a16_h0_on_sm80_m8m32m64n32n64s2s3w4_body.h"
+#define MOEK_W_(x) moek_##x##_s8_
+#define MOEK_W_CHECKED_ 0
+#define MOEK_W_SCALE_ROWS_ 1
+#include "moek_up_fp8t_a16_fp8c_a16_int8_a16_h0_on_sm80_m8m32m64n32n64s2s3w4_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_CHECKED_
+#undef MOEK_W_SCALE_ROWS_
 #endif

@@ -45,7 +45,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, const float *tile,
     enum { M = MOEK_K_(M), R = MOEK_K_(R), PITCH = R + 4, THREADS = MOEK_K_(THREADS) };
     const int dtype = a->dtype;
     const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
-    const float lift = dtype == MOEK_DTYPE_FP16 ? 128.0f : 4294967296.0f;
+    const float lift = MOEK_W_(lift)(dtype);
     float scale[2] = {lift, lift}, bias[2] = {0, 0};
     float up_scale[2] = {lift, lift}, up_bias[2] = {0, 0};
     const moek_halves *const h = &a->halves;
@@ -375,7 +375,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_more_args *)args;
     if (!a->a_row_bytes) found.gemm.a_row_bytes = a->k * 2;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_halves_of_(&found.gemm, 4, 8, MOEK_W_SCALE_ROWS_, 16, 0);
     moek_find_more_(&found, 4, 16);
     if (a->dtype == MOEK_DTYPE_FP16)
         return MOEK_LAUNCH_(MOEK_K_(fp16), (unsigned)blocks, THREADS, SHARED, stream, found);

@@ -12,10 +12,26 @@
 #define MOEK_M_ 128
 #define MOEK_N_ 256
 #define MOEK_S_ 4
-#include "moek_up_nvfp4_a16_h0_on_sm90_m8m16m32m64m96m128n256s9s8s7s5s4w20w12_body.h"
+#define MOEK_W_(x) moek_##x##_e2m1_
+#define MOEK_W_SCALE_(x) moek_##x##_e4m3_e2m1_
+#define MOEK_W_SCALE_BITS_ 8
+#define MOEK_W_SCALE_ROWS_ 1
+#define MOEK_W_SCALE_COLUMNS_ 16
+#define MOEK_W_SECOND_ 1
+#define MOEK_GEMM_ARGS_ moek_gemm_more_args
+#define MOEK_GEMM_(x) (x).gemm
+#include "moek_up_mxfp4_a16_nvfp4_a16_h0_on_sm90_m8m16m32m64m96m128n256s9s8s7s5s4w20w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_W_
+#undef MOEK_W_SCALE_
+#undef MOEK_W_SCALE_BITS_
+#undef MOEK_W_SCALE_ROWS_
+#undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_W_SECOND_
+#undef MOEK_GEMM_ARGS_
+#undef MOEK_GEMM_
 #endif

@@ -375,7 +375,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_more_args *)args;
     if (!a->a_row_bytes) found.gemm.a_row_bytes = a->k;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_halves_of_(&found.gemm, 4, 8, MOEK_W_SCALE_ROWS_, 16, 0);
     moek_find_more_(&found, 4, 16);
     return MOEK_LAUNCH_(MOEK_K_(fp16), (unsigned)blocks, THREADS, SHARED, stream, found);
 }
