@@ -16,6 +16,7 @@
 #define MOEK_W_SCALE_BITS_ 16
 #define MOEK_W_SCALE_ROWS_ 1
 #define MOEK_W_SCALE_COLUMNS_ 128
+#define MOEK_W_SECOND_ 0
 #define MOEK_GEMM_ARGS_ moek_gemm_more_args
 #define MOEK_GEMM_(x) (x).gemm
 #include "moek_down_int4_a16_h0_b32_b64_b128_b0_on_sm90_m8m16m32m64m96m128n256s9s8s7s5s4w20w12_body.h"
@@ -28,6 +29,7 @@
 #undef MOEK_W_SCALE_BITS_
 #undef MOEK_W_SCALE_ROWS_
 #undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_W_SECOND_
 #undef MOEK_GEMM_ARGS_
 #undef MOEK_GEMM_
 #endif

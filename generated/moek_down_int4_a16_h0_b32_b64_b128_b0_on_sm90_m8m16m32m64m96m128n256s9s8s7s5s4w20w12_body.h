@@ -32,8 +32,7 @@
  * A grouped GEMM by wgmma, persistent: one block an SM.  Weights have 4 bits and lie in the order of fragments
  * (moek/ops.h: repack).  A tile is m rows of a by n rows of w.  Rows of w are wgmma's M, and come from registers: a
  * lane loads 16 bytes of codes, makes T of them, times their scales, and hands them to the tensor cores.  Rows of a
- * are wgmma's N, and come from shared memory.  Warps have
- * roles:
+ * are wgmma's N, and come from shared memory.  Warps have roles:
  *
  *     producer warp (0): codes, scales         producer warps (1, 2, 3): rows of a, by cp.async
  *              | full [s]                                   ^ empty [s]
@@ -58,10 +57,10 @@ enum {
     MOEK_K_(TALL) = MOEK_M_ >= 96,
     MOEK_K_(GROUPS) = MOEK_K_(TALL) ? 2 : 4,        /* consumer warpgroups; 64s of w of each: */
     MOEK_K_(MI) = MOEK_N_ / 64 / MOEK_K_(GROUPS), MOEK_K_(THREADS) = 128 * (1 + MOEK_K_(GROUPS)),
-    MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
     MOEK_K_(CODES) = MOEK_M_ * 256,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
-    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; 0: all, and then it acts in the epilogue */
+    MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,           /* of a scale; 0: all, and then it acts in the epilogue */
     MOEK_K_(BY_ROW) = !MOEK_K_(COLUMNS),                /* scales of a row in 64 of k: */
     MOEK_K_(G) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 64 ? 64 / (MOEK_K_(COLUMNS) + MOEK_K_(BY_ROW)) : 1,
     MOEK_K_(EACH) = MOEK_K_(BY_ROW) ? 0 : 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,     /* bytes, two rows */
@@ -72,7 +71,6 @@ enum {
 };
 
 #ifdef MOEK_SM90_CODE_
-
 /* d (+)= 64 rows of w in registers times rows of a, 16 of k. */
 MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, int dtype)
 {
@@ -99,7 +97,7 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
 }
 
 /* Bias, and out.  sum: this lane's rows of w g and g + 8
- *  columns 2q and 2q + 1 of each 8 rows of a.
+ * columns 2q and 2q + 1 of each 8 rows of a.
  * block: of 64 rows of w of the tile.  rows: where its rows of a go, or -1. */
 MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const moek_tile_ *at, const int *rows,
                                  int n, int block, int dtype)
@@ -109,9 +107,9 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     enum { gated = 0 };
     const int j = at->j0 + 64 * block + 16 * warp;
+    int i;
     const float lifted = MOEK_W_(lift)(dtype);
     float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
-    int i;
     if (j >= n) return;
     #pragma unroll
     for (i = 0; i < 2; i++) {
@@ -120,6 +118,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
             bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])
                                    [(size_t)at->e * a->halves.rows + column],
                                    dtype);
+        if (MOEK_W_SECOND_) scale[i] *= moek_second_of_(args, i, at->e);
         if (MOEK_K_(BY_ROW)) {
             const size_t w_row = (size_t)at->e * a->halves.scale_rows + column * a->halves.step;
             const void *const of = a->halves.scale[i];
@@ -139,6 +138,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
         if (!gated) *(uint32_t *)(out + 8) = high;
     }
 }
+
 /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
 typedef struct MOEK_K_(block) {
     unsigned char *ring;                           /* stages */
@@ -154,11 +154,8 @@ typedef struct MOEK_K_(block) {
 MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b, int zero)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           ZEROS = MOEK_K_(ZEROS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), ZEROS = MOEK_K_(ZEROS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
@@ -223,11 +220,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *b)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           ZEROS = MOEK_K_(ZEROS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     enum { ROWS = (M + 11) / 12 };
     /* A lane copies 16 bytes of each 128 of the rows first, first + 12, ... */
     const unsigned u = threadIdx.x - 32, chunk = u % 8, first = u / 8;
@@ -297,17 +291,14 @@ MOEK_DEVICE void MOEK_K_(load)(MOEK_K_(item) *to, const MOEK_K_(block) *b, int s
                                const uint32_t *row_zeros, int zero, int i)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           ZEROS = MOEK_K_(ZEROS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), ZEROS = MOEK_K_(ZEROS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
     const int of = i % MI, half = i / MI, block = mine * MI + of, t = threadIdx.x % 128;
     int k;
     #pragma unroll
     for (k = 0; k < 1; k++)
-        to->codes[k] = moek_load_words_(stage + CODES + block * 4096 + half * 2048 + t * 16);
+        to->codes[k] = moek_load_words_(stage + CODES + block * 4096 + (half + k) * 2048 + t * 16);
     #pragma unroll
     for (k = 0; k < MOEK_K_(EACH) / 4; k++)
         to->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) * OF_64 +
@@ -319,7 +310,7 @@ MOEK_DEVICE void MOEK_K_(load)(MOEK_K_(item) *to, const MOEK_K_(block) *b, int s
         else to->zeros = MOEK_K_(G) == 2 ? *(const uint16_t *)(const void *)at : *at;
     }
 }
-/* An item becomes T.  of: which 64 rows of w of the warpgroup. */
+/* An item becomes T. */
 MOEK_DEVICE void MOEK_K_(to_t)(uint32_t w[4][4], const MOEK_K_(item) *item, int of, int zero, int dtype)
 {
     MOEK_K_(convert)(w, item->codes, item->scales, zero ? item->zeros : 0, zero, dtype);
@@ -334,11 +325,8 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], uint32_t 
                                int mine, const uint32_t *row_zeros, int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           ZEROS = MOEK_K_(ZEROS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     enum { ITEMS = 2 * MI, AHEAD = MOEK_K_(AHEAD) };
     const uint64_t xs = moek_uniform_(moek_wgmma_operand_(b->ring + slot * STAGE));
     int i, k;
@@ -392,11 +380,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
                                   int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           ZEROS = MOEK_K_(ZEROS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
@@ -465,11 +450,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int zero, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           ZEROS = MOEK_K_(ZEROS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x;
@@ -541,10 +523,10 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         THREADS = MOEK_K_(THREADS),
         SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448
     };
-    enum { WITH_ZEROS = SHARED + MOEK_S_ * MOEK_K_(ZEROS) };
     MOEK_GEMM_ARGS_ found;
     moek_gemm_args *const g = &MOEK_GEMM_(found);
     long long tiles;
+    enum { WITH_ZEROS = SHARED + MOEK_S_ * MOEK_K_(ZEROS) };
     if (!a) {
         const moek_status zeros = MOEK_READY_SM90_(MOEK_K_(bf16_zero), THREADS, WITH_ZEROS);
         const moek_status status = zeros ? zeros : MOEK_READY_SM90_(MOEK_K_(fp16_zero), THREADS, WITH_ZEROS);
@@ -557,7 +539,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     found = *(const MOEK_GEMM_ARGS_ *)args;
     if (!a->a_row_bytes) g->a_row_bytes = a->k * 2;
     moek_find_halves_of_(g, 4, MOEK_W_SCALE_BITS_, MOEK_W_SCALE_ROWS_, MOEK_W_SCALE_COLUMNS_, 1);
-    moek_find_more_(&found, 4, MOEK_W_SCALE_COLUMNS_);
+    if (sizeof found > sizeof *g) moek_find_more_((moek_gemm_more_args *)g, 4, MOEK_W_SCALE_COLUMNS_);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;

@@ -461,232 +461,232 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 221504, moek_down_int4_a16
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_up_int4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_up_int4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_up_int4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_up_int4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_up_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_up_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_up_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_up_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_up_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_up_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_up_int4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_up_int4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_down_int4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_down_int4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_down_int4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_down_int4_a8_h0_on_sm90_m16n256s10w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 10, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_down_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_down_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_down_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_down_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_down_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_down_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_down_int4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_down_int4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 8, 90, 640, 225152, moek_up_int8_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 8, 90, 640, 225152, moek_up_int8_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 16, 90, 640, 201104, moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 16, 90, 640, 201104, moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 16, 90, 640, 201104, moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 16, 90, 640, 201104, moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 16, 90, 640, 201104, moek_up_int8_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 16, 90, 640, 201104, moek_up_int8_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_up_int8_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_up_int8_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 216640, moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 216640, moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 216640, moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 216640, moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 64, 90, 640, 216640, moek_up_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 64, 90, 640, 216640, moek_up_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 128, 90, 384, 216880, moek_up_int8_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 128, 90, 384, 216880, moek_up_int8_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 8, 90, 640, 231296, moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 8, 90, 640, 231296, moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 218688, moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 218688, moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 194224, moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 194224, moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 8, 90, 640, 225152, moek_down_int8_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 8, 90, 640, 225152, moek_down_int8_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 16, 90, 640, 201104, moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 16, 90, 640, 201104, moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 16, 90, 640, 201104, moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 16, 90, 640, 201104, moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 16, 90, 640, 201104, moek_down_int8_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 16, 90, 640, 201104, moek_down_int8_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_down_int8_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_down_int8_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 216640, moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 216640, moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 216640, moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 216640, moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 64, 90, 640, 216640, moek_down_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 64, 90, 640, 216640, moek_down_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 128, 90, 384, 216880, moek_down_int8_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 128, 90, 384, 216880, moek_down_int8_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 8, 90, 640, 231296, moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 8, 90, 640, 231296, moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 218688, moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 218688, moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 194224, moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 194224, moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 32, 0, moek_route_on_sm80_w1, "{ op = \"route\", template = \"route_warp\", arch = \"sm80\", w = 1 },", 0)

@@ -20,8 +20,7 @@
  * A grouped GEMM by wgmma, persistent: one block an SM.  Weights have 4 bits and lie in the order of fragments
  * (moek/ops.h: repack).  A tile is m rows of a by n rows of w.  Rows of w are wgmma's M, and come from registers: a
  * lane loads 16 bytes of codes, makes T of them, times their scales, and hands them to the tensor cores.  Rows of a
- * are wgmma's N, and come from shared memory.  Warps have
- * roles:
+ * are wgmma's N, and come from shared memory.  Warps have roles:
  *
  *     producer warp (0): codes, scales         producer warps (1, 2, 3): rows of a, by cp.async
  *              | full [s]                                   ^ empty [s]
@@ -48,13 +47,14 @@ enum {
     MOEK_K_(TALL) = MOEK_M_ >= 96,
     MOEK_K_(GROUPS) = MOEK_K_(TALL) ? 2 : 4,        /* consumer warpgroups; 64s of w of each: */
     MOEK_K_(MI) = MOEK_N_ / 64 / MOEK_K_(GROUPS), MOEK_K_(THREADS) = 128 * (1 + MOEK_K_(GROUPS)),
-    MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
     MOEK_K_(CODES) = MOEK_M_ * 256,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
-    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; scales of a row in 64 of k: */
-    MOEK_K_(G) = MOEK_K_(COLUMNS) < 64 ? 64 / MOEK_K_(COLUMNS) : 1,
-    MOEK_K_(EACH) = 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,             /* bytes of those of two rows */
-    MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
+    MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,           /* of a scale; 0: all, and then it acts in the epilogue */
+    MOEK_K_(BY_ROW) = !MOEK_K_(COLUMNS),                /* scales of a row in 64 of k: */
+    MOEK_K_(G) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 64 ? 64 / (MOEK_K_(COLUMNS) + MOEK_K_(BY_ROW)) : 1,
+    MOEK_K_(EACH) = MOEK_K_(BY_ROW) ? 0 : 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,     /* bytes, two rows */
+    MOEK_K_(UNITS) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 128 ? 2 : 1,        /* so many times in 128 of k */
     MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
     MOEK_K_(STAGE) = (MOEK_K_(SCALES) + MOEK_N_ / 64 * MOEK_K_(OF_64) * MOEK_K_(UNITS) + 1023) / 1024 * 1024
 };
@@ -144,7 +144,6 @@ MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
     }
 }
 
-
 /* d (+)= 64 rows of w in registers times rows of a, 16 of k. */
 MOEK_DEVICE void MOEK_K_(multiply)(float *d, const uint32_t w[4], uint64_t xs, int dtype)
 {
@@ -176,9 +175,9 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
     const int gated = a->w_rows > n, swapped = a->halves.swapped;
     const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);  /* of row 0 of the warp's 16 */
+    int i;
     const float lifted = MOEK_W_(lift)(dtype);
     float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
-    int i;
     if (j >= n) return;
     #pragma unroll
     for (i = 0; i < 2; i++) {
@@ -203,6 +202,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
         if (!gated) *(uint32_t *)(out + 8) = high;
     }
 }
+
 /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
 typedef struct MOEK_K_(block) {
     unsigned char *ring;                           /* stages */
@@ -217,10 +217,8 @@ typedef struct MOEK_K_(block) {
 MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(block) *b)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
     /* Bytes of 64 rows. */
@@ -250,6 +248,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
                 #pragma unroll
                 for (i = 0; i < N / 64; i++) {
                     moek_bulk_(to + i * 4096, codes + min(i, last) * codes_row, 4096, full, policy);
+                    if (MOEK_K_(BY_ROW)) continue;
                     moek_bulk_(scales_to + i * (UNITS * OF_64), scales + min(i, last) * scales_row, UNITS * OF_64, full,
                                policy);
                 }
@@ -259,7 +258,7 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
                     moek_bulk_(to + i * 2048, codes + min(i / 2, last) * codes_row, 2048, full,
                                policy);
                 #pragma unroll 1
-                for (i = 0; i < N / 64 * UNITS; i++)
+                for (i = 0; !MOEK_K_(BY_ROW) && i < N / 64 * UNITS; i++)
                     moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full, policy);
             }
             codes += 4096;
@@ -274,10 +273,8 @@ MOEK_DEVICE void MOEK_K_(produce)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *b)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     enum { ROWS = (M + 11) / 12 };
     /* A lane copies 16 bytes of each 128 of the rows first, first + 12, ... */
     const unsigned u = threadIdx.x - 32, chunk = u % 8, first = u / 8;
@@ -342,29 +339,27 @@ MOEK_DEVICE void MOEK_K_(gather)(const moek_gemm_args *a, const MOEK_K_(block) *
 /* What a lane converts at a time: of 64 rows of w and 64 of k. */
 typedef struct MOEK_K_(item) {
     moek_words_ codes[1];
-    uint32_t scales[MOEK_K_(EACH) / 4];
+    uint32_t scales[MOEK_K_(BY_ROW) ? 1 : MOEK_K_(EACH) / 4];
 } MOEK_K_(item);
 /* Item i of a stage: all rows of w of the first 64 of k come first. */
 MOEK_DEVICE void MOEK_K_(load)(MOEK_K_(item) *to, const MOEK_K_(block) *b, int slot, int mine,
                                int i)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const unsigned char *const stage = b->ring + slot * STAGE;
     const int of = i % MI, half = i / MI, block = mine * MI + of, t = threadIdx.x % 128;
     int k;
     #pragma unroll
     for (k = 0; k < 1; k++)
-        to->codes[k] = moek_load_words_(stage + CODES + block * 4096 + half * 2048 + t * 16);
+        to->codes[k] = moek_load_words_(stage + CODES + block * 4096 + (half + k) * 2048 + t * 16);
     #pragma unroll
     for (k = 0; k < MOEK_K_(EACH) / 4; k++)
         to->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) * OF_64 +
                                                           t / 4 * MOEK_K_(EACH)))[k];
 }
-/* An item becomes T.  of: which 64 rows of w of the warpgroup. */
+/* An item becomes T. */
 MOEK_DEVICE void MOEK_K_(to_t)(uint32_t w[4][4], const MOEK_K_(item) *item, int of, int dtype)
 {
     MOEK_K_(convert)(w, item->codes, item->scales, dtype);
@@ -379,10 +374,8 @@ MOEK_DEVICE void MOEK_K_(step)(float sum[MOEK_K_(MI)][MOEK_K_(M) / 2], uint32_t 
                                int mine, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     enum { ITEMS = 2 * MI, AHEAD = MOEK_K_(AHEAD) };
     const uint64_t xs = moek_uniform_(moek_wgmma_operand_(b->ring + slot * STAGE));
     int i, k;
@@ -419,10 +412,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
                                   int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
     moek_tile_ at;
@@ -484,10 +475,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
-           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE),
-           CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS),
-           CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x;
@@ -557,7 +546,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     found = *(const MOEK_GEMM_ARGS_ *)args;
     if (!a->a_row_bytes) g->a_row_bytes = a->k * 2;
     moek_find_halves_of_(g, 4, MOEK_W_SCALE_BITS_, MOEK_W_SCALE_ROWS_, MOEK_W_SCALE_COLUMNS_, 1);
-    if (MOEK_W_SECOND_) moek_find_more_((moek_gemm_more_args *)g, 4, MOEK_W_SCALE_COLUMNS_);
+    if (sizeof found > sizeof *g) moek_find_more_((moek_gemm_more_args *)g, 4, MOEK_W_SCALE_COLUMNS_);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + MOEK_N_ / 2 - 1) / (MOEK_N_ / 2));                          /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;
