@@ -396,51 +396,19 @@ MOEK_DEVICE uint32_t moek_e4m3_of_fp16_(uint32_t two)
         : "=r"(bytes) : "r"(two));
     return bytes;
 }
-/* b times the low or the high half of a, in T. */
-MOEK_DEVICE uint32_t moek_times_low_t2_(uint32_t a, uint32_t b, int dtype)
+/* The low half of a twice, and the high half.  By PTX as it is here, HMUL2 and HFMA2 take such an operand without an
+ * instruction for it; __byte_perm would be one. */
+MOEK_DEVICE uint32_t moek_low_twice_(uint32_t a)
 {
-    uint32_t c;
-    if (dtype == MOEK_DTYPE_FP16)
-        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {lo, lo}; mul.rn.f16x2 %0, t, %2; }\n"
-            : "=r"(c) : "r"(a), "r"(b));
-    else
-        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {lo, lo}; mul.rn.bf16x2 %0, t, %2; }\n"
-            : "=r"(c) : "r"(a), "r"(b));
-    return c;
+    uint32_t b;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {lo, lo}; }\n" : "=r"(b) : "r"(a));
+    return b;
 }
-MOEK_DEVICE uint32_t moek_times_high_t2_(uint32_t a, uint32_t b, int dtype)
+MOEK_DEVICE uint32_t moek_high_twice_(uint32_t a)
 {
-    uint32_t c;
-    if (dtype == MOEK_DTYPE_FP16)
-        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {hi, hi}; mul.rn.f16x2 %0, t, %2; }\n"
-            : "=r"(c) : "r"(a), "r"(b));
-    else
-        asm("{ .reg .b16 lo, hi; .reg .b32 t; mov.b32 {lo, hi}, %1; mov.b32 t, {hi, hi}; mul.rn.bf16x2 %0, t, %2; }\n"
-            : "=r"(c) : "r"(a), "r"(b));
-    return c;
-}
-/* a times a half of b, plus that half of c, in T, rounded once. */
-MOEK_DEVICE uint32_t moek_fma_low_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
-{
-    uint32_t d;
-    if (dtype == MOEK_DTYPE_FP16)
-        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {lo, lo}; mov.b32 {lo, hi}, %3; "
-            "mov.b32 u, {lo, lo}; fma.rn.f16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    else
-        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {lo, lo}; mov.b32 {lo, hi}, %3; "
-            "mov.b32 u, {lo, lo}; fma.rn.bf16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-MOEK_DEVICE uint32_t moek_fma_high_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
-{
-    uint32_t d;
-    if (dtype == MOEK_DTYPE_FP16)
-        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {hi, hi}; mov.b32 {lo, hi}, %3; "
-            "mov.b32 u, {hi, hi}; fma.rn.f16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    else
-        asm("{ .reg .b16 lo, hi; .reg .b32 t, u; mov.b32 {lo, hi}, %2; mov.b32 t, {hi, hi}; mov.b32 {lo, hi}, %3; "
-            "mov.b32 u, {hi, hi}; fma.rn.bf16x2 %0, %1, t, u; }\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
+    uint32_t b;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {hi, hi}; }\n" : "=r"(b) : "r"(a));
+    return b;
 }
 /* Of two fp16: all bits of a half where a >= b, else (also of a NaN) none. */
 MOEK_DEVICE uint32_t moek_at_least_fp16_(uint32_t a, uint32_t b)
@@ -545,6 +513,8 @@ MOEK_FN uint32_t moek_most_u16_(uint32_t a, uint32_t b)
     return (low > other_low ? low : other_low) | (high > other_high ? high : other_high) << 16;
 }
 MOEK_FN uint32_t moek_least_u16_(uint32_t a, uint32_t b) { return a + b - moek_most_u16_(a, b); }
+MOEK_FN uint32_t moek_low_twice_(uint32_t a) { return (a & 0xffff) * 0x00010001; }
+MOEK_FN uint32_t moek_high_twice_(uint32_t a) { return (a >> 16) * 0x00010001; }
 MOEK_FN uint32_t moek_select_(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }
 MOEK_FN uint32_t moek_and_or_(uint32_t w, uint32_t mask, uint32_t more) { return (w & mask) | more; }
 MOEK_FN uint32_t moek_e4m3_of_fp16_(uint32_t two)
@@ -576,22 +546,6 @@ MOEK_FN uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
     moek_from_t2_(z, c, dtype);
     return moek_to_t2_(fmaf(x[0], y[0], z[0]), fmaf(x[1], y[1], z[1]), dtype);
 }
-MOEK_FN uint32_t moek_times_low_t2_(uint32_t a, uint32_t b, int dtype)
-{
-    return moek_fma_t2_((a & 0xffff) * 0x00010001, b, 0x80008000, dtype);
-}
-MOEK_FN uint32_t moek_times_high_t2_(uint32_t a, uint32_t b, int dtype)
-{
-    return moek_times_low_t2_(a >> 16, b, dtype);
-}
-MOEK_FN uint32_t moek_fma_low_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
-{
-    return moek_fma_t2_(a, (b & 0xffff) * 0x00010001, (c & 0xffff) * 0x00010001, dtype);
-}
-MOEK_FN uint32_t moek_fma_high_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
-{
-    return moek_fma_low_t2_(a, b >> 16, c >> 16, dtype);
-}
 #endif
 
 /* d += a * b of T, 16 x 8 x 16. */
@@ -599,6 +553,23 @@ MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2
 {
     if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
     else moek_mma_bf16_(d, a, b);
+}
+/* b times the low or the high half of a, in T; a times a half of b, plus that half of c, rounded once. */
+MOEK_DEVICE uint32_t moek_times_low_t2_(uint32_t a, uint32_t b, int dtype)
+{
+    return moek_fma_t2_(moek_low_twice_(a), b, 0x80008000, dtype);
+}
+MOEK_DEVICE uint32_t moek_times_high_t2_(uint32_t a, uint32_t b, int dtype)
+{
+    return moek_fma_t2_(moek_high_twice_(a), b, 0x80008000, dtype);
+}
+MOEK_DEVICE uint32_t moek_fma_low_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    return moek_fma_t2_(a, moek_low_twice_(b), moek_low_twice_(c), dtype);
+}
+MOEK_DEVICE uint32_t moek_fma_high_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
+{
+    return moek_fma_t2_(a, moek_high_twice_(b), moek_high_twice_(c), dtype);
 }
 MOEK_DEVICE uint32_t moek_rotate_(uint32_t w, int left) { return w << left | w >> (32 - left) % 32; }
 /* 8 nibbles: number j goes to the low half of byte j, number 4 + j to its high half.  And back. */
