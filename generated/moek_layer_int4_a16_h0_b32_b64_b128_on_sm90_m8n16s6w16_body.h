@@ -32,11 +32,13 @@
  * - Elements times scales are w * 2^-lift (templates/element/), so that they fit in T; sums are multiplied by 2^lift.
  */
 enum {
-    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; scales of a row in 64 of k: */
-    MOEK_K_(G) = MOEK_K_(COLUMNS) < 64 ? 64 / MOEK_K_(COLUMNS) : 1,
-    MOEK_K_(EACH) = 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,             /* bytes of those of two rows */
-    MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
-    MOEK_K_(OF_16) = 8 * MOEK_K_(EACH)                  /* bytes of scales of 16 rows, once (64 rows: four times) */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,           /* of a scale; 0: all, and then it acts in the epilogue */
+    MOEK_K_(BY_ROW) = !MOEK_K_(COLUMNS),                /* scales of a row in 64 of k: */
+    MOEK_K_(G) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 64 ? 64 / (MOEK_K_(COLUMNS) + MOEK_K_(BY_ROW)) : 1,
+    MOEK_K_(EACH) = MOEK_K_(BY_ROW) ? 0 : 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,     /* bytes, two rows */
+    MOEK_K_(UNITS) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 128 ? 2 : 1,        /* so many times in 128 of k */
+    MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
+    MOEK_K_(OF_16) = MOEK_K_(OF_64) / 4                 /* of 16 rows */
 };
 typedef struct MOEK_K_(params) {
     moek_layer_args a;
@@ -393,6 +395,7 @@ MOEK_DEVICE void MOEK_K_(finish_up)(const MOEK_K_(params) *p, const MOEK_K_(bloc
             const int e = b->list[d];
             y[j] *= MOEK_W_(lift)(MOEK_DTYPE_BF16);
             if (j && !gated) break;
+            if (MOEK_W_SECOND_) y[j] *= moek_second_of_(&p->up, j, e);
             if (a->bias)
                 y[j] += moek_from_t_(((const uint16_t *)a->halves.bias[j])
                                      [(size_t)e * a->halves.rows + (size_t)column * a->halves.step], MOEK_DTYPE_BF16);
@@ -440,7 +443,7 @@ MOEK_DEVICE void MOEK_K_(weigh)(float sum[4], float c[4][4], const MOEK_K_(param
     const int pair = 8 * d + threadIdx.x % 4 * 2;
     float lifted = MOEK_W_(lift)(MOEK_DTYPE_BF16);
     int i;
-    (void)p;
+    if (MOEK_W_SECOND_) lifted *= moek_second_of_(&p->down, 0, b->list[d]);
     #pragma unroll
     for (i = 0; i < 4; i++) {
         const float of = MOEK_K_(take)(c, i);
@@ -629,7 +632,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     for (i = 0; i < 2; i++) {
         moek_gemm_args *const to = i ? &MOEK_GEMM_(p.down) : &MOEK_GEMM_(p.up);
         moek_find_halves_of_(to, 4, MOEK_W_SCALE_BITS_, 1, MOEK_W_SCALE_COLUMNS_, 1);
-        moek_find_more_(i ? &p.down : &p.up, 4, MOEK_W_SCALE_COLUMNS_);
+        if (sizeof p.up > sizeof *to) moek_find_more_((moek_gemm_more_args *)to, 4, MOEK_W_SCALE_COLUMNS_);
     }
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;

@@ -13,6 +13,7 @@
 #define MOEK_W_(x) moek_##x##_u4b8_
 #define MOEK_W_SCALE_BITS_ 16
 #define MOEK_W_SCALE_COLUMNS_ 32
+#define MOEK_W_SECOND_ 0
 #define MOEK_GEMM_ARGS_ moek_gemm_more_args
 #define MOEK_GEMM_(x) (x).gemm
 #include "moek_layer_int4_a16_h0_b32_b64_b128_on_sm90_m8n16s6w16_body.h"
@@ -22,6 +23,7 @@
 #undef MOEK_W_
 #undef MOEK_W_SCALE_BITS_
 #undef MOEK_W_SCALE_COLUMNS_
+#undef MOEK_W_SECOND_
 #undef MOEK_GEMM_ARGS_
 #undef MOEK_GEMM_
 #endif

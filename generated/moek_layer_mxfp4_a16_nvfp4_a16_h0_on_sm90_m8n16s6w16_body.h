@@ -31,11 +31,13 @@
  * - Elements times scales are w * 2^-lift (templates/element/), so that they fit in T; sums are multiplied by 2^lift.
  */
 enum {
-    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,          /* of a scale; scales of a row in 64 of k: */
-    MOEK_K_(G) = MOEK_K_(COLUMNS) < 64 ? 64 / MOEK_K_(COLUMNS) : 1,
-    MOEK_K_(EACH) = 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,             /* bytes of those of two rows */
-    MOEK_K_(UNITS) = MOEK_K_(COLUMNS) < 128 ? 2 : 1,    /* so many times in 128 of k */
-    MOEK_K_(OF_16) = 8 * MOEK_K_(EACH)                  /* bytes of scales of 16 rows, once (64 rows: four times) */
+    MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,           /* of a scale; 0: all, and then it acts in the epilogue */
+    MOEK_K_(BY_ROW) = !MOEK_K_(COLUMNS),                /* scales of a row in 64 of k: */
+    MOEK_K_(G) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 64 ? 64 / (MOEK_K_(COLUMNS) + MOEK_K_(BY_ROW)) : 1,
+    MOEK_K_(EACH) = MOEK_K_(BY_ROW) ? 0 : 2 * MOEK_K_(G) * MOEK_W_SCALE_BITS_ / 8,     /* bytes, two rows */
+    MOEK_K_(UNITS) = !MOEK_K_(BY_ROW) && MOEK_K_(COLUMNS) < 128 ? 2 : 1,        /* so many times in 128 of k */
+    MOEK_K_(OF_64) = 32 * MOEK_K_(EACH),                /* bytes of scales of 64 rows, once */
+    MOEK_K_(OF_16) = MOEK_K_(OF_64) / 4                 /* of 16 rows */
 };
 typedef struct MOEK_K_(params) {
     moek_layer_args a;
@@ -591,7 +593,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     for (i = 0; i < 2; i++) {
         moek_gemm_args *const to = i ? &MOEK_GEMM_(p.down) : &MOEK_GEMM_(p.up);
         moek_find_halves_of_(to, 4, MOEK_W_SCALE_BITS_, 1, MOEK_W_SCALE_COLUMNS_, 1);
-        if (MOEK_W_SECOND_) moek_find_more_((moek_gemm_more_args *)to, 4, MOEK_W_SCALE_COLUMNS_);
+        if (sizeof p.up > sizeof *to) moek_find_more_((moek_gemm_more_args *)to, 4, MOEK_W_SCALE_COLUMNS_);
     }
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
