@@ -45,9 +45,7 @@
 
 enum {
     MOEK_K_(STAGE) = (MOEK_M_ + 256) * 128,         /* bytes of rows of a and of w; their scales: */
-    MOEK_K_(SCALES) = 0,
-    MOEK_K_(SHARED) = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 4 * MOEK_K_(SCALES) + 24) + 8 + 64 * MOEK_M_ + 224 + 2048 +
-                      8192 + 8448
+    MOEK_K_(SCALES) = 0
 };
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
@@ -1073,7 +1071,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     moek_status status;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_K_(SHARED));
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_SHARED_BYTES_);
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
@@ -1097,5 +1095,5 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     status = moek_weight_map_(&p.w_up, &p.up, 2, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(MOEK_K_(k), blocks, 384, MOEK_K_(SHARED), stream, 1, p);
+    return MOEK_CHAIN_(MOEK_K_(k), blocks, 384, MOEK_SHARED_BYTES_, stream, 1, p);
 }

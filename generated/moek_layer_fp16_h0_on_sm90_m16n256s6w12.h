@@ -11,6 +11,7 @@
 #define MOEK_K_(x) moek_layer_fp16_h0_on_sm90_m16n256s6w12_##x##_
 #define MOEK_M_ 16
 #define MOEK_S_ 6
+#define MOEK_SHARED_BYTES_ 230008
 #define MOEK_WGMMA_M_ moek_wgmma_n16_fp16_
 #define MOEK_W_DTYPE_ MOEK_DTYPE_FP16
 #include "moek_layer_bf16_fp16_h0_on_sm90_m8m16n256s6w12_body.h"
@@ -18,6 +19,7 @@
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_WGMMA_M_
 #undef MOEK_W_DTYPE_
 #endif

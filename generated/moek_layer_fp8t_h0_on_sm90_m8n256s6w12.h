@@ -11,11 +11,13 @@
 #define MOEK_K_(x) moek_layer_fp8t_h0_on_sm90_m8n256s6w12_##x##_
 #define MOEK_M_ 8
 #define MOEK_S_ 6
+#define MOEK_SHARED_BYTES_ 223352
 #define MOEK_WGMMA_M_ moek_wgmma_n8_e4m3_
 #include "moek_layer_fp8t_h0_on_sm90_m8m16n256s6w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_WGMMA_M_
 #endif

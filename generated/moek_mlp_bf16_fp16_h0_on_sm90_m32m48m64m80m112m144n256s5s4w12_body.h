@@ -49,13 +49,10 @@
  */
 
 enum {
-    MOEK_K_(M) = MOEK_M_, MOEK_K_(STAGES) = MOEK_S_, MOEK_K_(STAGE) = (MOEK_M_ + 256) * 128,
-    MOEK_K_(SCALES) = 0,                    /* of rows of a and of w in a stage */
+    MOEK_K_(STAGE) = (MOEK_M_ + 256) * 128,         /* bytes of rows of a and of w; their scales: */
+    MOEK_K_(SCALES) = 0,
     MOEK_K_(PAGE_ROWS) = MOEK_M_ <= 112 ? MOEK_M_ : MOEK_M_ / 3,                /* of h on its way out */
-    MOEK_K_(PITCH) = 272,                               /* bytes of such a row: no bank twice */
-    MOEK_K_(AHEAD) = MOEK_S_ > 4 ? 4 : MOEK_S_ - 1,
-    MOEK_K_(SHARED) = MOEK_S_ * (MOEK_K_(STAGE) + 4 * MOEK_K_(SCALES) + 24) + MOEK_K_(PAGE_ROWS) * MOEK_K_(PITCH) +
-                      32 * MOEK_M_ + 192 + 96 + 2048 + 4112
+    MOEK_K_(PITCH) = 272                                /* bytes of such a row: no bank twice */
 };
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
@@ -312,8 +309,8 @@ typedef struct MOEK_K_(place) { int slot, phase; unsigned n; int issued, two; } 
  * row block. */
 MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     int i;
     moek_tma_prefetch_map_(&p->w_up);
@@ -340,8 +337,8 @@ MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *
 /* By all threads: the first rows of experts, and the experts of row blocks.  Ends with a barrier. */
 MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, int t)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     unsigned char *const scratch = b->ring + AHEAD * STAGE;
     moek_schedule_ s;
@@ -367,8 +364,8 @@ MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block
 MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       uint64_t policy)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
@@ -422,8 +419,8 @@ MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
 /* Producer of rows of a of up: two warps. */
 MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x, u = t - 32;
     const int row_bytes = p->up.k * 2, steps = p->size[0].steps;
@@ -471,8 +468,8 @@ MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(bloc
 MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       uint64_t policy)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
@@ -517,8 +514,8 @@ MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(b
 /* Producer of rows of a of down: two warps. */
 MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x, u = t - 32;
     const int row_bytes = p->down.k * 2, steps = p->size[1].steps;
@@ -568,8 +565,8 @@ MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(bl
 /* Tells other blocks of each tile of h that it is written: a warp. */
 MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
@@ -594,8 +591,8 @@ MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b
 MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       int t, int mine, int dtype)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, tile, step, i, j;
@@ -643,8 +640,8 @@ MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(consume_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       int t, int mine, int dtype)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, tile, step, i, j;
@@ -692,8 +689,8 @@ static __global__ void MOEK_SM90_BOUNDS_(384)
 MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 1, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     MOEK_SHARED_1024_(ring);
     const int t = threadIdx.x;
@@ -749,7 +746,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     MOEK_K_(params) p;
     moek_status status;
     int i;
-    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_K_(SHARED));
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_SHARED_BYTES_);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
@@ -771,5 +768,5 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     status = moek_weight_map_(&p.w_up, &p.up, 2, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 2, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, MOEK_K_(SHARED), stream, a->up->early, p);
+    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, MOEK_SHARED_BYTES_, stream, a->up->early, p);
 }

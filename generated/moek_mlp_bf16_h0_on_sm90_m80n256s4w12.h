@@ -11,6 +11,7 @@
 #define MOEK_K_(x) moek_mlp_bf16_h0_on_sm90_m80n256s4w12_##x##_
 #define MOEK_M_ 80
 #define MOEK_S_ 4
+#define MOEK_SHARED_BYTES_ 202896
 #define MOEK_WGMMA_M_ moek_wgmma_n80_bf16_
 #define MOEK_W_DTYPE_ MOEK_DTYPE_BF16
 #include "moek_mlp_bf16_fp16_h0_on_sm90_m32m48m64m80m112m144n256s5s4w12_body.h"
@@ -18,6 +19,7 @@
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_WGMMA_M_
 #undef MOEK_W_DTYPE_
 #endif

@@ -11,6 +11,7 @@
 #define MOEK_K_(x) moek_mlp_fp16_h0_on_sm90_m64n256s5w12_##x##_
 #define MOEK_M_ 64
 #define MOEK_S_ 5
+#define MOEK_SHARED_BYTES_ 230824
 #define MOEK_WGMMA_M_ moek_wgmma_n64_fp16_
 #define MOEK_W_DTYPE_ MOEK_DTYPE_FP16
 #include "moek_mlp_bf16_fp16_h0_on_sm90_m32m48m64m80m112m144n256s5s4w12_body.h"
@@ -18,6 +19,7 @@
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_WGMMA_M_
 #undef MOEK_W_DTYPE_
 #endif

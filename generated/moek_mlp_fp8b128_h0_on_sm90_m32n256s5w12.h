@@ -11,11 +11,13 @@
 #define MOEK_K_(x) moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12_##x##_
 #define MOEK_M_ 32
 #define MOEK_S_ 5
+#define MOEK_SHARED_BYTES_ 201336
 #define MOEK_WGMMA_M_ moek_wgmma_n32_e4m3_
 #include "moek_mlp_fp8b128_h0_on_sm90_m32m48m64n256s5w12_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_WGMMA_M_
 #endif

@@ -11,6 +11,7 @@
 #define MOEK_K_(x) moek_mlp_fp8t_h0_on_sm90_m80n256s4w12_##x##_
 #define MOEK_M_ 80
 #define MOEK_S_ 4
+#define MOEK_SHARED_BYTES_ 202896
 #define MOEK_WGMMA_M_ moek_wgmma_n80_e4m3_
 
 /* h[r] = act(gate(x[r]), up(x[r])), quantized, and y[r] = h[r] . w_down, of the rows r of each expert.
@@ -48,13 +49,10 @@
  */
 
 enum {
-    MOEK_K_(M) = MOEK_M_, MOEK_K_(STAGES) = MOEK_S_, MOEK_K_(STAGE) = (MOEK_M_ + 256) * 128,
-    MOEK_K_(SCALES) = 0,                    /* of rows of a and of w in a stage */
+    MOEK_K_(STAGE) = (MOEK_M_ + 256) * 128,         /* bytes of rows of a and of w; their scales: */
+    MOEK_K_(SCALES) = 0,
     MOEK_K_(PAGE_ROWS) = MOEK_M_ <= 112 ? MOEK_M_ : MOEK_M_ / 3,                /* of h on its way out */
-    MOEK_K_(PITCH) = 272,                               /* bytes of such a row: no bank twice */
-    MOEK_K_(AHEAD) = MOEK_S_ > 4 ? 4 : MOEK_S_ - 1,
-    MOEK_K_(SHARED) = MOEK_S_ * (MOEK_K_(STAGE) + 4 * MOEK_K_(SCALES) + 24) + MOEK_K_(PAGE_ROWS) * MOEK_K_(PITCH) +
-                      32 * MOEK_M_ + 192 + 96 + 2048 + 4112
+    MOEK_K_(PITCH) = 272                                /* bytes of such a row: no bank twice */
 };
 
 /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
@@ -323,8 +321,8 @@ typedef struct MOEK_K_(place) { int slot, phase; unsigned n; int issued, two; } 
  * row block. */
 MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     int i;
     moek_tma_prefetch_map_(&p->w_up);
@@ -351,8 +349,8 @@ MOEK_DEVICE void MOEK_K_(start)(const MOEK_K_(params) *p, const MOEK_K_(block) *
 /* By all threads: the first rows of experts, and the experts of row blocks.  Ends with a barrier. */
 MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, int t)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     unsigned char *const scratch = b->ring + AHEAD * STAGE;
     moek_schedule_ s;
@@ -378,8 +376,8 @@ MOEK_DEVICE void MOEK_K_(schedule)(const MOEK_K_(params) *p, const MOEK_K_(block
 MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       uint64_t policy)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
@@ -433,8 +431,8 @@ MOEK_DEVICE void MOEK_K_(produce_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
 /* Producer of rows of a of up: two warps. */
 MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x, u = t - 32;
     const int row_bytes = p->up.k * 1, steps = p->size[0].steps;
@@ -482,8 +480,8 @@ MOEK_DEVICE void MOEK_K_(gather_up)(const MOEK_K_(params) *p, const MOEK_K_(bloc
 MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       uint64_t policy)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
@@ -528,8 +526,8 @@ MOEK_DEVICE void MOEK_K_(produce_down)(const MOEK_K_(params) *p, const MOEK_K_(b
 /* Producer of rows of a of down: two warps. */
 MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x, u = t - 32;
     const int row_bytes = p->down.k * 1, steps = p->size[1].steps;
@@ -579,8 +577,8 @@ MOEK_DEVICE void MOEK_K_(gather_down)(const MOEK_K_(params) *p, const MOEK_K_(bl
 /* Tells other blocks of each tile of h that it is written: a warp. */
 MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     const int t = threadIdx.x;
     MOEK_K_(tile) at;
@@ -605,8 +603,8 @@ MOEK_DEVICE void MOEK_K_(tell)(const MOEK_K_(params) *p, const MOEK_K_(block) *b
 MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       int t, int mine, int dtype)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, tile, step, i, j;
@@ -666,8 +664,8 @@ MOEK_DEVICE void MOEK_K_(consume_up)(const MOEK_K_(params) *p, const MOEK_K_(blo
 MOEK_DEVICE void MOEK_K_(consume_down)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, MOEK_K_(place) *of,
                                       int t, int mine, int dtype)
 {
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     MOEK_K_(tile) at;
     int slot = of->slot, phase = of->phase, tile, step, i, j;
@@ -727,8 +725,8 @@ static __global__ void MOEK_SM90_BOUNDS_(384)
 MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) p)
 {
 #ifdef MOEK_SM90_CODE_
-    enum { M = MOEK_K_(M), STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
-           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = MOEK_K_(AHEAD),
+    enum { M = MOEK_M_, STAGES = MOEK_S_, STAGE = MOEK_K_(STAGE), A = M * 128, SCALES = MOEK_K_(SCALES),
+           CLAIMS = 16, TOLD = 4, ORDERS = 8, BY_TWO = 0, AHEAD = STAGES > 4 ? 4 : STAGES - 1,
            ROWS = M / 8 };
     MOEK_SHARED_1024_(ring);
     const int t = threadIdx.x;
@@ -784,7 +782,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     MOEK_K_(params) p;
     moek_status status;
     int i;
-    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_K_(SHARED));
+    if (!a) return MOEK_READY_SM90_(MOEK_K_(k), 384, MOEK_SHARED_BYTES_);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
@@ -806,12 +804,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     status = moek_weight_map_(&p.w_up, &p.up, 1, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, 1, 256, 1, 0);
     if (status != MOEK_OK) return status;
-    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, MOEK_K_(SHARED), stream, a->up->early, p);
+    return MOEK_CHAIN_(MOEK_K_(k), moek_multiprocessors_(), 384, MOEK_SHARED_BYTES_, stream, a->up->early, p);
 }
 
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_WGMMA_M_
 #endif
