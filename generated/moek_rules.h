@@ -29,12 +29,20 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
 {
     if (!f->hopper) return f->m;                                                           /* middle-mma-tiles */
     if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
-    if (f->fragments && f->m == 96) return 84;                                             /* fragments-tiles */
+    if (f->fragments && f->m == 96) return 88;                                             /* fragments-tiles */
+    if (f->fragments && f->m >= 32) return 7 * f->m / 8;                                   /* fragments-tiles */
     if (f->fragments) return 3 * f->m / 4;                                                 /* fragments-tiles */
     if (f->fused && f->m > 56 && f->quantizes && f->inter <= 256) return 48;               /* mlp-tall-tiles */
     if (f->fused) return f->m - 8;                                                         /* mlp-in-the-rule */
     if (f->m == 32 && f->inter < 512) return 14;                                           /* choices-110-cells */
     return 2 * f->m / 3;                                                                   /* choices-110-cells */
+}
+
+/* 1: a kernel is taken beyond its tile_rows, too: two of its tiles hold the rows of most experts. */
+static long long moek_rule_two_tiles_(const moek_facts_ *f)
+{
+    if (f->fragments && f->m == 96 && f->mean > 134) return f->mean <= 176;                /* fragments-tiles */
+    return 0;                                                                              /* fragments-tiles */
 }
 
 /* 1: the one-launch kernel for up to 4 tokens (weights of 4 bits: 8) is taken, where there is room for it. */

@@ -118,11 +118,12 @@ static int next_tokens(int tokens)
 static void golden_plan(const char *shape, const moek_config *c)
 {
     char before[sizeof launched] = "", line[1400];
+    const char *const tiled = c->weight_layout == MOEK_WEIGHTS_TILED ? ",tiled" : "";
     moek_plan plan;
     int tokens, from = 1, last = 1;
     if (!make(&plan, c, 1)) {
-        snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t-\t%.60s\n", shape, moek_quant_name(c->quant), device_arch,
-                 device_sms, "no plan");
+        snprintf(line, sizeof line, "%s\t%s%s\t%d\t%d\t-\t%.60s\n", shape, moek_quant_name(c->quant), tiled,
+                 device_arch, device_sms, "no plan");
         golden_line(line);
         return;
     }
@@ -132,8 +133,8 @@ static void golden_plan(const char *shape, const moek_config *c)
             if (!*before) strcpy(before, launched);
             continue;
         }
-        snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d-%d\t%s\n", shape, moek_quant_name(c->quant), device_arch,
-                 device_sms, from, last, before);
+        snprintf(line, sizeof line, "%s\t%s%s\t%d\t%d\t%d-%d\t%s\n", shape, moek_quant_name(c->quant), tiled,
+                 device_arch, device_sms, from, last, before);
         golden_line(line);
         from = tokens;
         strcpy(before, launched);
@@ -159,6 +160,12 @@ static void golden_formats(const char *shape, moek_config c)
 #define FORMAT(NAME, name, number) c.quant = number; if (format_on_gpu(moek_format_of(number))) golden_plan(shape, &c);
         MOEK_EACH_QUANT(FORMAT)
 #undef FORMAT
+    }
+    c.weight_layout = MOEK_WEIGHTS_TILED;              /* as fragments: other kernels, other bounds */
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        c.quant = f->number, c.block = format_block(f, 0);
+        if (format_in_fragments(f) && format_has(f, MOEK_OP_UP, 90)) golden_plan(shape, &c);
     }
 }
 static void golden_all(void)

@@ -103,7 +103,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
                   i >= plan->tiles ? "only where measured:" : last && i ? "otherwise:" :
                   last ? "any number of rows:" : "up to");
-        if (!last) moek_say_(&t, "%d rows an expert):\n", moek_tile_rows_(plan, plan->up[i]));
+        if (!last) {
+            int to, from = moek_two_tiles_(plan, plan->up[i], &to);
+            moek_say_(&t, "%d", moek_tile_rows_(plan, plan->up[i]));
+            if (from) moek_say_(&t, ", or %d to %d,", from, to);
+            moek_say_(&t, " rows an expert):\n");
+        }
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_quantizes_(c->quant)) {
             const int from = moek_requantizes_from_(plan, plan->up[i]);

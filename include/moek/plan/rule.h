@@ -46,6 +46,20 @@ static int moek_tile_rows_(const moek_plan *plan, const moek_kernel *k)
     moek_facts_ f = moek_facts_of_(plan, 0);
     return (int)moek_rule_tile_rows_(moek_facts_on_(&f, k));
 }
+/* Rows an expert, on average, for which it is taken beyond these: from the first, 0 if there are none, to the last. */
+static int moek_two_tiles_(const moek_plan *plan, const moek_kernel *k, int *last)
+{
+    moek_facts_ f = moek_facts_of_(plan, 0);
+    int first = 0;
+    moek_facts_on_(&f, k);
+    *last = 0;
+    for (f.mean = 1; f.mean <= 2 * k->m; f.mean++)
+        if (moek_rule_two_tiles_(&f)) {
+            *last = (int)f.mean;
+            if (!first) first = *last;
+        }
+    return first;
+}
 /* Are an expert's rows few enough, on average, for the tile of this kernel? */
 static int moek_tile_holds_(moek_facts_ *f, const moek_kernel *k)
 {
@@ -64,7 +78,8 @@ static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
 {
     int i = moek_measured_(plan, (int)f->rows);
     if (i >= 0) return i;
-    for (i = 0; i < plan->tiles - 1; i++) if (moek_tile_holds_(f, plan->up[i])) break;
+    for (i = 0; i < plan->tiles - 1; i++)
+        if (moek_tile_holds_(f, plan->up[i]) || moek_rule_two_tiles_(f)) break;        /* (both of that kernel's m) */
     return i;
 }
 
