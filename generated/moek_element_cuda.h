@@ -163,27 +163,50 @@ MOEK_DEVICE uint32_t moek_rearrange_e4m3_e2m1_(uint32_t w)
 /* For rows g (low half) and g + 8: of each 32 of k, the power of 2 by which e2m1 is larger in e4m3, plus 6: 1 to 12, or
  * 0 if that is too little, and the bits of codes that then count.  by: what sums of 128 of k are multiplied by. */
 typedef struct moek_folded_e8m0_e2m1_ { uint32_t power[4], mask[4]; float by[2]; } moek_folded_e8m0_e2m1_;
-/* Scales of 64 of k each: bytes of rows g and g + 8, of the first 32 and of the next.  The largest becomes 12: 6 * 2^6
- * is the most that e4m3 has room for.  by: infinite for 255, NaN, so times 0 NaN, and else 0. */
-MOEK_DEVICE void moek_fold_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2])
+/* Scales of 64 of k each: bytes of rows g and g + 8, of the first 32 and of the next.  The largest of them and of `top`
+ * becomes 12: 6 * 2^6 is the most that e4m3 has room for.  Returns that largest. */
+MOEK_DEVICE uint32_t moek_powers_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2], uint32_t top)
 {
     uint32_t most, base;
     int i;
     #pragma unroll
     for (i = 0; i < 4; i++) to->power[i] = __byte_perm(scales[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
     most = moek_most_u16_(moek_most_u16_(to->power[0], to->power[1]), moek_most_u16_(to->power[2], to->power[3]));
-    most = moek_most_u16_(most, 0x000c000c);
+    most = moek_most_u16_(most, top);
     base = most - 0x000c000c;
     #pragma unroll
     for (i = 0; i < 4; i++) {
         to->power[i] = moek_most_u16_(to->power[i], base) - base;
         to->mask[i] = moek_least_u16_(to->power[i], 0x00010001) * 0x7777;
     }
+    return most;
+}
+/* What sums are multiplied by then.  Infinite for 255, NaN, so times 0 NaN, and else 0. */
+MOEK_DEVICE void moek_by_e8m0_e2m1_(float to[2], uint32_t most)
+{
+    int i;
     #pragma unroll
     for (i = 0; i < 2; i++) {
         const float by = moek_float_(i ? most << 7 & 0x7f800000 : most << 23);
-        to->by[i] = fmaf(by, 0.0f, by * 0.015625f);
+        to[i] = fmaf(by, 0.0f, by * 0.015625f);
     }
+}
+enum { moek_lowest_e8m0_e2m1_ = 0x000c000c };          /* a `top` below all others */
+MOEK_DEVICE void moek_fold_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2])
+{
+    moek_by_e8m0_e2m1_(to->by, moek_powers_e8m0_e2m1_(to, scales, moek_lowest_e8m0_e2m1_));
+}
+/* The same onto the largest scale up to here (top), so that sums of all stages have one unit.  Where it rises, returns
+ * 1, and what sums of row g and of row g + 8 are to be multiplied by. */
+MOEK_DEVICE int moek_raise_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2], uint32_t *top,
+                                      float fall[2])
+{
+    const uint32_t most = moek_powers_e8m0_e2m1_(to, scales, *top), rise = most - *top;
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) fall[i] = moek_float_((127 - min(rise >> 16 * i & 0xffff, 127u)) << 23);
+    *top = most;
+    return rise != 0;
 }
 /* 64 of k: each word -> e4m3 of row g, and of row g + 8, from tables of the 8 magnitudes at that power. */
 MOEK_DEVICE void moek_fragment_e4m3_e8m0_e2m1_(uint32_t to[2][4], const moek_words_ *codes,

@@ -299,28 +299,28 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198000, moek_up_int4_a16_h0_b
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 189936, moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 189008, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 197200, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 194128, moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 202320, moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 196688, moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 32)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 204880, moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 190288, moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 64)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 198480, moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189648, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 197840, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 183888, moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 192080, moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 187072, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 191168, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 191168, moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 195264, moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
@@ -329,16 +329,16 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_up_mxfp4_a16_h
 MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 128, 90, 384, 225088, moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 193216, moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 32)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 197312, moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 188096, moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 64)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 192192, moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187584, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 191680, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 182976, moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 227136, moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 32)
@@ -407,28 +407,28 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198000, moek_down_int4_a16_
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 189936, moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 189008, moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 197200, moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 194128, moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 202320, moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 196688, moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 32)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 204880, moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 190288, moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 64)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 198480, moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 189648, moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 197840, moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 183888, moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 192080, moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 187072, moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 191168, moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 191168, moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 195264, moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
@@ -437,16 +437,16 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_down_mxfp4_a
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 128, 90, 384, 225088, moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 193216, moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 32)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 197312, moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 32)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 188096, moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 64)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 192192, moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 64)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187584, moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 191680, moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 128)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 182976, moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 227136, moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 32)
@@ -488,22 +488,22 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_nvfp4_a8_h0_o
 MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_up_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 214640, moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 214640, moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_up_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 207472, moek_up_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 186592, moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 186592, moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_up_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 512, 180448, moek_up_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
@@ -542,22 +542,22 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_nvfp4_a8_
 MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_down_int4_a8_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 214640, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 206448, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 214640, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 199280, moek_down_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 207472, moek_down_int4_a8_h0_on_sm90_m64n256s7w20, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 186592, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 180448, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 186592, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 512, 174304, moek_down_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 512, 180448, moek_down_int4_a8_h0_on_sm90_m96n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 96, n = 192, s = 6, w = 16 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16, "{ op = \"down\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 128, n = 192, s = 6, w = 16 },", 0)
@@ -596,13 +596,13 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8c_a16_h0_o
 MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_up_int8_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 216640, moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 224832, moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 216640, moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 224832, moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 64, 90, 640, 216640, moek_up_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 64, 90, 640, 224832, moek_up_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
@@ -623,10 +623,10 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_up_fp8b128_a1
 MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 218688, moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 222784, moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 194224, moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 198320, moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"up\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 6, w = 20 },", 0)
@@ -656,13 +656,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8c_a16_
 MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_down_int8_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 216640, moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 224832, moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 216640, moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 224832, moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 64, 90, 640, 216640, moek_down_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 64, 90, 640, 224832, moek_down_int8_a16_h0_on_sm90_m64n256s4w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0)
@@ -683,10 +683,10 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_down_fp8b12
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 218688, moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 222784, moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 194224, moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 198320, moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12, "{ op = \"down\", template = \"gemm_fragments_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 32, 0, moek_route_on_sm80_w1, "{ op = \"route\", template = \"route_warp\", arch = \"sm80\", w = 1 },", 0)

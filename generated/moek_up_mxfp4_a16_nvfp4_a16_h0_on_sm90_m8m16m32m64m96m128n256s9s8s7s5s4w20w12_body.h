@@ -47,6 +47,7 @@ enum {
     MOEK_K_(TALL) = MOEK_M_ >= 96,
     MOEK_K_(GROUPS) = MOEK_K_(TALL) ? 2 : 4,        /* consumer warpgroups; 64s of w of each: */
     MOEK_K_(MI) = MOEK_N_ / 64 / MOEK_K_(GROUPS), MOEK_K_(THREADS) = 128 * (1 + MOEK_K_(GROUPS)),
+    MOEK_K_(PAGES) = MOEK_M_ >= 64 && MOEK_M_ < 128 ? 4 * 512 * MOEK_K_(GROUPS) : 0,   /* bytes */
     MOEK_K_(CODES) = MOEK_M_ * 256,                     /* in a stage: where codes and scales begin */
     MOEK_K_(SCALES) = MOEK_K_(CODES) + MOEK_N_ * 64,
     MOEK_K_(AHEAD) = MOEK_M_ != 64,                     /* m = 64 has no registers for the item behind the next */
@@ -168,11 +169,11 @@ MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, c
  * (gated: of gate and of up, or the other way round), columns 2q and 2q + 1 of each 8 rows of a.
  * block: of 64 rows of w of the tile.  rows: where its rows of a go, or -1. */
 MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const moek_tile_ *at, const int *rows,
-                                 int n, int block, int dtype)
+                                 unsigned char *page, int n, int block, int dtype)
 {
     enum { M = MOEK_K_(M) };
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4;
     const int gated = a->w_rows > n, swapped = a->halves.swapped;
     const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);  /* of row 0 of the warp's 16 */
     int i;
@@ -191,16 +192,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
     #pragma unroll
     for (i = 0; i < M / 2; i++) sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
     MOEK_K_(act)(a, sum, swapped);
-    #pragma unroll
-    for (i = 0; i < M / 8; i++) {                                      /* now a lane has a row of a, and two columns */
-        const uint32_t low = moek_transpose_(moek_to_t2_(sum[4 * i], sum[4 * i + 1], dtype));
-        const uint32_t high = gated ? 0 : moek_transpose_(moek_to_t2_(sum[4 * i + 2], sum[4 * i + 3], dtype));
-        const int row = rows[8 * i + g];
-        uint16_t *const out = (uint16_t *)a->out + (size_t)(uint32_t)row * n + j + c;
-        if (row < 0) continue;
-        *(uint32_t *)out = low;
-        if (!gated) *(uint32_t *)(out + 8) = high;
-    }
+    moek_store_sums_(sum, M, gated, page + (moek_here_((int)threadIdx.x) / 32 - 4) * 512, rows, a->out, n, j, dtype);
 }
 
 /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
@@ -209,6 +201,7 @@ typedef struct MOEK_K_(block) {
     uint64_t *full, *empty;                        /* barriers [STAGES] */
     int *row;                                      /* [M]: the tile's rows of a; slots, [M] a warp */
     uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
+    unsigned char *page;                           /* m >= 64: 512 bytes a warp, where sums change lanes */
     moek_part_ part;
     int n, k, columns;                             /* columns: of a tile */
 } MOEK_K_(block);
@@ -437,7 +430,8 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
             {
                 __syncwarp();                      /* the list before is no longer looked at */
                 for (i = t % 32; i < there; i += 32)
-                    rows[i] = a->out_order && (M == 128 || !a->ids) ? a->out_order[at.row0 + i] : at.row0 + i;
+                    if (a->out_order && (M == 128 || !a->ids)) moek_cp_async4_(rows + i, a->out_order + at.row0 + i);
+                    else rows[i] = at.row0 + i;
             }
             for (i = there + t % 32; i < M; i += 32) rows[i] = -1;
             __syncwarp();
@@ -463,11 +457,14 @@ MOEK_DEVICE void MOEK_K_(consume)(const MOEK_GEMM_ARGS_ *args, const MOEK_K_(blo
         }
         moek_wgmma_wait_(0);
         if (until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
+        moek_cp_async_commit_();                   /* rows */
+        moek_cp_async_wait_(0);
+        __syncwarp();
         first_step = 0;
         if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
         #pragma unroll
         for (i = 0; i < MI; i++)
-            MOEK_K_(finish)(args, sum[i], &at, rows, b->n, mine * MI + i, dtype);
+            MOEK_K_(finish)(args, sum[i], &at, rows, b->page, b->n, mine * MI + i, dtype);
     }
 }
 
@@ -476,7 +473,7 @@ MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int dtype)
 {
     enum { M = MOEK_K_(M), N = MOEK_K_(N), TALL = MOEK_K_(TALL), MI = MOEK_K_(MI),
            STAGES = MOEK_K_(STAGES), STAGE = MOEK_K_(STAGE), CODES = MOEK_K_(CODES), SCALES = MOEK_K_(SCALES),
-           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), CONSUMERS = 128 * MOEK_K_(GROUPS) };
+           OF_64 = MOEK_K_(OF_64), UNITS = MOEK_K_(UNITS), PAGES = MOEK_K_(PAGES), CONSUMERS = 128 * MOEK_K_(GROUPS) };
     MOEK_SHARED_1024_(shared);
     const moek_gemm_args *const a = &MOEK_GEMM_(*args);
     const int t = threadIdx.x;
@@ -486,6 +483,7 @@ MOEK_DEVICE void MOEK_K_(run)(const MOEK_GEMM_ARGS_ *args, int dtype)
     b.full = (uint64_t *)(b.ring + STAGES * STAGE); b.empty = b.full + STAGES;
     b.row = (int *)(b.empty + STAGES);
     b.ids = (uint16_t *)(b.row + (1 + CONSUMERS / 32) * M);
+    b.page = (unsigned char *)b.ids + (PAGES > 0 ? 6144 + 8448 : 0);       /* (m = 128 never sorts.) */
     b.k = a->k; b.n = a->n;
     b.columns = a->w_rows > b.n ? N / 2 : N;
     b.part.tiles = (b.n + b.columns - 1) / b.columns;
@@ -531,7 +529,8 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     const moek_gemm_args *a = (const moek_gemm_args *)args;
     enum {
         THREADS = MOEK_K_(THREADS),
-        SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448
+        SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448 +
+                 MOEK_K_(PAGES)
     };
     MOEK_GEMM_ARGS_ found;
     moek_gemm_args *const g = &MOEK_GEMM_(found);

@@ -534,6 +534,11 @@ EMU_FN void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2,
     const uint32_t r[4] = { r0, r1, r2, r3 };
     emu_stmatrix(shared, r, 4, 0);
 }
+EMU_FN void moek_stmatrix4_trans_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    const uint32_t r[4] = { r0, r1, r2, r3 };
+    emu_stmatrix(shared, r, 4, 1);
+}
 EMU_FN void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
 {
     const uint32_t r[2] = { r0, r1 };

@@ -805,18 +805,19 @@ static inline int ref_columns(const moek_format *f)
     const int w = f->w_scale.columns, x = f->x_scale.columns;
     return !w || (x && x < w) ? x : w;
 }
-/* Scales that are powers of 2, there: terms of one below 2^-11 of the largest of 128 columns, or of 2^-127, may count
- * as 0. */
-static inline int ref_may_lose(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
+/* Scales of w that are powers of 2, where w is multiplied in e4m3: terms of a scale up to this one may count as 0.  It
+ * is below 2^-11 of the largest of the row, or 2^-127.  Else -1. */
+static inline double ref_may_lose(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow)
 {
-    const int first = k / 128 * 128, columns = f->w_scale.columns;
-    double s;
-    int i;
-    if (!ref_w_in_e4m3 || f->w_scale.type != MOEK_SCALE_TYPE_E8M0 || columns >= 128) return 0;
-    s = ref_w_scale_of(a, f, of, expert, wrow, k);
-    for (i = first; i < first + 128 && i < a->k; i += columns)
-        if (s < ldexp(ref_w_scale_of(a, f, of, expert, wrow, i), -11)) return 1;
-    return s <= ldexp(1, -127);
+    const int columns = f->w_scale.columns;
+    double most = 0;
+    int k;
+    if (!ref_w_in_e4m3 || f->w_scale.type != MOEK_SCALE_TYPE_E8M0 || columns >= 128) return -1;
+    for (k = 0; k < a->k; k += columns) {
+        const double s = ref_w_scale_of(a, f, of, expert, wrow, k);
+        if (s > most) most = s;
+    }
+    return ldexp(most, -12) > ldexp(1, -127) ? ldexp(most, -12) : ldexp(1, -127);
 }
 /* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
 static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int of, int row, int expert, int wrow,
@@ -824,6 +825,7 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int
 {
     const int columns = ref_columns(f);
     const void *const biases = a->w_gate && of == REF_GATE ? a->gate_bias : a->bias;
+    const double lost = ref_may_lose(a, f, of, expert, wrow);
     ref_sum sum = { 0, 0, 0 };
     int k0, k, end;
     for (k0 = 0; k0 < a->k; k0 = end) {
@@ -842,7 +844,7 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int
         }
         sum.value += part * scale;
         sum.size += size * fabs(scale);
-        if (ref_may_lose(a, f, of, expert, wrow, at)) sum.lost += size * fabs(scale);
+        if (ref_w_scale_of(a, f, of, expert, wrow, at) <= lost) sum.lost += size * fabs(scale);
     }
     if (biases) {
         const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;

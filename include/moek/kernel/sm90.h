@@ -310,7 +310,13 @@ MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n"
                  :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
-/* Two, each transposed: a row of `shared` gets a column. */
+/* The same, each transposed: a row of `shared` gets a column. */
+MOEK_DEVICE void moek_stmatrix4_trans_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n"
+                 :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+/* Two. */
 MOEK_DEVICE void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n"

@@ -329,5 +329,55 @@ MOEK_DEVICE int moek_exchange_s32_(const moek_gemm_args *a, const moek_part_ *p,
     }
     return 0;
 }
+
+/* By a warp: sums of its 16 rows of w, times m rows of a, to out [rows][n] in T, from column j on.  A lane has columns
+ * g and g + 8 (gated: g alone) of rows 2q and 2q + 1 of each 8 of a.  rows: where rows of a go, or -1.  page: 512 bytes
+ * of shared memory, from m = 64 on. */
+MOEK_DEVICE void moek_store_sums_(const float *sum, int m, int gated, unsigned char *page, const int *rows, void *out,
+                                  int n, int j, int dtype)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4;
+    const unsigned row_bytes = (unsigned)n * 2;
+    /* Rows that are not there: their addresses go nowhere, and no branch stands between stores. */
+    int i;
+    if (m >= 64) {
+        /* Of 16 rows of a and 16 columns, gated 32 and 8, each row goes to a part of the page, and from there a lane
+         * stores 16 bytes of a row. */
+        const int at_row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
+        unsigned char *const put = page + (gated ? lane * 16 : at_row * 32 + (half ^ lane / 4 % 2) * 16);
+        const unsigned char *const get = page + (gated ? lane : lane ^ lane / 8 % 2) * 16;
+        const int *const row_of = rows + (gated ? lane : lane / 2);
+        unsigned char *const at = (unsigned char *)moek_now_((const unsigned char *)out +
+                                                             (size_t)(gated ? j : j + lane % 2 * 8) * 2);
+        #pragma unroll
+        for (i = 0; i < m / 16; i++) {
+            const float *const of = sum + 8 * i, *const next = sum + 8 * (i + 1);
+            int row;
+            if (gated && i % 2) continue;
+            __syncwarp();                          /* the page before has been read */
+            if (gated)
+                moek_stmatrix4_trans_(put, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[4], of[5], dtype),
+                                      moek_to_t2_(next[0], next[1], dtype), moek_to_t2_(next[4], next[5], dtype));
+            else
+                moek_stmatrix4_trans_(put, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[2], of[3], dtype),
+                                      moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[6], of[7], dtype));
+            __syncwarp();
+            row = row_of[16 * i];
+            if (row >= 0) moek_store_words_(at + (size_t)(uint32_t)row * row_bytes, moek_load_words_(get));
+        }
+    } else {                                           /* a lane has a row of a, and two columns */
+        unsigned char *const at = (unsigned char *)moek_now_((const unsigned char *)out +
+                                                             (size_t)(j + lane % 4 * 2) * 2);
+        #pragma unroll
+        for (i = 0; i < m / 8; i++) {
+            const uint32_t low = moek_transpose_(moek_to_t2_(sum[4 * i], sum[4 * i + 1], dtype));
+            const uint32_t high = gated ? 0 : moek_transpose_(moek_to_t2_(sum[4 * i + 2], sum[4 * i + 3], dtype));
+            const int row = rows[8 * i + g];
+            unsigned char *const to = at + (size_t)(uint32_t)row * row_bytes;
+            if (row >= 0) *(uint32_t *)(void *)to = low;
+            if (row >= 0 && !gated) *(uint32_t *)(void *)(to + 16) = high;
+        }
+    }
+}
 #endif
 #endif
