@@ -1,7 +1,7 @@
 /* quick.h -- the quick set: a test program's first word `quick` asks for it.
  *
  * It has each op, format, architecture and activation of the table: of the rows that a template has for a format, the
- * first (one height of tile), with each activation once, and a part of the other cases. */
+ * first, of down the last (one height of tile each), with each activation once, and a part of the other cases. */
 #ifndef QUICK_H
 #define QUICK_H
 #include <string.h>
@@ -21,14 +21,16 @@ static inline const char *quick_template(const moek_kernel *k, size_t *length)
     *length = at ? strcspn(at, ",") : 0;
     return at ? at : "";
 }
-/* 1: no row before it has the same template for the same op, format and architecture. */
+/* 1: no row before it, of down behind it, has the same template for the same op, format and architecture.  (Short tiles
+ * and tall ones have code that the others do not have.) */
 static inline int quick_row(const moek_kernel *k)
 {
     int n, i;
     size_t length, other;
     const moek_kernel *const all = moek_kernels(&n);
     const char *const its = quick_template(k, &length);
-    for (i = 0; i < n && &all[i] != k; i++) {
+    const int last = k->op == MOEK_OP_DOWN;
+    for (i = last ? (int)(k - all) + 1 : 0; i < n && &all[i] != k; i++) {
         const char *const t = quick_template(&all[i], &other);
         if (all[i].op == k->op && all[i].quant == k->quant && all[i].arch == k->arch && other == length &&
             !memcmp(t, its, length)) return 0;
