@@ -805,16 +805,17 @@ static inline int ref_columns(const moek_format *f)
     const int w = f->w_scale.columns, x = f->x_scale.columns;
     return !w || (x && x < w) ? x : w;
 }
-/* Scales of w that are powers of 2, where w is multiplied in e4m3: terms of a scale up to this one may count as 0.  It
- * is below 2^-11 of the largest of the row, or 2^-127.  Else -1. */
-static inline double ref_may_lose(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow)
+/* Scales of w that are powers of 2, there, of the ref_w_unit columns with column k: terms of a scale up to this one may
+ * count as 0.  It is below 2^-11 of the largest of them, or 2^-127.  Else -1. */
+static int ref_w_unit = 128;                           /* 0: all columns of a row */
+static inline double ref_may_lose(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
 {
-    const int columns = f->w_scale.columns;
+    const int columns = f->w_scale.columns, unit = ref_w_unit ? ref_w_unit : a->k, first = k / unit * unit;
     double most = 0;
-    int k;
+    int i;
     if (!ref_w_in_e4m3 || f->w_scale.type != MOEK_SCALE_TYPE_E8M0 || columns >= 128) return -1;
-    for (k = 0; k < a->k; k += columns) {
-        const double s = ref_w_scale_of(a, f, of, expert, wrow, k);
+    for (i = first; i < first + unit && i < a->k; i += columns) {
+        const double s = ref_w_scale_of(a, f, of, expert, wrow, i);
         if (s > most) most = s;
     }
     return ldexp(most, -12) > ldexp(1, -127) ? ldexp(most, -12) : ldexp(1, -127);
@@ -825,8 +826,8 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int
 {
     const int columns = ref_columns(f);
     const void *const biases = a->w_gate && of == REF_GATE ? a->gate_bias : a->bias;
-    const double lost = ref_may_lose(a, f, of, expert, wrow);
     ref_sum sum = { 0, 0, 0 };
+    double lost = -1;
     int k0, k, end;
     for (k0 = 0; k0 < a->k; k0 = end) {
         const int at = a->k_offset + k0;
@@ -844,7 +845,8 @@ static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int
         }
         sum.value += part * scale;
         sum.size += size * fabs(scale);
-        if (ref_w_scale_of(a, f, of, expert, wrow, at) <= lost) sum.lost += size * fabs(scale);
+        if (!k0 || (ref_w_unit && at % ref_w_unit == 0)) lost = ref_may_lose(a, f, of, expert, wrow, at);
+        if (lost >= 0 && ref_w_scale_of(a, f, of, expert, wrow, at) <= lost) sum.lost += size * fabs(scale);
     }
     if (biases) {
         const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
