@@ -60,10 +60,11 @@ static int moek_two_tiles_(const moek_plan *plan, const moek_kernel *k, int *las
         }
     return first;
 }
-/* Are an expert's rows few enough, on average, for the tile of this kernel? */
+/* Do an expert's rows, on average, fit the tile of this kernel, or two? */
 static int moek_tile_holds_(moek_facts_ *f, const moek_kernel *k)
 {
-    return f->mean <= moek_rule_tile_rows_(moek_facts_on_(f, k));
+    moek_facts_on_(f, k);
+    return f->mean <= moek_rule_tile_rows_(f) || moek_rule_two_tiles_(f);
 }
 
 /* The pair measured as the fastest for so many rows, or MOEK_CHOICE_*. */
@@ -78,8 +79,7 @@ static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
 {
     int i = moek_measured_(plan, (int)f->rows);
     if (i >= 0) return i;
-    for (i = 0; i < plan->tiles - 1; i++)
-        if (moek_tile_holds_(f, plan->up[i]) || moek_rule_two_tiles_(f)) break;        /* (both of that kernel's m) */
+    for (i = 0; i < plan->tiles - 1; i++) if (moek_tile_holds_(f, plan->up[i])) break;
     return i;
 }
 
