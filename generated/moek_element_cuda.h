@@ -163,6 +163,7 @@ MOEK_DEVICE uint32_t moek_rearrange_e4m3_e2m1_(uint32_t w)
 /* For rows g (low half) and g + 8: of each 32 of k, the power of 2 by which e2m1 is larger in e4m3, plus 6: 1 to 12, or
  * 0 if that is too little, and the bits of codes that then count.  by: what sums of 128 of k are multiplied by. */
 typedef struct moek_folded_e8m0_e2m1_ { uint32_t power[4], mask[4]; float by[2]; } moek_folded_e8m0_e2m1_;
+enum { moek_lowest_e8m0_e2m1_ = 0x000c000c };          /* 12 of both rows: the least that `top` may be */
 /* Scales of 64 of k each: bytes of rows g and g + 8, of the first 32 and of the next.  The largest of them and of `top`
  * becomes 12: 6 * 2^6 is the most that e4m3 has room for.  Returns that largest. */
 MOEK_DEVICE uint32_t moek_powers_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2], uint32_t top)
@@ -173,7 +174,7 @@ MOEK_DEVICE uint32_t moek_powers_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const ui
     for (i = 0; i < 4; i++) to->power[i] = __byte_perm(scales[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
     most = moek_most_u16_(moek_most_u16_(to->power[0], to->power[1]), moek_most_u16_(to->power[2], to->power[3]));
     most = moek_most_u16_(most, top);
-    base = most - 0x000c000c;
+    base = most - moek_lowest_e8m0_e2m1_;
     #pragma unroll
     for (i = 0; i < 4; i++) {
         to->power[i] = moek_most_u16_(to->power[i], base) - base;
@@ -191,7 +192,6 @@ MOEK_DEVICE void moek_by_e8m0_e2m1_(float to[2], uint32_t most)
         to[i] = fmaf(by, 0.0f, by * 0.015625f);
     }
 }
-enum { moek_lowest_e8m0_e2m1_ = 0x000c000c };          /* a `top` below all others */
 MOEK_DEVICE void moek_fold_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2])
 {
     moek_by_e8m0_e2m1_(to->by, moek_powers_e8m0_e2m1_(to, scales, moek_lowest_e8m0_e2m1_));

@@ -189,7 +189,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const MOEK_GEMM_ARGS_ *args, float *sum, const 
     #pragma unroll
     for (i = 0; i < M / 2; i++) sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
     MOEK_K_(act)(a, sum, swapped);
-    moek_store_sums_(sum, M, gated, page + (moek_here_((int)threadIdx.x) / 32 - 4) * 512, rows, a->out, n, j, dtype);
+    moek_store_sums_(sum, M, gated, page + (threadIdx.x / 32 - 4) * 512, rows, a->out, n, j, dtype);
 }
 
 /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
