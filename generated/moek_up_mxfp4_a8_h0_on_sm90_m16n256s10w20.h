@@ -17,9 +17,11 @@
 #define MOEK_W_SCALE_ROWS_ 1
 #define MOEK_W_SCALE_COLUMNS_ 32
 #define MOEK_W_SECOND_ 0
+#define MOEK_W_FOLDED_ 1.0f
+#define MOEK_X_SCALE_COLUMNS_ 128
 #define MOEK_GEMM_ARGS_ moek_gemm_args
 #define MOEK_GEMM_(x) (x)
-#include "moek_up_mxfp4_a8_h0_on_sm90_m8m16m32m64m96m128n256n192s11s10s9s7s6w20w16_body.h"
+#include "moek_up_mxfp4_a8_nvfp4_a8_int4_a8_h0_on_sm90_m8m16m32m64m96m128n256n192s11s10s9s7s6w20w16_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_M_
@@ -30,6 +32,8 @@
 #undef MOEK_W_SCALE_ROWS_
 #undef MOEK_W_SCALE_COLUMNS_
 #undef MOEK_W_SECOND_
+#undef MOEK_W_FOLDED_
+#undef MOEK_X_SCALE_COLUMNS_
 #undef MOEK_GEMM_ARGS_
 #undef MOEK_GEMM_
 #endif
