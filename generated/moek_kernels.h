@@ -101,6 +101,27 @@ MOEK_LAUNCHER moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_
 #include "moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16.h"
 #endif
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
+#ifdef MOEK_SPLIT
+MOEK_LAUNCHER moek_layer_int4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
+#else
+#include "moek_layer_int4_a8_h0_on_sm90_m8n16s6w16.h"
+#endif
+#endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 #ifdef MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16(const void *args, moek_stream stream);

@@ -43,6 +43,15 @@ MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_mxfp4_a
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
 MOEK_KERNEL(LAYER, MOEK_NVFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_MXFP4_A8, 0, 64, 8, 90, 512, 227328, moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_NVFP4_A8, 0, 64, 8, 90, 512, 227328, moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_INT4_A8, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a8_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0)
+#endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
 MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 32)
 #endif

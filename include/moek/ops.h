@@ -399,14 +399,15 @@ typedef struct moek_layer_args {
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
-/* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h, factors (weights of 4 bits:
- * scales and zero points on their way), pages of sums, and 96 KB of weights on their way.  fits: the kernel serves this
- * many tokens of this shape.  bits: of a weight; zeros: weights have zero points; blocks: one an SM. */
+/* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h; factors (weights of 4 bits:
+ * scales and zero points on their way, scales of activations); pages of sums; 96 KB of weights on their way.  fits: the
+ * kernel serves this many tokens of this shape.  bits: of a weight; more: with weights of 4 bits, that they have zero
+ * points, or activations have scales; blocks: one an SM. */
 typedef struct moek_few { int fits, act, factors, pages; } moek_few;
 static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int hidden, int inter, int gated,
-                                          int zeros, int blocks)
+                                          int more, int blocks)
 {
-    const int factors = MOEK_FEW_RING / 32 * (zeros ? 5 : 4);
+    const int factors = MOEK_FEW_RING / 32 * (more ? 5 : 4);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
     /* A page for each unit of 16 rows of w, and for each warp. */
@@ -420,7 +421,7 @@ static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int
     return few;
 }
 static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int bits,
-                                   int zeros, int blocks)
+                                   int more, int blocks)
 {
     const int element = bits == 4 ? 1 : bits / 8;
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
@@ -434,7 +435,7 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     /* Of two halves; besides, a warp has a page in up, three in down. */
     const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
     moek_few few = {0, 0, 0, 0};
-    if (bits == 4) return moek_few_of_4_bits(tokens, topk, experts, hidden, inter, gated, zeros, blocks);
+    if (bits == 4) return moek_few_of_4_bits(tokens, topk, experts, hidden, inter, gated, more, blocks);
     if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
     few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;
     return few;

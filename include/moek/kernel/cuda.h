@@ -554,6 +554,21 @@ MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2
     if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
     else moek_mma_bf16_(d, a, b);
 }
+/* Fragments of w for wgmma in e4m3, 64 of k (of each 32 rows g and g + 8, four of k, and those 16 on) -> those for mma
+ * in fp16, exactly: of each four of k, two of rows g and g + 8, then the other two. */
+MOEK_DEVICE void moek_fp16_of_fragment_(uint32_t to[4][4], const uint32_t w[2][4])
+{
+    int i, j;
+    #pragma unroll
+    for (i = 0; i < 4; i++)
+        #pragma unroll
+        for (j = 0; j < 2; j++) {
+            uint32_t h[2];
+            moek_fp16_of_e4m3_(h, w[i / 2][i % 2 * 2 + j]);
+            to[i][j] = h[0];
+            to[i][2 + j] = h[1];
+        }
+}
 /* b times the low or the high half of a, in T; a times a half of b, plus that half of c, rounded once. */
 MOEK_DEVICE uint32_t moek_times_low_t2_(uint32_t a, uint32_t b, int dtype)
 {
