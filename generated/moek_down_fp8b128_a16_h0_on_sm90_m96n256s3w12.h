@@ -12,6 +12,7 @@
 #define MOEK_M_ 96
 #define MOEK_N_ 256
 #define MOEK_S_ 3
+#define MOEK_SHARED_BYTES_ 198320
 #define MOEK_W_(x) moek_##x##_e4m3_
 #define MOEK_W_CHECKED_ 1
 #define MOEK_W_SCALE_BITS_ 32
@@ -25,6 +26,7 @@
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_W_
 #undef MOEK_W_CHECKED_
 #undef MOEK_W_SCALE_BITS_

@@ -518,15 +518,11 @@ MOEK_K_(fp16_zero)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    enum {
-        THREADS = MOEK_K_(THREADS),
-        SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448 +
-                 MOEK_K_(PAGES)
-    };
+    enum { THREADS = MOEK_K_(THREADS), SHARED = MOEK_SHARED_BYTES_ - MOEK_S_ * MOEK_K_(ZEROS) };
     MOEK_GEMM_ARGS_ found;
     moek_gemm_args *const g = &MOEK_GEMM_(found);
     long long tiles;
-    enum { WITH_ZEROS = SHARED + MOEK_S_ * MOEK_K_(ZEROS) };
+    enum { WITH_ZEROS = MOEK_SHARED_BYTES_ };
     if (!a) {
         const moek_status zeros = MOEK_READY_SM90_(MOEK_K_(bf16_zero), THREADS, WITH_ZEROS);
         const moek_status status = zeros ? zeros : MOEK_READY_SM90_(MOEK_K_(fp16_zero), THREADS, WITH_ZEROS);

@@ -12,6 +12,7 @@
 #define MOEK_M_ 32
 #define MOEK_N_ 256
 #define MOEK_S_ 7
+#define MOEK_SHARED_BYTES_ 204272
 #define MOEK_W_(x) moek_##x##_e2m1_
 #define MOEK_W_SCALE_(x) moek_##x##_e4m3_e2m1_
 #define MOEK_W_SCALE_BITS_ 8
@@ -26,6 +27,7 @@
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_W_
 #undef MOEK_W_SCALE_
 #undef MOEK_W_SCALE_BITS_

@@ -12,6 +12,7 @@
 #define MOEK_M_ 64
 #define MOEK_N_ 256
 #define MOEK_S_ 5
+#define MOEK_SHARED_BYTES_ 192080
 #define MOEK_W_(x) moek_##x##_u4b8_
 #define MOEK_W_SCALE_BITS_ 16
 #define MOEK_W_SCALE_ROWS_ 1
@@ -25,6 +26,7 @@
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_W_
 #undef MOEK_W_SCALE_BITS_
 #undef MOEK_W_SCALE_ROWS_

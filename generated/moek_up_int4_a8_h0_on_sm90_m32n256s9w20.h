@@ -12,6 +12,7 @@
 #define MOEK_M_ 32
 #define MOEK_N_ 256
 #define MOEK_S_ 9
+#define MOEK_SHARED_BYTES_ 211472
 #define MOEK_W_SCALE_(x) moek_##x##_f32_u4b8_
 #define MOEK_W_SCALE_BITS_ 32
 #define MOEK_W_SCALE_ROWS_ 1
@@ -27,6 +28,7 @@
 #undef MOEK_M_
 #undef MOEK_N_
 #undef MOEK_S_
+#undef MOEK_SHARED_BYTES_
 #undef MOEK_W_SCALE_
 #undef MOEK_W_SCALE_BITS_
 #undef MOEK_W_SCALE_ROWS_

@@ -621,11 +621,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_GEMM_ARGS_ args)
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_gemm_args *a = (const moek_gemm_args *)args;
-    enum {
-        THREADS = MOEK_K_(THREADS),
-        SHARED = 1024 + MOEK_S_ * (MOEK_K_(STAGE) + 16) + 4 * (THREADS / 32 - 3) * MOEK_M_ + 6144 + 8448 +
-                 MOEK_K_(PAGES)
-    };
+    enum { THREADS = MOEK_K_(THREADS), SHARED = MOEK_SHARED_BYTES_ };
     MOEK_GEMM_ARGS_ found;
     moek_gemm_args *const g = &MOEK_GEMM_(found);
     long long tiles;
