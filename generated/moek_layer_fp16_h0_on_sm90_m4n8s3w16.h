@@ -341,8 +341,7 @@ MOEK_DEVICE int MOEK_K_(there)(const moek_words_ *x)
     #pragma unroll
     for (j = 0; j < 1; j++) there &= moek_all_there_(x[j]);
     return there;
-}
-/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
+}/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
  * 4 * expert + token. */
 typedef struct MOEK_K_(block) {
     unsigned char *act;                                /* rows of x, by token; then of h, by slot: 16 bits */

@@ -298,15 +298,7 @@ MOEK_DEVICE int MOEK_K_(there)(const moek_words_ *x)
     #pragma unroll
     for (j = 0; j < 2; j++) there &= moek_all_there_(x[j]);
     return there;
-}
-MOEK_DEVICE moek_words_ MOEK_K_(fp16)(uint2 codes)
-{
-    moek_words_ h;
-    moek_fp16_of_e4m3_(h.w, codes.x);
-    moek_fp16_of_e4m3_(h.w + 2, codes.y);
-    return h;
-}
-/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
+}/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
  * 4 * expert + token. */
 typedef struct MOEK_K_(block) {
     unsigned char *act;                                /* rows of x, by token; then of h, by slot: 16 bits */
@@ -386,7 +378,7 @@ MOEK_DEVICE void MOEK_K_(stage_x)(const MOEK_K_(params) *p, const MOEK_K_(block)
             if (row < b->tokens) {
                 #pragma unroll
                 for (j = 0; j < PARTS; j++)
-                    moek_store_words_(b->act + row * pitch + column * 2 + 128 * j, MOEK_K_(fp16)(codes[j]));
+                    moek_store_words_(b->act + row * pitch + column * 2 + 128 * j, moek_fp16_of_codes_(codes[j]));
                 if (t % LANES == 0)
                     b->factors[4 * group + row] = s * 1.0f;
             }
@@ -505,7 +497,7 @@ MOEK_DEVICE void MOEK_K_(stage_h)(const MOEK_K_(params) *p, const MOEK_K_(block)
                 if (ours) {
                     #pragma unroll
                     for (j = 0; j < PARTS; j++)
-                        moek_store_words_(b->act + row * pitch + column * 2 + 128 * j, MOEK_K_(fp16)(codes[j]));
+                        moek_store_words_(b->act + row * pitch + column * 2 + 128 * j, moek_fp16_of_codes_(codes[j]));
                     if (t % LANES == 0)
                         b->factors[4 * (pair / 4 * p->steps[1] * 2 + group) + pair % 4] = s * b->weight_of[pair];
                 }

@@ -297,15 +297,7 @@ MOEK_DEVICE int MOEK_K_(there)(const moek_words_ *x)
     #pragma unroll
     for (j = 0; j < 2; j++) there &= moek_all_there_(x[j]);
     return there;
-}
-MOEK_DEVICE moek_words_ MOEK_K_(fp16)(uint2 codes)
-{
-    moek_words_ h;
-    moek_fp16_of_e4m3_(h.w, codes.x);
-    moek_fp16_of_e4m3_(h.w + 2, codes.y);
-    return h;
-}
-/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
+}/* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
  * 4 * expert + token. */
 typedef struct MOEK_K_(block) {
     unsigned char *act;                                /* rows of x, by token; then of h, by slot: 16 bits */
@@ -384,7 +376,7 @@ MOEK_DEVICE void MOEK_K_(stage_x)(const MOEK_K_(params) *p, const MOEK_K_(block)
             #pragma unroll
             for (j = 0; j < PARTS; j++)
                 moek_store_words_(b->act + row * pitch + column * 2 + 128 * j,
-                                  MOEK_K_(fp16)(moek_static_codes_(x[0][j], b->inverse, dtype)));
+                                  moek_fp16_of_codes_(moek_static_codes_(x[0][j], b->inverse, dtype)));
         #pragma unroll
         for (j = 0; j < PARTS; j++) {
             int to;
@@ -496,7 +488,7 @@ MOEK_DEVICE void MOEK_K_(stage_h)(const MOEK_K_(params) *p, const MOEK_K_(block)
                 #pragma unroll
                 for (j = 0; j < PARTS; j++)
                     moek_store_words_(b->act + row * pitch + column * 2 + 128 * j,
-                                      MOEK_K_(fp16)(moek_static_codes_(x[0][j], b->inverse, dtype)));
+                                      moek_fp16_of_codes_(moek_static_codes_(x[0][j], b->inverse, dtype)));
         }
         #pragma unroll
         for (j = 0; j < PARTS; j++) {

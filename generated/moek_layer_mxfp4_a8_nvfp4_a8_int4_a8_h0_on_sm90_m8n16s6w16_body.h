@@ -305,13 +305,6 @@ MOEK_DEVICE void MOEK_K_(sort)(const MOEK_K_(params) *p, MOEK_K_(block) *b, MOEK
     }
 }
 
-MOEK_DEVICE moek_words_ MOEK_K_(fp16)(uint2 codes)
-{
-    moek_words_ h;
-    moek_fp16_of_e4m3_(h.w, codes.x);
-    moek_fp16_of_e4m3_(h.w + 2, codes.y);
-    return h;
-}
 /* By a warp, 16 lanes a group of 128 columns: 8 columns of T to shared memory.  BLOCKED, as codes; else as they are,
  * and the largest of a row is found.  there: the row is. */
 MOEK_DEVICE void MOEK_K_(bring)(const MOEK_K_(params) *p, const MOEK_K_(block) *b, int down, int row, int there,
@@ -322,7 +315,7 @@ MOEK_DEVICE void MOEK_K_(bring)(const MOEK_K_(params) *p, const MOEK_K_(block) *
     if (MOEK_K_(BLOCKED)) {
         uint2 codes;
         const float s = moek_group_codes_(&codes, &x, 1, 16, p->a.ue8m0, MOEK_DTYPE_BF16);
-        if (there) MOEK_K_(store)(to, column, MOEK_K_(fp16)(codes));
+        if (there) MOEK_K_(store)(to, column, moek_fp16_of_codes_(codes));
         if (leads) b->factors[row * p->steps[down] + column / 128] = s;
     } else {
         float f[8], top = 0;
@@ -364,7 +357,7 @@ MOEK_DEVICE void MOEK_K_(quantize)(const MOEK_K_(params) *p, const MOEK_K_(block
             for (j = 0; j < 8; j++) f[j] = moek_by_scale_(f[j], s, inverse);
             codes = moek_to_e4m3x8_(f);
         }
-        MOEK_K_(store)(b->act + row * p->pitch[down], column, MOEK_K_(fp16)(codes));
+        MOEK_K_(store)(b->act + row * p->pitch[down], column, moek_fp16_of_codes_(codes));
         if (column == 0) b->factors[row] = s;
     }
     __syncthreads();

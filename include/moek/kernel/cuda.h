@@ -554,6 +554,14 @@ MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2
     if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
     else moek_mma_bf16_(d, a, b);
 }
+/* Eight e4m3 -> eight fp16, exactly. */
+MOEK_DEVICE moek_words_ moek_fp16_of_codes_(uint2 codes)
+{
+    moek_words_ h;
+    moek_fp16_of_e4m3_(h.w, codes.x);
+    moek_fp16_of_e4m3_(h.w + 2, codes.y);
+    return h;
+}
 /* Fragments of w for wgmma in e4m3, 64 of k (of each 32 rows g and g + 8, four of k, and those 16 on) -> those for mma
  * in fp16, exactly: of each four of k, two of rows g and g + 8, then the other two. */
 MOEK_DEVICE void moek_fp16_of_fragment_(uint32_t to[4][4], const uint32_t w[2][4])
