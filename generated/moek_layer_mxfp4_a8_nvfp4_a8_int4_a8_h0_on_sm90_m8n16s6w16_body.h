@@ -29,9 +29,11 @@
  * - An item is 16 rows of w by 128 of k: two times 512 bytes of codes.  Where k ends with 64, the last item has these
  *   twice; the second ones meet zeros of x or h.
  * - mma's columns are tokens.  x and h lie in shared memory as mma wants them: of 64 of k, a lane's 16 side by side.
- * - x and h are quantized by each block, and kept as fp16 of their codes, which is exact, as w in e4m3 is.  A sum of
- *   128 of k is multiplied by the scales of both sides (factors).  Where a row has one scale (not BLOCKED), T lies in
- *   shared memory first, and becomes codes when the largest of each row is known.
+ * - Each block quantizes x and h for itself.  Codes of both sides are multiplied as fp16, which holds e4m3 exactly.
+ *   The sum of an item is multiplied by the scales of both sides (factors: those of x, then of h).
+ * - BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first, and becomes
+ *   codes when the largest of each row is known.
+ * - WHOLE: scales of w are for 16 columns, and a lane has all of them, as gemm_fragments_e4m3 says.
  */
 enum {
     MOEK_K_(COLUMNS) = MOEK_W_SCALE_COLUMNS_,           /* of a scale; 0: all, and then it acts in the epilogue */
