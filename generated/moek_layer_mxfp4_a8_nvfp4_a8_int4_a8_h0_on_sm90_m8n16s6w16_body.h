@@ -614,7 +614,7 @@ MOEK_K_(k)(const __grid_constant__ MOEK_K_(params) params)
     b->ring = act + p->fit.act + p->fit.factors + p->fit.pages + warp * (STAGES * ITEM);
     b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
     b->tokens = a->tokens; b->slots = b->tokens * a->topk;
-    b->factors = (float *)(void *)(act + p->fit.act + MOEK_FEW_RING / 32 * 4); b->top = top;
+    b->factors = (float *)(void *)(act + p->fit.act + MOEK_FEW_SCALES); b->top = top;
     if (!MOEK_K_(BLOCKED)) {
         if (t < 2 * SLOTS) top[t] = 0;
         __syncthreads();

@@ -362,7 +362,10 @@ typedef struct moek_repack_args {
  *             becomes zeros */
 enum { MOEK_LAYER_FLAGS = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
 enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_FEW_RING = 96 * 1024,
-       MOEK_FEW_H = MOEK_FEW_BYTES - MOEK_FEW_RING };
+       MOEK_FEW_H = MOEK_FEW_BYTES - MOEK_FEW_RING,
+       /* Weights of 4 bits: scales on their way; behind them zero points, or up to 768 scales of activations.  (Rows
+        * that fit have at most 409 groups of 128 columns.) */
+       MOEK_FEW_SCALES = MOEK_FEW_RING / 8, MOEK_FEW_BESIDE = MOEK_FEW_SCALES / 4 };
 typedef struct moek_layer_state {
     int32_t flags[MOEK_LAYER_FLAGS];
     unsigned long long launches[2];
@@ -407,7 +410,7 @@ typedef struct moek_few { int fits, act, factors, pages; } moek_few;
 static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int hidden, int inter, int gated,
                                           int more, int blocks)
 {
-    const int factors = MOEK_FEW_RING / 32 * (more ? 5 : 4);
+    const int factors = MOEK_FEW_SCALES + (more ? MOEK_FEW_BESIDE : 0);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
     /* A page for each unit of 16 rows of w, and for each warp. */

@@ -97,7 +97,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
     const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
                        moek_format_of(c->quant)->w_bits,
-                       plan->weights.w_up_zero != NULL || moek_format_of(c->quant)->x_bits < 16, blocks).fits;
+                       plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant), blocks).fits;
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
 static int moek_few_wins_(const moek_plan *plan, int tokens)
