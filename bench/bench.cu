@@ -9,6 +9,7 @@
  *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
  *      -s            without args.state: step by step
  *      -w            with tiled weights (config.weight_layout)
+ *      -e            with config.expand_weights, formats whose tiled weights may become e4m3 in a run
  *      -z            with zero points, formats that may have them
  *      -t FILE       with the measured choices of this file
  *      -q            without the error, which the host takes seconds for
@@ -69,7 +70,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 /* What the command line asks for. */
 static struct {
-    int tune, before, quick, stateless, tiled, zeros, rest, tokens[TOKENS_MAX], counts, words, block;
+    int tune, before, quick, stateless, tiled, zeros, expands, rest, tokens[TOKENS_MAX], counts, words, block;
     const char *row, *tuned;
     char **word;
     FILE *out;
@@ -332,6 +333,7 @@ static void read_words(int argc, char **argv)
         else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
         else if (!strcmp(argv[i], "-w")) ask.tiled = 1;
         else if (!strcmp(argv[i], "-z")) ask.zeros = 1;
+        else if (!strcmp(argv[i], "-e")) ask.expands = 1;
         else if (!asks(argv[i])) ask.word[ask.words++] = argv[i];
     }
     sure(!ask.given.name || (ask.given.hidden && ask.given.inter && ask.given.experts && ask.given.topk), "a shape",
@@ -539,6 +541,7 @@ static void run_shape(const shape *of, int quant, const char *device, const time
     c.config.format = of->batched ? MOEK_BATCHED : MOEK_STANDARD;
     c.config.exclude = 1u << MOEK_BACKEND_CPU;
     c.config.weight_layout = ask.tiled ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_CHECKPOINT;
+    c.config.expand_weights = ask.expands && ask.tiled && !of->batched && moek_format_of(quant)->expands;
     c.config.tuned = ask.tune ? NULL : ask.tuned;
     for (int m = 0; m < counts; m++) {
         if (!wanted(of->name, moek_quant_name(quant), tokens[m])) continue;

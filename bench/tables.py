@@ -159,6 +159,23 @@ def table_fragments():
     return table_humming("h200-fragments.tsv", alone=True)
 
 
+def table_expanded():
+    """Weights of 4 bits as they are, and made e4m3 first; beside Humming, where it was timed."""
+    of, humming = {}, {}
+    for r in rows_of("h200-expanded.tsv"):
+        plain, expanded = float(r["us"]), float(r["expanded_us"])
+        of.setdefault((r["shape"], r["quant"]), {})[r["tokens"]] = \
+            f"{microseconds(plain)}, {microseconds(expanded)} ({expanded / plain:.2f})"
+        if r["humming_us"] != "-":
+            humming.setdefault(r["shape"], []).append(microseconds(float(r["humming_us"])))
+    tokens = next(iter(of.values()))
+    rows = []
+    for shape, us in humming.items():
+        rows += [[shape, f"`{q}`"] + list(cells.values()) for (s, q), cells in of.items() if s == shape]
+        rows.append([shape, "Humming, mxfp4 and e4m3"] + us)
+    return table(["shape", "format"] + [f"M {m}" for m in tokens], rows)
+
+
 def table_weight_only():
     """Weight-only 8-bit: mma.sync, tiled weights by wgmma, and how many times as fast those are."""
     of = {}

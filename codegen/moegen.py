@@ -113,7 +113,8 @@ class Scale:
 
 class Format:
     """A line of [formats], checked: what templates ask."""
-    KEYS = ("number", "w", "x", "w_scale", "x_scale", "second", "zero", "granule", "static", "ue8m0", "about")
+    KEYS = ("number", "w", "x", "w_scale", "x_scale", "second", "zero", "granule", "static", "ue8m0", "expands",
+            "about")
 
     def __init__(self, name, given, where, elements):
         at = f"{where}: formats.{shown(name)}"
@@ -148,6 +149,7 @@ class Format:
             raise Bad(f"{at}: static goes with an x_scale, and there is none")
         if (self.second or self.zero) and not self.w_scale.type:
             raise Bad(f"{at}: second and zero go with a w_scale, and there is none")
+        self.expands = given.get("expands")
         self.about = given.get("about")
         if not isinstance(self.about, list) or len(self.about) != 2 or \
                 not all(isinstance(a, str) and re.fullmatch(r"[ -~]+", a) and '"' not in a for a in self.about):
@@ -203,6 +205,12 @@ def check_formats(manifest, where, elements):
     formats = {name: Format(name, given, where, elements) for name, given in formats.items()}
     if len({f.number for f in formats.values()}) != len(formats):
         raise Bad(f"{where}: formats: two formats have the same number")
+    for f in formats.values():
+        to = formats.get(f.expands)
+        if f.expands is not None and (not to or to.w != "e4m3" or to.x != f.x or
+                                      to.x_scale.facts() != f.x_scale.facts()):
+            raise Bad(f"{where}: formats.{f.name}: expands must be a format with w e4m3 and the same x and x_scale, "
+                      f"not {shown(f.expands)}")
     return formats
 
 
@@ -581,7 +589,7 @@ def bundle(generator, words, prefix):
                 yield line
                 continue
             inner = os.path.normpath(os.path.join(os.path.dirname(path), m.group(1)))
-            again = inner.endswith(("moek_table.h", BODY))                  # what is included more than once
+            again = inner.endswith(("moek_kernels.h", BODY))                  # what is included more than once
             if inner not in done or again:
                 done.add(inner)
                 yield from inline(inner)

@@ -227,28 +227,39 @@ MOEK_DEVICE void moek_fragment_e4m3_e8m0_e2m1_(uint32_t to[2][4], const moek_wor
  * and row, e4m3 of its scale and of 1.5 times that, both times a power of 2; mask: the bits of codes that count.  by:
  * as above, 2^5 too large. */
 typedef struct moek_folded_e4m3_e2m1_ { uint32_t codes[2][2], mask[2]; float by[2]; } moek_folded_e4m3_e2m1_;
-/* Scales of 64 of k each: that of row g in the low byte, of row g + 8 in the next; four lanes of a row have those of
- * 128 of k.  The power of 2 brings the largest to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
- * normal.  (All of them 0: any power does.)  by: 0 times a NaN adds it. */
-MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t scales[2])
+/* The largest of four lanes, of which each has scales of the same two rows. */
+MOEK_DEVICE uint32_t moek_most_of_lanes_e2m1_(uint32_t most)
 {
-    uint32_t h[2][2], most, power;
+    most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 1), MOEK_DTYPE_FP16);
+    return moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 2), MOEK_DTYPE_FP16);
+}
+/* h: scales of 64 of k each as fp16, that of row g in the low half, of row g + 8 in the high one; most: the largest of
+ * those that share a power of 2.  The power brings it to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
+ * normal.  (All of them 0: any power does.)  by: 0 times a NaN adds it. */
+MOEK_DEVICE void moek_fold_onto_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t h[2], uint32_t most)
+{
+    const uint32_t power = most & 0x7c007c00, by = 0x8c008c00 - power;         /* 2^5 over it */
     int i;
     #pragma unroll
-    for (i = 0; i < 2; i++) moek_fp16_of_e4m3_(h[i], scales[i]);
-    most = moek_most_t2_(h[0][0], h[1][0], MOEK_DTYPE_FP16);
-    most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 1), MOEK_DTYPE_FP16);
-    most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 2), MOEK_DTYPE_FP16);
-    power = most & 0x7c007c00;
-    #pragma unroll
     for (i = 0; i < 2; i++) {
-        const uint32_t by = 0x8c008c00 - power;        /* 2^5 over it */
-        const uint32_t s = moek_fma_t2_(h[i][0], by, 0x80008000, MOEK_DTYPE_FP16);
+        const uint32_t s = moek_fma_t2_(h[i], by, 0x80008000, MOEK_DTYPE_FP16);
         to->mask[i] = moek_at_least_fp16_(s, 0x28002800 /* 2^-5 */) & 0x77777777;
         to->codes[i][0] = moek_e4m3_of_fp16_(moek_times_low_t2_(s, 0x3e003c00 /* 1, 1.5 */, MOEK_DTYPE_FP16));
         to->codes[i][1] = moek_e4m3_of_fp16_(moek_times_high_t2_(s, 0x3e003c00, MOEK_DTYPE_FP16));
     }
     moek_from_t2_(to->by, moek_fma_t2_(most, 0, power, MOEK_DTYPE_FP16), MOEK_DTYPE_FP16);
+}
+/* Of 128 of k: scales of 64 each, that of row g in the low byte, of row g + 8 in the next; four lanes have all. */
+MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t scales[2])
+{
+    uint32_t of[2][2], h[2];
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        moek_fp16_of_e4m3_(of[i], scales[i]);
+        h[i] = of[i][0];
+    }
+    moek_fold_onto_e4m3_e2m1_(to, h, moek_most_of_lanes_e2m1_(moek_most_t2_(h[0], h[1], MOEK_DTYPE_FP16)));
 }
 /* One power of 2 is 8 in the codes of e4m3. */
 MOEK_DEVICE void moek_fragment_e4m3_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *codes,

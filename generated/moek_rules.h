@@ -45,6 +45,13 @@ static long long moek_rule_two_tiles_(const moek_facts_ *f)
     return 0;                                                                              /* fragments-tiles */
 }
 
+/* Rows an expert from which on weights become e4m3 in the workspace (config.expand_weights). */
+static long long moek_rule_expands_(const moek_facts_ *f)
+{
+    if (f->inter < 1024) return 256;                                                       /* weights-expanded */
+    return 288;                                                                            /* weights-expanded */
+}
+
 /* 1: the one-launch kernel for up to 4 tokens (weights of 4 bits: 8) is taken, where there is room for it. */
 static long long moek_rule_few_tokens_(const moek_facts_ *f)
 {

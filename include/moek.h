@@ -230,6 +230,11 @@ typedef struct moek_config {
                                          scales: likewise by these columns, and gate and up may be together           */
     int block;                        /* columns of a scale of the weights, where a format leaves that open
                                          (moek/format.h), 0: a whole row; else 0                                      */
+    int expand_weights;               /* 1: in runs of many rows an expert, all weights of a GEMM become e4m3 first, in
+                                         the workspace, which has room for the larger of w_up and w_down so; then the
+                                         kernels of another format multiply (moek_format.expands), which must be
+                                         compiled.  For mxfp4_a8 and nvfp4_a8 with MOEK_WEIGHTS_TILED and STANDARD, not
+                                         with batch_invariant.  docs/formats.md: how much faster, how exact           */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -388,6 +393,8 @@ typedef struct moek_plan {
     const moek_kernel *mlp[MOEK_MAX_TILES];
     int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
     int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
+    const moek_kernel *expand;        /* config.expand_weights: makes e4m3 of weights; else NULL                      */
+    int expanded;                     /* and up[expanded], down[expanded] multiply by them; 0: there are none         */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -492,6 +499,7 @@ typedef struct moek_course {
     int requantizes;                  /* 1: up quantizes h itself, no launch does it                                  */
     int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
     int discards;                     /* 1: combine lets L2 forget what it has read                                   */
+    int expands;                      /* 1: weights become e4m3 first; tile is plan.expanded then                     */
 } moek_course;
 enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
                                                                   none; mlp; layer and mlp                            */

@@ -555,6 +555,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.w = &l->w; r.addend = l->args.shared_y;
     ref_w_in_t = layer_arch > 0;
     ref_w_in_e4m3 = layer_arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
+    ref_w_expanded = moek_course_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE).expands;
     return r;
 }
 /* Of the last run, in double. */

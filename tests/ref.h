@@ -746,8 +746,8 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
 static int ref_w_in_t;
 /* Rows of Hopper put scales of w of fewer than 128 columns into e4m3.  Set by the test of a row.  Scales that are e4m3
  * themselves: w times its scale rounds to e4m3, times the power of 2 that brings the largest scale of 128 columns to 32
- * up to 60; and is 0 where that brings its scale below 2^-5. */
-static int ref_w_in_e4m3;
+ * up to 60; and is 0 where that brings its scale below 2^-5.  ref_w_expanded: the largest of the whole row (expand). */
+static int ref_w_in_e4m3, ref_w_expanded;
 static inline int ref_rounded(const moek_format *f)
 {
     return ref_w_in_e4m3 && f->w_scale.type == MOEK_SCALE_TYPE_E4M3 && format_quantizes(f);
@@ -759,13 +759,14 @@ static inline double ref_round_e4m3(double v)
 static inline void ref_fold_e4m3(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow,
                                  double *w_k)
 {
+    const int unit = ref_w_expanded ? a->k : 128;
     int k, first, power;
-    for (first = 0; first < a->k; first += 128) {
-        const int end = first + 128 < a->k ? first + 128 : a->k;
+    for (first = 0; first < a->k; first += unit) {
+        const int end = first + unit < a->k ? first + unit : a->k;
         double most = 0;
         for (k = first; k < end; k++) {
             const double s = ref_w_scale_of(a, f, of, expert, wrow, k);
-            if (!(s <= most)) most = s;                /* a NaN stays: it spoils all 128 */
+            if (most == most && !(s <= most)) most = s;                /* a NaN stays: it spoils all 128 */
         }
         frexp(most == most ? most : 1, &power);        /* most: 0.5 up to 1 times 2^power */
         for (k = first; k < end; k++) {
@@ -1105,6 +1106,55 @@ static inline void ref_repack(const moek_repack_args *a)
                 ((char *)a->to)[a->back ? plain : tiled] = ((const char *)a->from)[a->back ? tiled : plain];
             }
         }
+}
+
+/* ---- expand ------------------------------------------------------------------------------------------------------ */
+
+/* codes, scales: as checkpoints have them (a->w, a->w_scale are not read).  Code by code; the scales of a block, or of
+ * a row, are looked through for each of its rows anew. */
+static inline double ref_expand_scale_(const moek_expand_args *a, const uint8_t *scales, size_t row, int k)
+{
+    const size_t groups = (size_t)a->k / (size_t)a->columns;
+    return ref_decode(&ref_numbers[a->columns == 16 ? REF_E4M3 : REF_E8M0],
+                      scales[row * groups + (size_t)(k / a->columns)]);
+}
+static inline void ref_expand(const moek_expand_args *a, const uint8_t *codes, const uint8_t *scales)
+{
+    const int blocks = a->columns == 32, gated = a->w_rows > a->n, apart = gated && a->w_step == 1;
+    const int of = apart ? a->n : a->w_rows, parts = (a->k + 127) / 128, groups = (of + 127) / 128;
+    uint8_t *const to = (uint8_t *)a->to;
+    int e, j, k, from, i, c;
+    for (e = 0; e < a->experts; e++)
+        for (j = 0; j < a->w_rows; j++)
+            for (from = 0; from < a->k; from += blocks ? 128 : a->k) {
+                const size_t row = (size_t)e * a->w_rows + j, base = (size_t)e * a->w_rows + (size_t)(j / of * of);
+                const int group = j % of / 128, first = blocks ? group * 128 : j % of;
+                const int until = blocks ? from + 128 : a->k;
+                const int second = a->w_step == 2 ? j % 2 : gated && j >= a->n;
+                double most = 0, unit;
+                int power;
+                for (i = first; i < (blocks ? first + 128 : first + 1) && i < of; i++)
+                    for (c = from; c < until && c < a->k; c += a->columns) {
+                        const double s = ref_expand_scale_(a, scales, base + (size_t)i, c);
+                        if (most == most && !(s <= most)) most = s;
+                    }
+                frexp(most == most ? most : 1, &power);
+                if (blocks && most < ldexp(1, -115)) power = -114;     /* 2^-115 = half of 2^-114 */
+                unit = most != most ? most : ldexp(most || blocks ? 1 : 0, blocks ? power - 7 : power - 6);
+                if (blocks)
+                    a->to_scale[(((size_t)e * (1 + apart) + (size_t)(j / of)) * groups + group) * parts + from / 128] =
+                        (float)unit;
+                else a->to_scale[row] = (float)unit * a->w_global_scale[e * (1 + gated) + second];
+                for (k = from; k < until && k < a->k; k++) {
+                    const uint8_t code = codes[(row * a->k + (size_t)k) / 2] >> k % 2 * 4 & 15;
+                    double s = ref_expand_scale_(a, scales, row, k);
+                    if (blocks && most != most) s = s != s ? 64 : 0;
+                    else if (blocks) s = s < ldexp(1, power - 12) ? 0 : ldexp(s, 7 - power);
+                    else s = ldexp(s, 6 - power) < ldexp(1, -5) ? 0 : ldexp(s, 6 - power);
+                    to[row * a->k + (size_t)k] = (uint8_t)(code / 8 << 7 |
+                        ref_encode(&ref_numbers[REF_E4M3], s * ref_decode(&ref_numbers[REF_E2M1], code & 7)));
+                }
+            }
 }
 
 /* ---- combine ----------------------------------------------------------------------------------------------------- */

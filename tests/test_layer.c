@@ -1277,26 +1277,30 @@ static void repack_by(layer *l, repacker repack, const void *host)
     mem_free(layer_arch, of); mem_free(layer_arch, to); mem_free(layer_arch, again);
     free(got);
 }
-static void fragments_case(int quant, int act, int tokens, int turn)
+/* expands: with config.expand_weights, which so many rows an expert then take. */
+static void fragments_case(int quant, int act, int tokens, int turn, int expands)
 {
     moek_config c = config_of(quant);
     uint16_t *y;
     layer l;
     if (moek_format_of(quant)->blocks) c.block = moek_format_of(quant)->block[turn % moek_format_of(quant)->blocks];
     c.hidden = turn % 2 ? 320 : 128; c.inter = turn % 4 < 2 ? 192 : 128; c.experts = turn % 3 ? 7 : 3;
+    if (expands) c.hidden = turn % 2 ? 576 : 320, c.inter = turn % 4 < 2 ? 448 : 256;
     c.dtype = turn % 3 == 1 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     c.max_tokens = tokens;
     c.act = act;
     c.up_layout = ref_gated(act) ? turn % 4 : 0;       /* all but APART */
-    c.batch_invariant = turn % 5 == 3;
-    if (turn % 7 == 6) c.format = MOEK_BATCHED;
+    c.batch_invariant = turn % 5 == 3 && !expands;
+    if (turn % 7 == 6 && !expands) c.format = MOEK_BATCHED;
     c.weight_layout = MOEK_WEIGHTS_TILED;
+    c.expand_weights = expands;
     layer_new(&l, &c, (turn % 2 ? LAYER_BIAS : 0) | (turn / 2 % 2 ? LAYER_ZERO : 0), tokens);
     if (turn % 3 != 1 && c.format == MOEK_STANDARD && format_has(l.format, MOEK_OP_LAYER, 90))     /* up to 8 tokens: */
         layer_state = layer_zeros(moek_state_size());                  /* in one launch */
-    snprintf(l.what, sizeof l.what, "fragments, %s, block %d, zeros %d, act %d, %d tokens, turn %d", l.format->name,
-             c.block, l.w.w_up_zero != NULL, act, tokens, turn);
+    snprintf(l.what, sizeof l.what, "fragments, %s, block %d, zeros %d, act %d, %d tokens, turn %d, expands %d",
+             l.format->name, c.block, l.w.w_up_zero != NULL, act, tokens, turn, expands);
     if (layer_plan(&l)) {
+        CHECK(moek_course_of(&l.plan, tokens, MOEK_FUSE_LAYER).expands == expands, "%s: it does not", l.what);
         repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
         const int scales = l.format->w_scale.rows == 1 && l.format->w_scale.columns;
         if (scales) {                                  /* (others, and zero points of rows, stay) */
@@ -1333,7 +1337,7 @@ static void test_fragments(void)
         int t;
         if (!format_has(f, MOEK_OP_UP, 90) || !format_in_fragments(f)) continue;
         for (t = 0; t < (quick_set ? 2 : SMALL ? 4 : 16); t++, turn++)
-            fragments_case(f->number, acts[turn % 5], tokens[turn % 8], turn);
+            fragments_case(f->number, acts[turn % 5], tokens[turn % 8], turn, 0);
         c.block = f->blocks ? f->block[0] : 0;
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "MOEK_WEIGHTS_TILED"), "%s", plan.why);
         if (f->zero) {
@@ -1345,6 +1349,34 @@ static void test_fragments(void)
                   strstr(l.plan.why, "w_down_zero is not aligned"), "%s", l.plan.why);
             layer_free(&l);
         }
+    }
+}
+/* Weights become e4m3 in a run: the same layers, of many rows an expert. */
+static void test_expanded(void)
+{
+    static const int acts[] = { MOEK_SWIGLUOAI, MOEK_SILU, MOEK_RELU2_NO_MUL, MOEK_SITU };
+    int i, turn, first = 0;
+    for (i = 0; i < FORMATS && layer_arch == 90; i++) {
+        const moek_format *const f = format_at(i);
+        moek_config c = config_of(f->number);
+        moek_plan plan;
+        c.hidden = c.inter = 256;
+        c.weight_layout = MOEK_WEIGHTS_TILED, c.expand_weights = 1;
+        c.block = f->blocks ? f->block[0] : 0;
+        if (!f->expands) {
+            CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "expand_weights"), "%s: %s", f->name,
+                  plan.why);
+            continue;
+        }
+        for (turn = 0; turn < (quick_set ? 2 : SMALL ? 4 : 12); turn++)        /* from 512 rows on, up quantizes h */
+            fragments_case(f->number, acts[(turn + first) % 4], turn % 3 ? 1300 : 900, turn + first, 1);
+        first++;
+        c.weight_layout = MOEK_WEIGHTS_CHECKPOINT;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "moek_repack_up"), "%s", plan.why);
+        c.weight_layout = MOEK_WEIGHTS_TILED, c.batch_invariant = 1;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "batch_invariant"), "%s", plan.why);
+        c.batch_invariant = 0, c.expand_weights = 2;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "0 or 1"), "%s", plan.why);
     }
 }
 static void test_tiled(void)
@@ -2248,6 +2280,7 @@ static void test_backend(const char *name)
     RUN(test_mlp);
     RUN(test_tiled);
     RUN(test_fragments);
+    RUN(test_expanded);
     RUN(test_apart);
     RUN(test_shards);
     RUN(test_large);

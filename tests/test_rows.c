@@ -1667,6 +1667,71 @@ static void test_repack(void)
         }
 }
 
+/* ---- expand ------------------------------------------------------------------------------------------------------ */
+
+/* spread: of scales, in powers of 2; a NaN among those of 32 columns if it is the largest there is. */
+static void expand_case(int experts, int n, int k, int layout, int columns, int spread)
+{
+    const size_t w_rows = layout ? 2 * (size_t)n : (size_t)n, rows = experts * w_rows;
+    const size_t groups = (size_t)(k / columns), blocks = rows * 2 * ((size_t)k / 128 + 1);
+    uint8_t *const codes = (uint8_t *)ref_alloc(rows * k / 2), *const scales = (uint8_t *)ref_alloc(rows * groups);
+    moek_expand_args h, d;
+    moek_repack_args r;
+    size_t i;
+    void *want, *want_scale;
+    memset(&h, 0, sizeof h);
+    memset(&r, 0, sizeof r);
+    SAY("experts %d n %d k %d layout %d columns %d spread %d", experts, n, k, layout, columns, spread);
+    h.experts = experts, h.n = n, h.k = k, h.w_rows = (int)w_rows, h.columns = columns;
+    h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
+    h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
+    h.up_first = layout == MOEK_UP_SWAPPED ? 0 : layout == MOEK_UP_INTERLEAVED ? 1 : n;
+    for (i = 0; i < rows * k / 2; i++) codes[i] = (uint8_t)rng_u32();
+    for (i = 0; i < rows * groups; i++)
+        scales[i] = (uint8_t)(columns == 32 ? 120 + rng_below(spread) : rng_below(8 * spread));
+    if (columns == 32 && spread > 30) scales[rng_below((uint32_t)(rows * groups))] = 255, scales[0] = 0;
+    if (columns == 16) memset(scales, 0, groups);      /* a row of zeros */
+    r.experts = experts, r.n = n, r.w_rows = h.w_rows;
+    r.gate_first = h.gate_first, r.up_first = h.up_first, r.w_step = h.w_step;
+    r.row_bytes = (size_t)k / 2, r.codes = MOEK_ELEMENT_E2M1, r.x = MOEK_ELEMENT_E4M3, r.columns = columns;
+    r.from = codes, r.to = in(rows * k / 2);
+    ref_repack(&r);
+    h.w = r.to;
+    r.codes = 0, r.row_bytes = groups, r.scale_bytes = 1, r.group = 64 / columns;
+    r.from = scales, r.to = in(rows * groups);
+    ref_repack(&r);
+    h.w_scale = r.to;
+    if (columns == 16) {
+        h.w_global_scale = (const float *)in(2 * (size_t)experts * sizeof(float));
+        fill_f32((float *)(uintptr_t)h.w_global_scale, 2 * (size_t)experts, 0.5f, 2);
+    }
+    h.to = out(rows * k), h.to_scale = (float *)out(4 * (columns == 16 ? rows : blocks));
+    d = h, want = rows_want(h.to), want_scale = rows_want(h.to_scale);
+    MOVE(d.w), MOVE(d.w_scale), MOVE(d.w_global_scale), MOVE(d.to), MOVE(d.to_scale);
+    if (launch_twice(&d)) {
+        const float *const scale = (const float *)got(h.to_scale);
+        d = h, d.to = want, d.to_scale = (float *)want_scale;
+        ref_expand(&d, codes, scales);
+        for (i = 0; i < (columns == 16 ? rows : blocks); i++)          /* one NaN is as good as another */
+            if (scale[i] != scale[i] && d.to_scale[i] != d.to_scale[i]) d.to_scale[i] = scale[i];
+        rows_same("to", h.to, want);
+        rows_same("to_scale", h.to_scale, want_scale);
+    } else free(want), free(want_scale);
+    free(codes), free(scales);
+    rows_clear();
+}
+static void test_expand(void)
+{
+    static const int n[] = { 64, 128, 192, 448 }, k[] = { 64, 128, 192, 576, 1024 };
+    int i, layout;
+    for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
+        for (i = 0; i < (quick_set ? 6 : SMALL ? 10 : 20); i++) {
+            expand_case(1 + i % 3, n[i % COUNT(n)], k[(i + layout) % COUNT(k)], layout, 32,
+                        i % 2 ? 10 : i % 4 ? 20 : 40);
+            expand_case(1 + i % 2, n[i % COUNT(n)], k[(i + layout) % COUNT(k)], layout, 16, i % 3 ? 15 : 9);
+        }
+}
+
 /* ---- layer ------------------------------------------------------------------------------------------------------- */
 
 static int multiprocessors(void)
@@ -2153,6 +2218,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_DOWN:    test_down(); break;
     case MOEK_OP_COMBINE: test_combine(); break;
     case MOEK_OP_REPACK:  test_repack(); break;
+    case MOEK_OP_EXPAND:  test_expand(); break;
     case MOEK_OP_LAYER:   format_few_row(now.row) ? test_layer_few() : test_layer(); break;
     case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);

@@ -62,7 +62,7 @@ static moek_status stub(int op, int m, const void *args)
 }
 #define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block) \
     moek_status name(const void *args, moek_stream stream) { (void)stream; return stub(MOEK_OP_##op, m, args); }
-#include "../generated/moek_table.h"
+#include "../generated/moek_kernels.h"
 #undef MOEK_KERNEL
 
 /* ---- one run ----------------------------------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ static int next_tokens(int tokens)
 static void golden_plan(const char *shape, const moek_config *c)
 {
     char before[sizeof launched] = "", line[1400];
-    const char *const tiled = c->weight_layout == MOEK_WEIGHTS_TILED ? ",tiled" : "";
+    const char *const tiled = c->expand_weights ? ",tiled,expanded" : c->weight_layout ? ",tiled" : "";
     moek_plan plan;
     int tokens, from = 1, last = 1;
     if (!make(&plan, c, 1)) {
@@ -166,6 +166,9 @@ static void golden_formats(const char *shape, moek_config c)
         const moek_format *const f = format_at(i);
         c.quant = f->number, c.block = format_block(f, 0);
         if (format_in_fragments(f) && format_has(f, MOEK_OP_UP, 90)) golden_plan(shape, &c);
+        c.expand_weights = 1;
+        if (f->expands) golden_plan(shape, &c);
+        c.expand_weights = 0;
     }
 }
 static void golden_all(void)

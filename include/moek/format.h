@@ -48,6 +48,8 @@ typedef struct moek_format {
     int zero;                                         /* weights may have zero points (w_up_zero, ...)                */
     int granule;                                      /* hidden and inter are multiples of it                         */
     int blocks, block[MOEK_MAX_BLOCKS];               /* > 0: w_scale.columns is one of these, config.block           */
+    int expands;                                      /* MOEK_FP8B128, ...: what weights may become in a run of many
+                                                         rows (config.expand_weights); 0: nothing                     */
 } moek_format;
 
 const moek_format *moek_format_of(int quant);         /* NULL: there is none of this number                           */

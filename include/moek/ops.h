@@ -176,7 +176,7 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *     int4_a8  a_scale[row],        w_scale[experts][w_rows][k/128]; each 128 of k are summed by themselves
  *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
  *              (sm90: each 128, by the largest of their scales of w; terms of one below 2^-11 of that, or of 2^-127,
- *              may count as 0)
+ *              may count as 0.  After `expand` the largest is that of 128 x 128)
  *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its second scale; each 16 of k are summed by
  *              themselves
  *              (sm90: each 128.  w times its scale rounds to e4m3 first, times the power of 2 that brings the largest
@@ -354,6 +354,27 @@ typedef struct moek_repack_args {
     int zeros;                      /* 1: the kind, see above                                                        */
     int columns;                    /* fragments: of a scale of w                                                    */
 } moek_repack_args;
+
+/* expand: weights of e2m1 in fragments for activations in e4m3, with their scales, to e4m3 and scales in f32, in the
+ *   order in which they lay before `repack`: what up and down of fp8b128 and fp8c read.
+ *     columns 32  scales are e8m0 (mxfp4_a8 -> fp8b128).  to_scale [experts][rows of scales][ceil(k/128)], a power of 2
+ *                 that brings the largest scale of 128 x 128 to 2^6.  Gated and w_step 1: rows of gate and of up are
+ *                 apart (moek_gemm_args.scales_apart), what lies first comes first; else 128 rows of w share one.
+ *                 Exact, but for elements whose scale is below 2^-11 of the largest (or of 2^-115): they become 0.
+ *                 A scale that is NaN spoils all that share it.
+ *     columns 16  scales are e4m3, and there is a second one (nvfp4_a8 -> fp8c).  to_scale [experts][w_rows], with the
+ *                 second one in it.  w times its scale rounds to e4m3, times the power of 2 that brings the largest
+ *                 scale of the row to 32 .. 60: only +-1.5, 3 and 6 may change.  What that brings below 2^-5 becomes
+ *                 0.                                                                                               */
+typedef struct moek_expand_args {
+    int experts, w_rows, n, k;      /* w_rows: 2 * n if gated, else n; n and k are multiples of 64                   */
+    int gate_first, up_first, w_step;                              /* as before `repack`; w_step 1 where not gated   */
+    int columns;                    /* of a scale                                                                    */
+    const void *w, *w_scale;        /* as `repack` makes them; aligned to 16 bytes                                   */
+    const float *w_global_scale;    /* columns 16: [experts], gated [experts][2], what lies first comes first        */
+    void *to;                       /* written: [experts][w_rows][k] e4m3, aligned to 16 bytes                       */
+    float *to_scale;                /* written                                                                       */
+} moek_expand_args;
 
 /* State that launches of layer kernels leave for the next launch; zeros before the first.
  *   flags     rows for more: the first two count on, the others are zeros again at the end of a launch

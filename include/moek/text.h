@@ -71,10 +71,11 @@ const moek_format *moek_format_of(int quant)
 {
     static const moek_format all[] = {
 #define MOEK_ROW_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
-                  x_type, x_rows, x_columns, fixed, ue8m0, second, zero, granule, blocks, b0, b1, b2, b3) \
+                  x_type, x_rows, x_columns, fixed, ue8m0, second, zero, granule, blocks, b0, b1, b2, b3, \
+                  expands) \
         { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
           { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, fixed, \
-          ue8m0, second, zero, granule, blocks, { b0, b1, b2, b3 } },
+          ue8m0, second, zero, granule, blocks, { b0, b1, b2, b3 }, expands },
         MOEK_EACH_FORMAT(MOEK_ROW_)
 #undef MOEK_ROW_
     };

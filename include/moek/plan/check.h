@@ -203,6 +203,24 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* config.expand_weights */
+static moek_status moek_check_expands_(const moek_config *c, moek_text_ *why)
+{
+    if (c->expand_weights < 0 || c->expand_weights > 1)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is %d; 0 or 1", c->expand_weights);
+    if (!c->expand_weights) return MOEK_OK;
+    if (!moek_format_of(c->quant)->expands)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is for weights of 4 bits that become e4m3, as those of "
+                 "mxfp4_a8 do, not for %s: leave it 0", moek_quant_name(c->quant));
+    if (c->weight_layout != MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights reads weights of MOEK_WEIGHTS_TILED, and weight_layout "
+                 "is %d: set it, and repack (moek_repack_up), or leave expand_weights 0", c->weight_layout);
+    if (c->format != MOEK_STANDARD || c->batch_invariant)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is for MOEK_STANDARD and without batch_invariant, which "
+                 "wants one tile for all sizes: leave it 0");
+    return MOEK_OK;
+}
+
 static moek_status moek_check_groups_(const moek_config *c, moek_text_ *why)
 {
     if (c->groups > 1 && (c->experts % c->groups || c->topk_groups < 1 || c->topk_groups > c->groups ||

@@ -99,8 +99,10 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     if (!plan->tiles) moek_say_(&t, "experts   %s\n", plan->experts->name);
     else moek_describe_choices_(plan, &t);
     for (i = 0; i < plan->pairs; i++) {
-        const int last = i >= plan->tiles - 1;
-        moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
+        const int last = i >= plan->tiles - 1, expanded = plan->expanded && i == plan->expanded;
+        if (expanded) moek_say_(&t, "from %d rows an expert on, by %s first:\n", moek_expands_from_(plan),
+                                plan->expand->name);
+        else moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
                   i >= plan->tiles ? "only where measured:" : last && i ? "otherwise:" :
                   last ? "any number of rows:" : "up to");
         if (!last) {

@@ -75,11 +75,11 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 /* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
 static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan)
 {
-    const moek_kernel *all[5 + 4 * MOEK_MAX_TILES];
+    const moek_kernel *all[6 + 4 * MOEK_MAX_TILES];
     int i, n = 0;
     all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant;
-    all[n++] = plan->combine;
-    for (i = 0; i < plan->tiles; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
+    all[n++] = plan->combine; all[n++] = plan->expand;
+    for (i = 0; i < plan->pairs; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
     for (i = 0; i < plan->layers; i++) all[n++] = plan->layer[i];
     for (i = 0; i < plan->mlps; i++) all[n++] = plan->mlp[i];
     for (i = 0; i < n; i++)
@@ -118,6 +118,31 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
     moek_add_rows_(o, MOEK_OP_MLP, arch, plan->mlp, &plan->mlps);
 }
 
+/* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them. */
+static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_plan *plan)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *demanded = moek_kernel_find(c->kernel), *up, *down = NULL;
+    const int to = moek_format_of(c->quant)->expands;
+    plan->pairs = plan->tiles;
+    plan->expanded = 0;
+    plan->expand = NULL;
+    if (!c->expand_weights || !plan->tiles || plan->pairs == MOEK_MAX_TILES) return MOEK_OK;
+    if (demanded && (demanded->op == MOEK_OP_UP || demanded->op == MOEK_OP_DOWN)) return MOEK_OK;
+    plan->expand = moek_first_(o, MOEK_OP_EXPAND, arch, -1);
+    up = moek_tallest_of_(o, to, arch, &down);
+    if (!plan->expand || !up)
+        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.expand_weights: weights of %s become those of %s, and no pair of "
+                 "rows of %s is compiled that serves hidden %d and inter %d.  Where MOEK_QUANT left them out, define "
+                 "MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
+                 moek_quant_name(c->quant), moek_quant_name(to), moek_quant_name(to), c->hidden, c->inter, c->quant,
+                 to);
+    plan->expanded = plan->pairs++;
+    plan->up[plan->expanded] = up;
+    plan->down[plan->expanded] = down;
+    return MOEK_OK;
+}
+
 static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
@@ -144,7 +169,7 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
     moek_choose_layers_(o, arch, plan);
     moek_choose_mlps_(o, arch, plan);
-    return MOEK_OK;
+    return moek_choose_expanded_(o, arch, plan);
 }
 
 static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moek_plan *plan)
@@ -218,7 +243,7 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
 /* The demanded kernel must be in the plan, not just in the table. */
 static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
 {
-    int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
+    int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine || k == p->expand;
     for (i = 0; i < p->pairs; i++) has |= k == p->up[i] || k == p->down[i];
     for (i = 0; i < p->layers; i++) has |= k == p->layer[i];
     for (i = 0; i < p->mlps; i++) has |= k == p->mlp[i];
@@ -239,6 +264,7 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
     const int several = k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP;
     int i, partners = 0;
     if (k->op == MOEK_OP_REPACK) return "it is in no plan: moek_repack_up and moek_repack_down take it";
+    if (k->op == MOEK_OP_EXPAND) return "config.expand_weights asks for it";
     if ((gemm || several) && !p->tiles) return "experts are config.experts_impl";
     if (several && !moek_several_steps_serve_(p, k->op))
         return "it is for prepare/finalize local, without batch_invariant; a layer kernel, without "
@@ -282,7 +308,8 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         else if ((status = moek_try_(o, b, plan)) == MOEK_OK) status = moek_check_demanded_(o, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
             plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
-            plan->tiles = plan->pairs = plan->layers = plan->mlps = 0;
+            plan->expand = NULL;
+            plan->tiles = plan->pairs = plan->layers = plan->mlps = plan->expanded = 0;
         }
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
@@ -306,6 +333,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
         (status = moek_check_weights_(c, why)) != MOEK_OK ||
+        (status = moek_check_expands_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(c);

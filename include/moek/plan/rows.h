@@ -159,4 +159,19 @@ static void moek_add_rows_(const moek_oracle_ *o, int op, int arch, const moek_k
             moek_add_tile_(list, count, k);
     }
 }
+
+/* The tallest tile of a format other than the config's, for weights as checkpoints have them: up, and *down; or NULL.
+ */
+static const moek_kernel *moek_tallest_of_(const moek_oracle_ *o, int quant, int arch, const moek_kernel **down)
+{
+    moek_config c = *o->config;
+    moek_oracle_ of = *o;
+    const moek_kernel *tiles[MOEK_MAX_TILES];
+    int count = 0;
+    c.quant = quant; c.weight_layout = MOEK_WEIGHTS_CHECKPOINT; c.kernel = NULL;
+    of.config = &c;
+    moek_add_rows_(&of, MOEK_OP_UP, arch, tiles, &count);
+    if (!count || !(*down = moek_first_(&of, MOEK_OP_DOWN, arch, tiles[count - 1]->m))) return NULL;
+    return tiles[count - 1];
+}
 #endif

@@ -75,10 +75,18 @@ static int moek_measured_(const moek_plan *plan, int rows)
     return MOEK_CHOICE_RULE;
 }
 
+/* Rows an expert, on average, from which on weights become e4m3 first, where the plan has kernels for that. */
+static int moek_expands_from_(const moek_plan *plan)
+{
+    const moek_facts_ f = moek_facts_of_(plan, 0);
+    return (int)moek_rule_expands_(&f);
+}
+
 static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
 {
     int i = moek_measured_(plan, (int)f->rows);
     if (i >= 0) return i;
+    if (plan->expanded && f->mean >= moek_expands_from_(plan)) return plan->expanded;
     for (i = 0; i < plan->tiles - 1; i++) if (moek_tile_holds_(f, plan->up[i])) break;
     return i;
 }
@@ -154,7 +162,7 @@ static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
     const int can = moek_x_scale_(quant)->columns == 128 ? !plan->config.inter_offset
                                                          : moek_by_tensor_(quant) && plan->weights.h_scale;
     moek_facts_ f = moek_facts_of_(plan, 0);
-    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can && !moek_in_fragments_(quant)
+    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can && !moek_in_fragments_(up->quant)
          ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
 }
 
@@ -172,7 +180,8 @@ static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const 
     const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
     course->self_sorts = up && k->m < 128 && one_pass && f->slots <= MOEK_SELF_SORT;
     course->sorted_x = up && k->m == 128 && from && f->mean >= from;
-    course->counts_ids = (!up || k->m == 128) && !moek_by_row_(quant) && !course->sorted_x && f->slots <= MOEK_SORT_FEW;
+    course->counts_ids = (!up || k->m == 128) && !moek_by_row_(quant) && !course->sorted_x &&
+                         f->slots <= MOEK_SORT_FEW && !course->expands;
 }
 
 moek_course moek_course_of(const moek_plan *plan, int rows, int fuse)
@@ -189,6 +198,7 @@ moek_course moek_course_of(const moek_plan *plan, int rows, int fuse)
     course.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
     course.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
     course.tile = moek_tile_of_(plan, &f);
+    course.expands = !course.mlp && plan->expanded && course.tile == plan->expanded;
     k = course.mlp ? course.mlp : plan->up[course.tile];
     if (plan->arch >= 90 && k->arch == 90 && moek_local_(plan)) moek_share_work_(plan, &f, k, &course);
     course.x_sms = course.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;

@@ -40,7 +40,7 @@
 static const moek_kernel moek_table_[] = {
 #define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block) \
     { #name, MOEK_OP_##op, quant, hidden, granule, m, arch, threads, shared, name, row, block },
-#include "../../../generated/moek_table.h"
+#include "../../../generated/moek_kernels.h"
 #undef MOEK_KERNEL
 };
 enum { MOEK_ROWS_ = (int)(sizeof moek_table_ / sizeof moek_table_[0]) };

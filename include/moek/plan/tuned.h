@@ -176,8 +176,8 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     for (i = 0; i < MOEK_ROWS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
     for (i = 0; i < plan->layers; i++) if (up == plan->layer[i]) return MOEK_CHOICE_LAYER - i;
     for (i = 0; i < plan->mlps; i++) if (up == plan->mlp[i]) return MOEK_CHOICE_MLP - i;
+    for (i = 0; i < plan->pairs; i++) if (plan->up[i] == up) return i;
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
-    for (i = 0; !no && i < plan->pairs; i++) if (plan->up[i] == up) return i;
     if (!no && plan->pairs == MOEK_MAX_TILES) no = "is one too many";
     if (no) {
         moek_say_(note, "%sline %d: %.*s %s", note->length ? "; " : "", line->number, w.length < 80 ? w.length : 80,
@@ -206,7 +206,6 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
     moek_choice got[MOEK_MAX_CHOICES - 1];            /* as measured, fewest tokens first */
     char name[256] = "cpu", arch[16] = "cpu";
     int i, n = 0;
-    plan->pairs = plan->tiles;
     plan->choices = 0;
     if (!o->config->tuned || !plan->tiles) return;
     if (o->config->batch_invariant) {

@@ -68,7 +68,20 @@ typedef struct moek_table_work_ {
     float *split;
     void *h;
     moek_quantized_ hq;
+    void *expanded, *expanded_scale;                  /* weights of up, then of down, as e4m3                         */
 } moek_table_work_;
+
+/* Bytes of the larger of w_up and w_down in the format that weights become, or of their scales. */
+static size_t moek_expanded_(const moek_plan *plan, int scales)
+{
+    const moek_config *c = &plan->config;
+    const moek_format *const to = moek_format_of(plan->up[plan->expanded]->quant);
+    const size_t hidden = (size_t)c->hidden, inter = (size_t)c->inter, halves = moek_act_gated_(c->act) ? 2 : 1;
+    const size_t apart = (inter + 127) / 128 * 128;    /* rows of gate, and of up, that share scales */
+    const size_t up = scales ? moek_scale_bytes(&to->w_scale, halves * apart, hidden) : halves * inter * hidden;
+    const size_t down = scales ? moek_scale_bytes(&to->w_scale, hidden, inter) : hidden * inter;
+    return moek_times_((size_t)plan->local_experts, up > down ? up : down);
+}
 
 /* Rows of the smallest tile that a run may take: the smallest tile makes the most row blocks. */
 static size_t moek_smallest_tile_(const moek_plan *plan)
@@ -112,6 +125,8 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     w->h = moek_take_(&carver, moek_times_(rows, 2 * (size_t)c->inter));
     if (moek_quantizes_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter, c->inter_offset);
     else memset(&w->hq, 0, sizeof w->hq);
+    w->expanded = moek_take_(&carver, plan->expanded ? moek_expanded_(plan, 0) : 0);
+    w->expanded_scale = moek_take_(&carver, plan->expanded ? moek_expanded_(plan, 1) : 0);
     return carver.used;
 }
 

@@ -56,6 +56,29 @@ static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, cons
     return mlp->launch(&a, stream);
 }
 
+/* Weights of g become e4m3 in the workspace; then g has these and their scales, in the order of checkpoints. */
+static moek_status moek_expand_(const moek_plan *plan, int down, const moek_table_work_ *w, moek_gemm_args *g,
+                                moek_stream stream)
+{
+    const int gated = g->w_rows > g->n;
+    moek_expand_args a;
+    moek_status status;
+    memset(&a, 0, sizeof a);
+    a.experts = g->experts; a.w_rows = g->w_rows; a.n = g->n; a.k = g->k;
+    a.gate_first = g->gate_first; a.up_first = g->up_first;
+    a.w_step = gated ? g->w_step : 1;
+    a.columns = moek_w_scale_(plan->config.quant)->columns;
+    a.w = g->w; a.w_scale = g->w_scale;
+    a.w_global_scale = down ? plan->weights.w_down_global_scale : plan->weights.w_up_global_scale;
+    a.to = w->expanded; a.to_scale = (float *)w->expanded_scale;
+    status = plan->expand->launch(&a, stream);
+    g->w = w->expanded; g->w_scale = w->expanded_scale;
+    g->tiled = 0;
+    g->scales_apart = gated && a.w_step == 1 && moek_rows_share_(plan->up[plan->expanded]->quant);
+    g->early = 0;                                      /* a GEMM looks at weights before the previous kernel is done */
+    return status;
+}
+
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
@@ -117,6 +140,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
         g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
     }
+    if (course->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
     if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
 
     if (quantizes && !course->requantizes) {
@@ -142,6 +166,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.q = NULL;
     if (down->m == 128) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
+    if (course->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
     return moek_launch_gemm_(plan, down, &g, stream);
 }
 
