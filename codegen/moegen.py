@@ -206,11 +206,12 @@ def check_formats(manifest, where, elements):
     if len({f.number for f in formats.values()}) != len(formats):
         raise Bad(f"{where}: formats: two formats have the same number")
     for f in formats.values():
-        to = formats.get(f.expands)
-        if f.expands is not None and (not to or to.w != "e4m3" or to.x != f.x or
-                                      to.x_scale.facts() != f.x_scale.facts()):
-            raise Bad(f"{where}: formats.{f.name}: expands must be a format with w e4m3 and the same x and x_scale, "
-                      f"not {shown(f.expands)}")
+        to = formats.get(f.expands) if isinstance(f.expands, str) else None
+        scales = {("e8m0", 1, 32): ("f32", 128, 128), ("e4m3", 1, 16): ("f32", 1, 0)}.get(f.w_scale.facts())
+        if f.expands is not None and (not to or (f.w, to.w, to.x) != ("e2m1", "e4m3", f.x) or
+                                      to.x_scale.facts() != f.x_scale.facts() or to.w_scale.facts() != scales):
+            raise Bad(f"{where}: formats.{f.name}: expands must be a format with w e4m3, the same x and x_scale, and "
+                      f"the scales that expand_fragments makes of those of e2m1, not {shown(f.expands)}")
     return formats
 
 

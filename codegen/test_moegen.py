@@ -390,7 +390,7 @@ def test_formats():
                             ("w_scale", '["f32", 1, [32, 32]]'), ("w_scale", '["f32", 1, [1, 2, 4, 8, 16]]'),
                             ("x_scale", '["f32", 1, [32, 64]]'), ("w", '"T"'), ("x_scale", ""), ("x", '"T"'),
                             ("second", "1"), ("zero", "true"), ("granule", "0"), ("static", "1"), ("ue8m0", '"no"'),
-                            ("expands", '"fp9"'), ("expands", '"bf16"'), ("expands", "1"), ("about", '["a"]'),
+                            ("expands", '"fp9"'), ("expands", '"bf16"'), ("expands", '["fp8c"]'), ("about", '["a"]'),
                             ("about", ""), ("unknown", "1")):
         check(says({**fine, field: nonsense}, "gemm_cpu"), f"{field} = {nonsense}: accepted")
     stays = {**fine, "x": '"T"', "x_scale": "", "static": "true"}

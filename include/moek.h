@@ -234,7 +234,9 @@ typedef struct moek_config {
                                          the workspace, which has room for the larger of w_up and w_down so; then the
                                          kernels of another format multiply (moek_format.expands), which must be
                                          compiled.  For mxfp4_a8 and nvfp4_a8 with MOEK_WEIGHTS_TILED and STANDARD, not
-                                         with batch_invariant.  docs/formats.md: how much faster, how exact           */
+                                         with batch_invariant.  No effect (plan.expanded 0) where no run can have so
+                                         many rows, with a demanded row of up or down, or with your own experts.
+                                         docs/formats.md: how much faster, how exact                                  */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -385,7 +387,7 @@ typedef struct moek_plan {
     int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
-    int pairs;                        /* the tiles, and behind them what only measured choices take                   */
+    int pairs;                        /* the tiles, and behind them up[expanded], and what only measured choices take */
     int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
     moek_choice choice[MOEK_MAX_CHOICES];      /* more tokens than the last has: the built-in rule                    */
     char note[MOEK_NOTE];             /* what of config.tuned was passed over, and why; else empty                    */
@@ -439,9 +441,11 @@ MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *conf
  *        on
  *     2. x stays T
  *     3. x quantized, and widened by the kernels: as on older GPUs, and as 4-bit weights with quantized x.  (Those that
- *        are tiled on Hopper multiply e4m3 as they are, but gain less than a sixth of the time: docs/formats.md.)
- * A GPU comes before the CPU, where 2 comes first.  Numbers change with the format: x in T is not rounded.  ue8m0
- * becomes 0 where the format that was chosen has none.  Nothing else of config changes, and nothing at all on an error.
+ *        are tiled on Hopper multiply e4m3 as they are, but gain less than a sixth of the time: docs/formats.md.  With
+ *        config.expand_weights they come first.)
+ * A GPU comes before the CPU, where 2 comes first.  Numbers change with the format: x in T is not rounded.  ue8m0 and
+ * expand_weights become 0 where the format that was chosen has none.  Nothing else of config changes, and nothing at
+ * all on an error.
  * text [size], or NULL: written: why this format, and what becomes of the others; on an error, why each refuses.
  * OK; E_ARGUMENT; E_VERSION; else what moek_plan_init says of the format that was asked for, since none serves.      */
 moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version);
@@ -492,7 +496,8 @@ typedef struct moek_course {
                                          at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
                                          128; a scale a tensor: after moek_plan_bind, with static scales              */
     int tile;                         /* else, plan.up[tile] and plan.down[tile].  Built-in rule: the smallest tile that
-                                         holds an expert's mean share of the rows; the largest has no bound           */
+                                         holds an expert's mean share of the rows; the largest has no bound.  Or
+                                         plan.expanded (expands)                                                      */
     int self_sorts;                   /* 1: up sorts slots itself, no sort is launched                                */
     int counts_ids;                   /* 1: up (or mlp) counts ids itself, and begins beside sort and quantization    */
     int sorted_x;                     /* 1: x is written in sorted order, a row a slot, for TMA                       */

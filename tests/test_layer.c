@@ -1355,7 +1355,7 @@ static void test_fragments(void)
 static void test_expanded(void)
 {
     static const int acts[] = { MOEK_SWIGLUOAI, MOEK_SILU, MOEK_RELU2_NO_MUL, MOEK_SITU };
-    int i, turn, first = 0;
+    int i, turn, other, first = 0;
     for (i = 0; i < FORMATS && layer_arch == 90; i++) {
         const moek_format *const f = format_at(i);
         moek_config c = config_of(f->number);
@@ -1375,7 +1375,25 @@ static void test_expanded(void)
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "moek_repack_up"), "%s", plan.why);
         c.weight_layout = MOEK_WEIGHTS_TILED, c.batch_invariant = 1;
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "batch_invariant"), "%s", plan.why);
-        c.batch_invariant = 0, c.expand_weights = 2;
+        c.batch_invariant = 0, c.max_tokens = 4096, c.prepare_finalize = &moek_batched;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "expand_weights is for MOEK_STANDARD"),
+              "%s", plan.why);
+        c.prepare_finalize = NULL;                     /* room for weights only where a run can have the rows */
+        if (CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.expanded && plan.expand, "%s", plan.why)) {
+            const size_t with = plan.workspace_size;
+            char text[512];
+            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == f->number && c.expand_weights &&
+                  strstr(text, "(config.expand_weights)"), "%s", text);
+            c.max_tokens = 16;
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK && !plan.expanded && plan.workspace_size < with, "%s", plan.why);
+            for (other = turn = 0; turn < FORMATS; turn++)
+                other |= format_at(turn) != f && moek_same_weights(format_at(turn)->number, f->number) &&
+                         format_has(format_at(turn), MOEK_OP_UP, 90);
+            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && (c.quant != f->number) == other &&
+                  c.expand_weights == !other && (strstr(text, "expand_weights is 0 now") != NULL) == other, "%s", text);
+            c.quant = f->number, c.expand_weights = 1;
+        }
+        c.expand_weights = 2;
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "0 or 1"), "%s", plan.why);
     }
 }

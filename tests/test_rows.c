@@ -1690,7 +1690,8 @@ static void expand_case(int experts, int n, int k, int layout, int columns, int 
     for (i = 0; i < rows * groups; i++)
         scales[i] = (uint8_t)(columns == 32 ? 120 + rng_below(spread) : rng_below(8 * spread));
     if (columns == 32 && spread > 30) scales[rng_below((uint32_t)(rows * groups))] = 255, scales[0] = 0;
-    if (columns == 16) memset(scales, 0, groups);      /* a row of zeros */
+    if (columns == 16) memset(scales, 0, groups);      /* a row of zeros, and sometimes one with a NaN */
+    if (columns == 16 && spread > 9) scales[groups + (size_t)rng_below((int)(rows - 1) * (int)groups)] = 127;
     r.experts = experts, r.n = n, r.w_rows = h.w_rows;
     r.gate_first = h.gate_first, r.up_first = h.up_first, r.w_step = h.w_step;
     r.row_bytes = (size_t)k / 2, r.codes = MOEK_ELEMENT_E2M1, r.x = MOEK_ELEMENT_E4M3, r.columns = columns;
@@ -1713,7 +1714,10 @@ static void expand_case(int experts, int n, int k, int layout, int columns, int 
         d = h, d.to = want, d.to_scale = (float *)want_scale;
         ref_expand(&d, codes, scales);
         for (i = 0; i < (columns == 16 ? rows : blocks); i++)          /* one NaN is as good as another */
-            if (scale[i] != scale[i] && d.to_scale[i] != d.to_scale[i]) d.to_scale[i] = scale[i];
+            if (scale[i] != scale[i] && d.to_scale[i] != d.to_scale[i]) {
+                d.to_scale[i] = scale[i];
+                if (columns == 16) memcpy((char *)want + i * k, (const char *)got(h.to) + i * k, (size_t)k);
+            }
         rows_same("to", h.to, want);
         rows_same("to_scale", h.to_scale, want_scale);
     } else free(want), free(want_scale);

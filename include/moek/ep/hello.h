@@ -16,9 +16,9 @@ enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol betwee
 
 /* X(field of moek_config, how, all).  how: its type, INT_ or FLOAT_.  all: 1 if the exchange itself depends on the
  * field; then all layers of a group must agree on it, even with mixed_layers.
- * Left out on purpose: backend, exclude, kernel, tuned, weight_layout (how one rank computes); local_experts,
- * max_replicas (a rank's own); max_tokens, chunk_tokens, format (their effect is compared below as max_tokens, chunks
- * and kind). */
+ * Left out on purpose: backend, exclude, kernel, tuned, weight_layout, expand_weights (how one rank computes);
+ * local_experts, max_replicas (a rank's own); max_tokens, chunk_tokens, format (their effect is compared below as
+ * max_tokens, chunks and kind). */
 #define MOEK_EACH_EP_LAYER_FIELD_(X) \
     X(hidden, INT_, 1) X(inter, INT_, 0) X(experts, INT_, 1) X(topk, INT_, 1) X(shared_slots, INT_, 1) \
     X(quant, INT_, 1) X(act, INT_, 0) X(dtype, INT_, 1) X(alpha, FLOAT_, 0) X(beta, FLOAT_, 0) X(limit, FLOAT_, 0) \

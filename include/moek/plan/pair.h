@@ -22,11 +22,11 @@ enum { MOEK_QUANTS_ = (int)(sizeof moek_quants_ / sizeof moek_quants_[0]) };
 
 /* The smaller, the better.  0: tensor cores multiply both sides as they are: 8-bit integers; e4m3 from sm_89 on.  1: x
  * stays T.  2: x is quantized, and kernels widen both sides to 16 bits or more; or they do not, as with tiled weights
- * of 4 bits on Hopper, but gain little (docs/formats.md). */
-static int moek_pair_rank_(const moek_format *f, int arch)
+ * of 4 bits on Hopper, but gain little (docs/formats.md).  expands: not 0: weights become e4m3, as x is. */
+static int moek_pair_rank_(const moek_format *f, int arch, int expands)
 {
     const int from = f->x != f->w ? 0 : f->x == MOEK_ELEMENT_S8 ? 80 : f->x == MOEK_ELEMENT_E4M3 ? 89 : 0;
-    return f->x_bits == 16 ? 1 : from && arch >= from ? 0 : 2;
+    return f->x_bits == 16 ? 1 : (from && arch >= from) || expands ? 0 : 2;
 }
 /* The config with another format of the same weights. */
 static moek_config moek_paired_(const moek_config *config, const moek_format *f)
@@ -34,6 +34,7 @@ static moek_config moek_paired_(const moek_config *config, const moek_format *f)
     moek_config c = *config;
     c.quant = f->number;
     if (!f->ue8m0) c.ue8m0 = 0;
+    if (!f->expands) c.expand_weights = 0;
     return c;
 }
 /* Does it run?  *rank: moek_pair_rank_, more where it is for the CPU. */
@@ -41,14 +42,15 @@ static moek_status moek_try_pair_(const moek_config *config, const moek_format *
 {
     const moek_config c = moek_paired_(config, f);
     const moek_status status = moek_plan_init_(plan, &c, sizeof c, sizeof *plan, MOEK_VERSION);
-    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch) + (plan->arch ? 0 : 3);
+    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch, plan->expanded) + (plan->arch ? 0 : 3);
     return status;
 }
 
 /* Why the best one is the best, and what became of the others.  arch: 0, the CPU. */
-static void moek_say_pair_(const moek_config *config, const moek_format *best, int arch, moek_text_ *t)
+static void moek_say_pair_(const moek_config *config, const moek_format *best, int arch, int expands, moek_text_ *t)
 {
-    const int rank = moek_pair_rank_(best, arch);
+    const int rank = moek_pair_rank_(best, arch, expands);
+    const int fragments = arch == 90 && config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number);
     char where[24] = "the CPU";
     moek_plan plan;
     int i, unused, others = 0;
@@ -56,11 +58,16 @@ static void moek_say_pair_(const moek_config *config, const moek_format *best, i
     for (i = 0; i < MOEK_QUANTS_; i++) others += moek_same_weights(moek_quants_[i], best->number);
     moek_say_(t, "%s: ", best->name);
     if (others < 2) moek_say_(t, "no other format has these weights");
+    else if (expands)
+        moek_say_(t, "x gets %d bits, as weights do in runs of many rows (config.expand_weights)", best->x_bits);
     else if (!rank)
         moek_say_(t, "x gets %d bits, as the weights have, and %s multiplies both as they are", best->x_bits, where);
-    else if (rank == 1 && arch == 90 && config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number))
+    else if (rank == 1 && fragments)
         moek_say_(t, "x stays T: with tiled weights a quantized x gains less than a sixth of the time here");
     else if (rank == 1) moek_say_(t, "x stays T, because kernels of %s would widen a quantized x again", where);
+    else if (fragments)
+        moek_say_(t, "x gets %d bits, though with tiled weights that gains less than a sixth of the time here",
+                  best->x_bits);
     else moek_say_(t, "x gets %d bits, which kernels of %s widen again", best->x_bits, where);
     for (i = 0; i < MOEK_QUANTS_; i++) {
         const moek_format *const f = moek_format_of(moek_quants_[i]);
@@ -69,6 +76,7 @@ static void moek_say_pair_(const moek_config *config, const moek_format *best, i
                                          ? "would run, too" : "does not run here (moek_explain says why)");
     }
     if (config->ue8m0 && !best->ue8m0) moek_say_(t, "; ue8m0 is 0 now, because x has no f32 scales");
+    if (config->expand_weights && !best->expands) moek_say_(t, "; expand_weights is 0 now");
     if (moek_x_second_(best->number)) moek_say_(t, "; weights.x_scale and h_scale are required");
 }
 
@@ -77,7 +85,7 @@ moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size
     moek_text_ t = moek_text_in_(text, size);
     const moek_format *best = NULL;
     moek_status first = MOEK_E_NO_KERNEL;
-    int i, rank, least = 0, arch = 0, tried = 0;
+    int i, rank, least = 0, arch = 0, expands = 0, tried = 0;
     moek_plan plan;
     if (version != MOEK_VERSION || config_size != sizeof *config)
         MOEK_NO_(&t, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
@@ -93,11 +101,11 @@ moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size
         status = moek_try_pair_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
         if (status != MOEK_OK) moek_say_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
-        else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; }
+        else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; expands = plan.expanded; }
     }
     if (!best) return first;
     moek_clear_(&t);
-    moek_say_pair_(config, best, arch, &t);
+    moek_say_pair_(config, best, arch, expands, &t);
     *config = moek_paired_(config, best);
     return MOEK_OK;
 }

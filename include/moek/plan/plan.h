@@ -100,7 +100,8 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
     plan->layers = 0;
     plan->layers_demanded = demanded && demanded->op == MOEK_OP_LAYER;
     if (!plan->tiles || !moek_local_(plan) || c->batch_invariant || c->router_weight_on_input ||
-        (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP))
+        (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP &&
+         demanded->op != MOEK_OP_EXPAND))
         return;
     moek_add_rows_(o, MOEK_OP_LAYER, arch, plan->layer, &plan->layers);
 }
@@ -118,7 +119,8 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
     moek_add_rows_(o, MOEK_OP_MLP, arch, plan->mlp, &plan->mlps);
 }
 
-/* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them. */
+/* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them.  None
+ * where no run can have so many rows, or another pair was demanded. */
 static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
@@ -129,6 +131,10 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     plan->expand = NULL;
     if (!c->expand_weights || !plan->tiles || plan->pairs == MOEK_MAX_TILES) return MOEK_OK;
     if (demanded && (demanded->op == MOEK_OP_UP || demanded->op == MOEK_OP_DOWN)) return MOEK_OK;
+    if (plan->rows_per_expert)
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "config.expand_weights is for MOEK_STANDARD, and prepare/finalize %s delivers "
+                 "MOEK_BATCHED: leave it 0", plan->prepare_finalize->name);
+    if (moek_facts_of_(plan, plan->rows).mean < moek_expands_from_(plan)) return MOEK_OK;
     plan->expand = moek_first_(o, MOEK_OP_EXPAND, arch, -1);
     up = moek_tallest_of_(o, to, arch, &down);
     if (!plan->expand || !up)

@@ -85,8 +85,8 @@ static int moek_expands_from_(const moek_plan *plan)
 static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
 {
     int i = moek_measured_(plan, (int)f->rows);
+    if (plan->expanded && f->mean >= moek_expands_from_(plan)) return plan->expanded;      /* (measured were tiles) */
     if (i >= 0) return i;
-    if (plan->expanded && f->mean >= moek_expands_from_(plan)) return plan->expanded;
     for (i = 0; i < plan->tiles - 1; i++) if (moek_tile_holds_(f, plan->up[i])) break;
     return i;
 }

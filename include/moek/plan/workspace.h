@@ -78,8 +78,9 @@ static size_t moek_expanded_(const moek_plan *plan, int scales)
     const moek_format *const to = moek_format_of(plan->up[plan->expanded]->quant);
     const size_t hidden = (size_t)c->hidden, inter = (size_t)c->inter, halves = moek_act_gated_(c->act) ? 2 : 1;
     const size_t apart = (inter + 127) / 128 * 128;    /* rows of gate, and of up, that share scales */
-    const size_t up = scales ? moek_scale_bytes(&to->w_scale, halves * apart, hidden) : halves * inter * hidden;
-    const size_t down = scales ? moek_scale_bytes(&to->w_scale, hidden, inter) : hidden * inter;
+    const size_t up = scales ? moek_scale_bytes(&to->w_scale, halves * apart, hidden)
+                             : moek_times_(halves * inter, hidden);
+    const size_t down = scales ? moek_scale_bytes(&to->w_scale, hidden, inter) : moek_times_(hidden, inter);
     return moek_times_((size_t)plan->local_experts, up > down ? up : down);
 }
 
