@@ -590,7 +590,7 @@ def bundle(generator, words, prefix):
                 yield line
                 continue
             inner = os.path.normpath(os.path.join(os.path.dirname(path), m.group(1)))
-            again = inner.endswith(("moek_kernels.h", BODY))                  # what is included more than once
+            again = inner.endswith(("moek_kernels.h", BODY))                # what is included more than once
             if inner not in done or again:
                 done.add(inner)
                 yield from inline(inner)

@@ -875,18 +875,25 @@ static void gemm_a(const gemm_case_t *c, moek_gemm_args *h)
     ref_put_code(number, a + bad * row_bytes, (size_t)rng_below(h->k),
                  number->inf && c->bad != 1 ? number->top : ref_nan(number));
 }
+/* Where gate and up lie among n rows each. */
+static void rows_of_up(int layout, int n, int *gate_first, int *up_first, int *w_step)
+{
+    *w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
+    *gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
+    *up_first = layout == MOEK_UP_SWAPPED ? 0 : layout == MOEK_UP_INTERLEAVED ? 1 : n;
+}
 /* Does the row read weights as fragments only? */
 static int gemm_in_fragments(void) { return now.row->arch == 90 && format_in_fragments(now.format); }
-/* Its w and w_scale, from those of a checkpoint. */
-static void gemm_to_fragments(moek_gemm_args *h)
+/* Its w and w_scale, from those of a checkpoint; of format f and its block. */
+static void to_fragments(moek_gemm_args *h, const moek_format *f, int block)
 {
-    const moek_scale_shape of = moek_weight_scale(now.format, now.row->block);
+    const moek_scale_shape of = moek_weight_scale(f, block);
     const size_t rows = (size_t)h->experts * h->w_rows;
     moek_repack_args r;
     memset(&r, 0, sizeof r);
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
-    r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k), r.codes = now.format->w, r.x = now.format->x;
+    r.row_bytes = moek_element_bytes(f->w, (size_t)h->k), r.codes = f->w, r.x = f->x;
     r.columns = of.columns;
     r.from = h->w, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
@@ -900,6 +907,7 @@ static void gemm_to_fragments(moek_gemm_args *h)
     ref_repack(&r);
     h->w_scale = r.to;
 }
+static void gemm_to_fragments(moek_gemm_args *h) { to_fragments(h, now.format, now.row->block); }
 /* Its zero points, likewise. */
 static const void *gemm_tiled_zeros(const moek_gemm_args *h, const void *zero)
 {
@@ -1016,9 +1024,7 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     h->alpha = c->turn % 2 ? 1.702f : 1, h->beta = c->turn % 3 ? 1 : 0.5f, h->limit = c->turn % 4 ? 1.5f : 7;
     if (c->act == MOEK_SILU && c->turn % 2) h->limit = 0;
     if (c->act == MOEK_SITU && c->turn % 2) h->beta = 0;
-    h->w_step = c->layout == MOEK_UP_INTERLEAVED ? 2 : 1;
-    h->gate_first = c->layout == MOEK_UP_SWAPPED ? h->n : 0;
-    h->up_first = c->layout == MOEK_UP_SWAPPED ? 0 : c->layout == MOEK_UP_INTERLEAVED ? 1 : h->n;
+    rows_of_up(c->layout, h->n, &h->gate_first, &h->up_first, &h->w_step);
     if (c->layout == MOEK_UP_APART) h->gate_first = h->up_first = h->w_step = -7;        /* not to be read */
     if (!format_rows_share(now.format) || c->layout == MOEK_UP_INTERLEAVED) return;
     h->scales_apart = gated && c->layout != MOEK_UP_APART && c->turn % 3 == 1;
@@ -1623,9 +1629,7 @@ static void repack_case(int experts, int n, int layout, size_t row_bytes, int co
         (int)row_bytes, codes, x, columns, group, zeros);
     h.codes = codes, h.x = x, h.columns = columns, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
-    h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
-    h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
-    h.up_first = layout == MOEK_UP_SWAPPED ? 0 : layout == MOEK_UP_INTERLEAVED ? 1 : n;
+    rows_of_up(layout, n, &h.gate_first, &h.up_first, &h.w_step);
     size = (size_t)experts * h.w_rows * row_bytes;
     h.from = from = (char *)in(size), h.to = out(size);
     for (i = 0; i < size; i++) from[i] = (char)rng_u32();
@@ -1669,6 +1673,12 @@ static void test_repack(void)
 
 /* ---- expand ------------------------------------------------------------------------------------------------------ */
 
+static const moek_format *format_that_expands(int columns)
+{
+    int i = 0;
+    while (!format_at(i)->expands || format_at(i)->w_scale.columns != columns) i++;
+    return format_at(i);
+}
 /* spread: of scales, in powers of 2; a NaN among those of 32 columns if it is the largest there is. */
 static void expand_case(int experts, int n, int k, int layout, int columns, int spread)
 {
@@ -1676,32 +1686,24 @@ static void expand_case(int experts, int n, int k, int layout, int columns, int 
     const size_t groups = (size_t)(k / columns), blocks = rows * 2 * ((size_t)k / 128 + 1);
     uint8_t *const codes = (uint8_t *)ref_alloc(rows * k / 2), *const scales = (uint8_t *)ref_alloc(rows * groups);
     moek_expand_args h, d;
-    moek_repack_args r;
+    moek_gemm_args w;
     size_t i;
     void *want, *want_scale;
     memset(&h, 0, sizeof h);
-    memset(&r, 0, sizeof r);
+    memset(&w, 0, sizeof w);
     SAY("experts %d n %d k %d layout %d columns %d spread %d", experts, n, k, layout, columns, spread);
     h.experts = experts, h.n = n, h.k = k, h.w_rows = (int)w_rows, h.columns = columns;
-    h.w_step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
-    h.gate_first = layout == MOEK_UP_SWAPPED ? n : 0;
-    h.up_first = layout == MOEK_UP_SWAPPED ? 0 : layout == MOEK_UP_INTERLEAVED ? 1 : n;
+    rows_of_up(layout, n, &h.gate_first, &h.up_first, &h.w_step);
     for (i = 0; i < rows * k / 2; i++) codes[i] = (uint8_t)rng_u32();
     for (i = 0; i < rows * groups; i++)
         scales[i] = (uint8_t)(columns == 32 ? 120 + rng_below(spread) : rng_below(8 * spread));
     if (columns == 32 && spread > 30) scales[rng_below((uint32_t)(rows * groups))] = 255, scales[0] = 0;
     if (columns == 16) memset(scales, 0, groups);      /* a row of zeros, and sometimes one with a NaN */
     if (columns == 16 && spread > 9) scales[groups + (size_t)rng_below((int)(rows - 1) * (int)groups)] = 127;
-    r.experts = experts, r.n = n, r.w_rows = h.w_rows;
-    r.gate_first = h.gate_first, r.up_first = h.up_first, r.w_step = h.w_step;
-    r.row_bytes = (size_t)k / 2, r.codes = MOEK_ELEMENT_E2M1, r.x = MOEK_ELEMENT_E4M3, r.columns = columns;
-    r.from = codes, r.to = in(rows * k / 2);
-    ref_repack(&r);
-    h.w = r.to;
-    r.codes = 0, r.row_bytes = groups, r.scale_bytes = 1, r.group = 64 / columns;
-    r.from = scales, r.to = in(rows * groups);
-    ref_repack(&r);
-    h.w_scale = r.to;
+    w.experts = experts, w.n = n, w.k = k, w.w_rows = h.w_rows, w.w = codes, w.w_scale = scales;
+    w.gate_first = h.gate_first, w.up_first = h.up_first, w.w_step = h.w_step;
+    to_fragments(&w, format_that_expands(columns), 0);
+    h.w = w.w, h.w_scale = w.w_scale;
     if (columns == 16) {
         h.w_global_scale = (const float *)in(2 * (size_t)experts * sizeof(float));
         fill_f32((float *)(uintptr_t)h.w_global_scale, 2 * (size_t)experts, 0.5f, 2);

@@ -126,7 +126,6 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel), *up, *down = NULL;
     const int to = moek_format_of(c->quant)->expands;
-    plan->pairs = plan->tiles;
     plan->expanded = 0;
     plan->expand = NULL;
     if (!c->expand_weights || !plan->tiles || plan->pairs == MOEK_MAX_TILES) return MOEK_OK;
@@ -173,6 +172,7 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
     if (table && !plan->tiles)
         return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
+    plan->pairs = plan->tiles;
     moek_choose_layers_(o, arch, plan);
     moek_choose_mlps_(o, arch, plan);
     return moek_choose_expanded_(o, arch, plan);

@@ -69,7 +69,7 @@ static moek_status moek_expand_(const moek_plan *plan, int down, const moek_tabl
     a.w_step = gated ? g->w_step : 1;
     a.columns = moek_w_scale_(plan->config.quant)->columns;
     a.w = g->w; a.w_scale = g->w_scale;
-    a.w_global_scale = down ? plan->weights.w_down_global_scale : plan->weights.w_up_global_scale;
+    a.w_global_scale = moek_more_of_(plan, down, g).w_global_scale;
     a.to = w->expanded; a.to_scale = (float *)w->expanded_scale;
     status = plan->expand->launch(&a, stream);
     g->w = w->expanded; g->w_scale = w->expanded_scale;
