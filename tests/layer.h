@@ -543,6 +543,9 @@ static inline void layer_map(layer *l, int32_t *ids, int64_t *load)
 static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
 {
     const moek_config *c = &l->plan.config;
+    const moek_course course = moek_course_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE);
+    const moek_kernel *const up = course.expands ? NULL : l->plan.up[course.tile];
+    const int arch = up ? up->arch : layer_arch;       /* tuned plans take kernels of an older architecture, too */
     ref_layer_args r;
     memset(&r, 0, sizeof r);
     r.tokens = l->args.tokens; r.hidden = c->hidden; r.inter = c->inter; r.slots = l->plan.slots;
@@ -553,9 +556,9 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.rows_per_expert = l->plan.rows_per_expert;
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;
-    ref_w_in_t = layer_arch > 0;
-    ref_w_in_e4m3 = layer_arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
-    ref_w_expanded = moek_course_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE).expands;
+    ref_w_in_t = arch > 0;
+    ref_w_in_e4m3 = arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
+    ref_w_expanded = course.expands;
     return r;
 }
 /* Of the last run, in double. */

@@ -306,19 +306,18 @@ static void test_tuned(void)
         moek_plan plan;
         layer l;
         if (k[i].op != MOEK_OP_UP || k[i].arch > layer_arch || (layer_arch && !k[i].arch)) continue;
-        if (!format_has(moek_format_of(k[i].quant), MOEK_OP_UP, layer_arch)) continue;      /* of a backend below */
         if (k[i].arch == 90 && format_in_fragments(moek_format_of(k[i].quant))) continue;   /* tiled weights only */
-        SKIP_IF_SMALL(k[i].quant != FORMAT_BLOCKED);
+        SKIP_IF_SMALL(quick_set && k[i].quant != FORMAT_BLOCKED);
         if (k[i].hidden) c.hidden = k[i].hidden;
         c.block = k[i].block;
+        c.backend = 0;
+        c.exclude = layer_arch ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
+        if (layer_arch == 80) c.exclude |= 1u << MOEK_BACKEND_SM90;
         if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", k[i].name, plan.why)) continue;
         snprintf(device, sizeof device, layer_arch ? "sm%d" : "cpu", plan.arch);
         snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t1\t1", device, moek_quant_name(c.quant), c.hidden,
                  c.inter, c.experts, c.topk, TOKENS, k[i].name);
         c.tuned = line;
-        c.backend = 0;
-        c.exclude = layer_arch ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
-        if (layer_arch == 80) c.exclude |= 1u << MOEK_BACKEND_SM90;
         c.format = i % 2;
         layer_new(&l, &c, LAYER_BIAS, TOKENS);
         layer_check(&l, k[i].name);
