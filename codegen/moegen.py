@@ -3,21 +3,30 @@
 
     moegen.py                       write generated/ (only what changed)
     moegen.py --check               write nothing; name each stale, missing or left-over file; exit 1 if there is one
-    moegen.py list [WORD ...]       the rows whose name holds every word
-    moegen.py one NAME              print one kernel
+    moegen.py list [WORD ...]       the kernels whose name holds every word
+    moegen.py one NAME ...          print these kernels
     moegen.py row KEY=VALUE ...     print a row for kernels.toml, checked
-    moegen.py bundle [WORD ...] [--rows FILE.toml] [-o FILE]
-                                    one self-contained header with the rows whose name holds every word
+    moegen.py bundle [FORMAT ...] [ARCH ...] [--rows FILE.toml] [-o FILE]
+                                    one self-contained header with the kernels of these formats on these
+                                    architectures (neither: of all), and of the steps that have no format
+    --rows FILE.toml                (bundle, list, one) the rows of this file, in place of those of kernels.toml
     --prefix acme_moek              (bundle) rename moek_ to acme_moek_ and MOEK_ to ACME_MOEK_
     -C DIR                          work in this checkout
+    --from DIR                      names of files, as of -o, begin at this folder
+
+./moek gen calls this program with a Python that has Jinja2.
 """
 import argparse, codecs, copy, itertools, os, re, sys, time
 
 try:
-    import tomllib
-except ImportError:                                   # Python before 3.11
-    import tomli as tomllib
-import jinja2
+    try:
+        import tomllib
+    except ImportError:                               # Python before 3.11
+        import tomli as tomllib
+    import jinja2
+except ImportError as e:
+    sys.exit(f"moegen.py: {sys.executable} has no {e.name}.  Type  ./moek gen  in place of  python3 "
+             "codegen/moegen.py: it takes a Python that has all, or fetches what is missing into build/")
 import rules
 
 AXES = ("quant", "hidden", "block")                   # the contract: left of _on_
@@ -25,11 +34,13 @@ SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
 KEYS = ("op", "template", "quant", "hidden", "block", "arch") + SCHEDULE
 LETTER = {"hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
+GEMMS = ("up", "down", "layer", "mlp")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
 BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
-BUDGET = ("files", "lines", "seconds")
+BUDGET = {"lines": "the most lines of a kernel's file", "seconds": "CPU time of a run"}
+STEPS = ("route", "map", "sort", "quant", "up", "down", "combine")       # a plan has one of each at least
 MODEL = {"hidden": int, "inter": int, "experts": int, "topk": int, "quant": "quant", "act": "act", "routing": "routing"}
 MODEL_MAY = {"groups": int, "topk_groups": int, "scale": float, "router_weight_on_input": int, "shared_slots": int,
              "shared_weight": float, "router_eps": float, "group_score": "group_score", "alpha": float, "beta": float,
@@ -565,18 +576,58 @@ def renamed(text, prefix):
 
 
 def wanted(rows, words):
-    return [r for r in rows if all(w in r["name"] for w in words)]
+    found = [r for r in rows if all(w in r["name"] for w in words)]
+    if not found:
+        raise Bad(f"list: no kernel's name holds {' and '.join(words)};  ./moek gen list  has all names")
+    return found
+
+
+def lends(arch):
+    """The architectures whose rows a plan takes on one: sm90 has GEMMs of its own, the other steps are of sm80."""
+    return (arch, "sm80") if arch == "sm90" else (arch,)
+
+
+def chosen(generator, words):
+    """The rows of a bundle: of any of the formats and on any of the architectures that words name."""
+    formats, arches = generator.manifest["formats"], generator.manifest["arch"]
+    for w in words:
+        if w not in formats and w not in arches:
+            raise Bad(f"bundle: {w} is neither a format ({' '.join(formats)}) nor an architecture "
+                      f"({' '.join(arches)}); for single kernels write their rows to a file: bundle --rows FILE.toml")
+    quants = [w for w in words if w in formats] or list(formats)
+    own = [w for w in words if w in arches] or list(arches)
+    return [r for r in generator.rows if r.get("quant", quants[0]) in quants and
+            (r["arch"] in own or r["op"] not in GEMMS and any(r["arch"] in lends(a) for a in own))]
+
+
+def runs(rows, words):
+    """Has each format, on each architecture where it has GEMMs, all that a plan asks for?"""
+    def fits(r, up, op):
+        return r["op"] == op and r.get("quant", up["quant"]) == up["quant"] and \
+            (r["arch"] == up["arch"] or op not in GEMMS and r["arch"] in lends(up["arch"])) and \
+            len({r.get("hidden") or 0, up["hidden"], 0}) < 3 and \
+            (op != "down" or (r["m"], r.get("block")) == (up["m"], up.get("block")))
+    if not any(r["op"] == "up" for r in rows):
+        raise Bad(f"bundle: there is no up row{' of ' * bool(words)}{' '.join(words)}, so no plan can be made; "
+                  "./moek gen list up  shows what kernels.toml has")
+    lacking = {(r["quant"], r["arch"]): ["up"] for r in rows if r["op"] in GEMMS}
+    for up in (r for r in rows if r["op"] == "up"):
+        none, least = [op for op in STEPS if not any(fits(r, up, op) for r in rows)], lacking[up["quant"], up["arch"]]
+        if least == ["up"] or len(none) < len(least):
+            lacking[up["quant"], up["arch"]] = none
+    for (quant, arch), none in lacking.items():
+        if none:
+            raise Bad(f"bundle: {quant} on {arch} has GEMMs, and no row of {', '.join(none)} for them"
+                      f"{' (down: with m and block of an up row)' if 'down' in none else ''}, so every plan would "
+                      f"fail; ./moek gen list {none[0]} _on_  shows what kernels.toml has")
 
 
 def bundle(generator, words, prefix):
-    """moek.h with everything it includes put in place, and only the wanted rows."""
-    quants = generator.manifest["quant"]              # a row without a format serves every format: it stays
-    generator.rows[:] = [r for r in generator.rows
-                         if all(w in r["name"] or w in quants and "quant" not in r for w in words)]
+    """moek.h with everything it includes put in place, and only the chosen rows."""
+    generator.rows[:] = chosen(generator, words)
     root = os.path.join(generator.root, "include", "moek.h")
     files, done = generator.files(), {os.path.normpath(root)}
-    if not any(r["op"] == "up" for r in generator.rows):
-        raise Bad(f"bundle: no up row's name holds {' '.join(words)}; python3 codegen/moegen.py list")
+    runs(generator.rows, words)
 
     def inline(path):
         name = os.path.basename(path)
@@ -630,22 +681,34 @@ def main(argv):
     ap.add_argument("--rows")
     ap.add_argument("--prefix", default="moek")
     ap.add_argument("-C", dest="root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    ap.add_argument("--from", dest="folder", default=".")
     ap.add_argument("-o", dest="out")
     a = ap.parse_args(argv)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", a.prefix):
         raise Bad(f"--prefix {a.prefix}: small letters, digits and _ only")
+    for given, option, commands in ((a.words, "a word", ("list", "one", "row", "bundle")),
+                                    (a.check, "--check", ("write",)), (a.out, "-o", ("bundle",)),
+                                    (a.rows, "--rows", ("list", "one", "bundle")),
+                                    (a.prefix != "moek", "--prefix", ("bundle",))):
+        if given and a.command not in commands:
+            known = ", ".join(commands).replace("write", "writing generated/")
+            raise Bad(f"{option} is for {known}, not for {a.command}")
+    a.root = os.path.abspath(a.root)
+    os.chdir(a.folder)
     start = time.process_time()                        # of this process: the machine may have other work
     g = Generator(a.root, a.rows)
     if a.command == "list":
         print("\n".join(r["name"] for r in wanted(g.rows, a.words)))
     elif a.command == "one":
+        if not a.words:
+            raise Bad("one wants the names of kernels;  ./moek gen list  has them")
         for name in a.words:
             row = next((r for r in g.rows if r["name"] == name), None)
             if not row:
-                raise Bad(f"{name} is not in kernels.toml; python3 codegen/moegen.py list")
+                raise Bad(f"{name} is not in {g.where};  ./moek gen list  has all names")
             sys.stdout.write(g.kernel(row))
     elif a.command == "row":
-        if not all("=" in w for w in a.words):
+        if not a.words or not all("=" in w for w in a.words):
             raise Bad("row wants KEY=VALUE ..., as in  row op=up template=gemm_cpu quant=bf16 hidden=0 arch=cpu m=8")
         row = {}
         for key, value in (w.split("=", 1) for w in a.words):
@@ -669,8 +732,6 @@ def main(argv):
 
 def write(g, a, start):
     folder = os.path.join(g.root, "generated")
-    if a.prefix != "moek" or a.rows:
-        raise Bad("--prefix and --rows are for bundle: generated/ serves this checkout")
     files = g.files()
     os.makedirs(folder, exist_ok=True)
     left_over = sorted(set(os.listdir(folder)) - set(files))
@@ -689,13 +750,14 @@ def write(g, a, start):
         for name in left_over:
             bad += 1
             print(f"left over: generated/{name}")
-        lines = sum(t.count("\n") for t in files.values())
-        for what, have in (("files", len(files)), ("lines", lines), ("seconds", time.process_time() - start)):
+        longest = max((t.count("\n"), n) for n, t in files.items() if "_on_" in n)
+        for what, have, of in (("lines", longest[0], ": " + longest[1]),
+                               ("seconds", time.process_time() - start, " of CPU time")):
             if have > g.manifest["budget"][what]:
                 bad += 1
-                print(f"over budget: {have:.6g} {what}, kernels.toml allows {g.manifest['budget'][what]}")
-        print(f"{len(files)} files, {lines} lines, {len(g.rows)} kernels: "
-              + ("run python3 codegen/moegen.py" if bad else "up to date"))
+                print(f"over budget: {have:.6g} {what}, kernels.toml allows {g.manifest['budget'][what]}{of}")
+        print(f"{len(files)} files, {sum(t.count(chr(10)) for t in files.values())} lines, {len(g.rows)} kernels: "
+              + ("run ./moek gen" if bad else "up to date"))
         return 1 if bad else 0
     changed = sum(write_if_changed(path, text) for path, text in sorted(targets.items()))
     for name in left_over:

@@ -1,8 +1,8 @@
 """rules.py -- rules.toml, checked: which kernel serves how many tokens, as templates/moek_rules.h.j2 writes it in C.
 
 A rule is a list of lines (when, value, note); conditions and values are expressions of facts.  They are parsed as
-Python, which knows the same operators with the same precedence, and written anew as C.  Divisions are of whole numbers
-that are not negative, where both languages agree."""
+Python, which knows the same operators with the same precedence, and written anew as C.  A fact is a whole number that
+is not negative.  A division has no difference in it, and a divisor that cannot be 0: there both languages agree."""
 import ast, re
 
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
@@ -12,6 +12,15 @@ STRENGTH = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4
 
 class Bad(Exception):
     """A sentence for the user."""
+
+
+def positive(node):
+    """Is an expression without differences greater than 0, whatever the facts are?"""
+    if isinstance(node, ast.Constant):
+        return node.value > 0
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+        return (any if isinstance(node.op, ast.Add) else all)(map(positive, (node.left, node.right)))
+    return False
 
 
 def in_c(text, facts, at):
@@ -34,6 +43,10 @@ def in_c(text, facts, at):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return "!" + walk(node.operand, 9)
         if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.Div) and any(isinstance(n, ast.Sub) for n in ast.walk(node)):
+                no("a division of or by a difference, which may be negative")
+            if isinstance(node.op, ast.Div) and walk(node.right) and not positive(node.right):
+                no("a divisor that may be 0; divide by a number of at least 1, or add one, as in  a / (b + 1)")
             sign, parts = operator(node.op), [node.left, node.right]
         elif isinstance(node, ast.BoolOp):
             sign, parts = operator(node.op), node.values

@@ -164,10 +164,15 @@ def test_bad_rows():
         status, out, err = generate(ROOT, "bundle", "--rows", path)
         check(status == 1 and says in err and "Traceback" not in err, f"{text!r}: {err[-300:]}")
     for words, says in part(((("--rows", "none.toml", "list"), "none.toml: no such file"),
-                        (("bundle", "nothing_like_it"), "nothing_like_it"),
+                        (("bundle", "nothing_like_it"), "nothing_like_it is neither a format (bf16 "),
+                        (("list", "nothing_like_it"), "nothing_like_it"), (("one",), "wants the names of kernels"),
+                        (("row",), "KEY=VALUE"), (("write", "bf16"), "a word is for list"),
+                        (("--check", "list"), "--check is for writing generated/"),
+                        (("list", "-o", "x"), "-o is for bundle"), (("row", "--rows", path), "--rows is for list"),
+                        (("list", "--prefix", "acme"), "--prefix is for bundle"), (("--from", "/no", "list"), "/no"),
                         (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1"),
-                        (("--prefix", "acme_moek"), "for bundle"), (("--rows", path), "for bundle"),
-                        (("bundle", "combine"), "no up row"), (("row", "foo"), "KEY=VALUE"),
+                        (("--prefix", "acme_moek"), "for bundle"), (("--rows", path), "--rows is for list"),
+                        (("bundle", "combine"), "nor an architecture (cpu sm80 sm90)"), (("row", "foo"), "KEY=VALUE"),
                         (("row", "op=up", "template=gemm_mma", "quant=bf16", "arch=sm80"), "hidden is missing"),
                         (("row", "op=route", "template=route_cpu", "arch=cpu", "op=up"), "op is there twice"),
                         (("row", "op=up", "template=gemm_cpu", "quant=bf16", "hidden=0", "arch=cpu", "m=\u00b2"),
@@ -225,7 +230,8 @@ def test_rules():
     """Expressions of rules.toml in C give what Python makes of them; what is none is a sentence."""
     facts = {"a": "", "b": "", "c": ""}
     for text in ("a", "7", "a + b * c", "(a + b) * c", "a - (b - c)", "a - b - c", "a * b / (c + 1)",
-                 "a / (b + 1) / (c + 1)", "a < b", "a <= b and b <= c", "a == b or b != c and a > c",
+                 "a / (b + 1) / (c + 1)", "a / (2 * (b + 1))", "a - b / 2", "a < b",
+                 "a <= b and b <= c", "a == b or b != c and a > c",
                  "not a", "not (a < b)", "not a < b",
                  "(a < b) + (b < c)", "2 * a >= 3 * (b + c)", "a * 5000000000 > b", "(a or b) and c"):
         program = "#include <stdio.h>\nstruct f { long long a, b, c; };\n" \
@@ -242,7 +248,8 @@ def test_rules():
                           for a in range(4) for b in range(4) for c in range(4))]
         check(out is not None and [int(n) for n in out.split()] == want, f"rule {text}: {out}")
     for text in ("", "d", "a b", "a ** b", "a % b", "f(a)", "a < b < c", "1.5", "-a", "a if b else c", "'a'", "True",
-                 "[a]", "a; b", "a = b", "lambda: a", "(", "99999999999999999"):
+                 "[a]", "a; b", "a = b", "lambda: a", "(", "99999999999999999", "1 / 0", "a / b", "a / (b * 1)",
+                 "a / (2 - b)", "(a - b) / 2", "a / (b / 2)", "a / (0 + b)", "a / (b < c)", "(1 + (a - b)) / 7"):
         try:
             rules.in_c(text, facts, "here")
             check(False, f"rule {text}: accepted")
@@ -631,9 +638,51 @@ def test_check():
     with open(os.path.join(root, "kernels.toml")) as f:
         text = f.read()
     with open(os.path.join(root, "kernels.toml"), "w") as f:
-        f.write(re.sub(r"(budget = \{ files = )\d+", r"\g<1>3", text))
+        f.write(re.sub(r"(budget = \{ lines = )\d+", r"\g<1>3", text))
     status, out, err = generate(root, "--check")
     check(status == 1 and "over budget: " in out and "allows 3" in out, f"the budget: {out}")
+
+
+def test_more_rows():
+    """As docs/contributing.md says: one more row of each op of each template that has stages; --check then passes."""
+    root = copy("more_rows")
+    generator, have, more = moegen.Generator(root), {}, []
+    for r in generator.rows:
+        if "s" in r:
+            have.setdefault((r["op"], r["template"], r["arch"], r["quant"]), r)
+    for r in part(have.values(), 5):
+        for s in range(r["s"] - 1, 1, -1):
+            row = {k: r[k] for k in moegen.KEYS if k in r}
+            row["s"] = s
+            if moegen.name_of(row) not in {old["name"] for old in generator.rows}:
+                try:
+                    generator.body(row)
+                except moegen.Bad:
+                    continue
+                more.append(row)
+                break
+    check(len(more) >= len(have) // 10, f"{len(more)} more rows of {len(have)}")
+    path = os.path.join(root, "kernels.toml")
+    text = moegen.read(path).rstrip()
+    with open(path, "w") as f:
+        f.write(text[:-1] + "".join(f"  {moegen.toml_of(r)}\n" for r in more) + "]\n")
+    status, out, err = generate(root)
+    check(status == 0, f"{len(more)} more rows: {err}")
+    status, out, err = generate(root, "--check")
+    check(status == 0 and f"{len(generator.rows) + len(more)} kernels: up to date" in out,
+          f"--check with {len(more)} more rows: {out}{err}")
+
+
+def test_python():
+    """A Python without Jinja2 (-S: without packages) gets a sentence, with the command to type."""
+    status, out, err = run([sys.executable, "-S", "-E", os.path.join(ROOT, "codegen", "moegen.py"), "list"])
+    check(status == 1 and "./moek gen" in err and "Traceback" not in err and err.count("\n") == 1, f"no Jinja2: {err}")
+    status, out, err = run([os.path.join(ROOT, "moek"), "gen", "list", "up", "_on_cpu", "bf16"], work,
+                           PYTHON=sys.executable)
+    check(status == 0 and out == "moek_up_bf16_h0_on_cpu_m8\n", f"./moek gen list: {out}{err}")
+    status, out, err = run([os.path.join(ROOT, "moek"), "gen", "bundle", "bf16", "cpu", "-o", "here.h"], work,
+                           PYTHON=sys.executable)
+    check(status == 0 and os.path.exists(os.path.join(work, "here.h")), f"./moek gen bundle -o here.h: {out}{err}")
 
 
 # ---- bundles ---------------------------------------------------------------------------------------------------------
@@ -666,6 +715,43 @@ int main(void)
     return 0;
 }
 """
+
+
+def rows_of(path):
+    """The rows that a bundle says that it has."""
+    head = moegen.read(path).partition("*/")[0]
+    return re.findall(r"moek_\w+_on_\w+", head.partition("rows:")[2])
+
+
+def test_bundle_words():
+    """Any of the formats, on any of the architectures; each bundle has what its plans ask for, or is refused."""
+    path, generator = os.path.join(work, "words.h"), moegen.Generator(ROOT)
+    formats, arches = list(generator.manifest["formats"]), list(generator.manifest["arch"])
+    for words in part([[q] for q in formats] + [[a] for a in arches] + [[formats[0], a] for a in arches] +
+                      [formats[:2], formats[-2:] + arches[:2], arches[:2]], 6):
+        status, out, err = generate(ROOT, "bundle", *words, "-o", path)
+        asked = [w for w in words if w in arches] or arches
+        want = [r["name"] for r in generator.rows
+                if r.get("quant") in [None] + ([w for w in words if w in formats] or formats) and
+                (r["arch"] in asked or r["arch"] == "sm80" and "sm90" in asked and r["op"] not in moegen.GEMMS)]
+        check(status == 0 and rows_of(path) == want, f"bundle {' '.join(words)}: {err}{rows_of(path)}")
+    rows = os.path.join(work, "some_rows.toml")
+    some = [r for r in generator.rows if r["arch"] != "sm80" and r.get("quant") in (None, *formats[:2])]
+    for what, kept, says in (
+            ("GEMMs only", [r for r in some if r["op"] in ("up", "down")],
+             "no row of route, map, sort, quant, combine"),
+            ("no quant of one format",
+             [r for r in some if r["arch"] == "cpu" and (r["op"] != "quant" or r["quant"] != formats[1])],
+             f"{formats[1]} on cpu has GEMMs, and no row of quant for them"),
+            ("down of other tiles", [{**r, "m": 16} if r["op"] == "down" else r for r in some if r["arch"] == "cpu"],
+             "no row of down for them (down: with m"),
+            ("sm90 without sm80", some, "on sm90 has GEMMs, and no row of route, map, sort, quant, combine"),
+            ("a layer alone", [r for r in some if r["op"] != "up" or r["arch"] == "cpu"], "no row of up for them"),
+            ("whole", [r for r in some if r["arch"] == "cpu"], "")):
+        with open(rows, "w") as f:
+            f.write("kernels = [\n" + "".join(moegen.toml_of(r) + "\n" for r in kept) + "]\n")
+        status, out, err = generate(ROOT, "bundle", "--rows", rows, "-o", path)
+        check((status == 1 and says in err) if says else status == 0, f"bundle of rows, {what}: {err}")
 
 
 def test_bundle():
@@ -707,7 +793,7 @@ def test_bundle():
                 "    acme_moek_kernels(&a); moek_kernels(&b);\n    printf(\"%d %d\\n\", a, b);\n    return 0;\n}\n")
     out = compile_and_run(CC + warn + ["both.c", "acme.c", "-o", "both", "-lm"], folder, "both",
                           "two copies in one program")
-    of_fp8 = [r for r in moegen.Generator(ROOT).rows if r["arch"] == "cpu" and "fp8b128" in r.get("quant", "fp8b128")]
+    of_fp8 = [r for r in moegen.Generator(ROOT).rows if r["arch"] == "cpu" and r.get("quant", "fp8b128") == "fp8b128"]
     check(out and out.split() == [str(len(mine)), str(len(of_fp8))],
           f"two copies: {out}, not {len(mine)} {len(of_fp8)}")
     if NVCC:
@@ -779,7 +865,7 @@ def test_new_row():
         status, out, err = run([os.path.join(root, "layer")], root)
         if status == 0:
             break
-        row = re.search(r"add to kernels\.toml:\s*(\{.*\},)\n\s*then:\s*python3 codegen/moegen\.py", out)
+        row = re.search(r"add to kernels\.toml:\s*(\{.*\},)\n\s*then:\s*\./moek gen", out)
         if not check(status == 3 and row and row.group(1) not in added, f"the message names a row to add: {out}"):
             return
         added.append(row.group(1))
@@ -797,7 +883,8 @@ if __name__ == "__main__":
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
         for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_rules, test_serves,
-                     test_formats, test_blocks, test_fields, test_stable, test_check, test_bundle, test_new_row):
+                     test_formats, test_blocks, test_fields, test_stable, test_check, test_more_rows, test_python,
+                     test_bundle_words, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

@@ -756,7 +756,7 @@ static void check_row_text(const char *why, int quant)
 {
     const char *row = strstr(why, "add to kernels.toml:  ");
     char value[64];
-    if (!CHECK(row && has_text(why, "python3 codegen/moegen.py"), "no row to add: %s", why)) return;
+    if (!CHECK(row && has_text(why, "./moek gen"), "no row to add: %s", why)) return;
     CHECK(toml_row(row + 22, "quant", value, sizeof value) && !strcmp(value, moek_quant_name(quant)), "%s", row);
     CHECK(toml_row(row + 22, "op", value, sizeof value) && !strcmp(value, "up"), "%s", row);
     CHECK(toml_row(row + 22, "template", value, sizeof value) && value[0], "%s", row);

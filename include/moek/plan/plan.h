@@ -347,7 +347,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
         c->backend = MOEK_BACKEND_USER;               /* given is meant: no silent fallback */
     if (c->kernel && !moek_kernel_find(c->kernel))
         MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; "
-                 "python3 codegen/moegen.py list shows what there is, "
+                 "./moek gen list shows what there is, "
                  "kernels.toml what to add", c->kernel);
     o->config = c;
     o->device = moek_device_query_();

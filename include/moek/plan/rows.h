@@ -81,7 +81,7 @@ static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek
             moek_say_(t, "%c", *p++);
         }
     }
-    moek_say_(t, "\nthen:  python3 codegen/moegen.py");
+    moek_say_(t, "\nthen:  ./moek gen");
 }
 
 /* A format that another architecture has, and this one not at all: which are here.  Returns 0 if it is not so. */
@@ -125,7 +125,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     if (near_row && near_row->arch == arch && moek_say_formats_(o->why, op, c->quant, arch)) return MOEK_E_NO_KERNEL;
     if (!near_row)
         MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
-                 "python3 codegen/moegen.py list shows what there is.");
+                 "./moek gen list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
     if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
