@@ -1,85 +1,93 @@
-"""plot.py -- draws a benchmark: microseconds over tokens, with the floor and other libraries' figures.  Plain SVG.
+"""plot.py -- pictures of how many times as fast as other libraries moek is.  Plain SVG; bench/tables.py calls it.
 
-    python3 bench/plot.py bench/results/h200-sm90.tsv bench/results/h200-others.tsv -o bench/results/h200-sm90.svg
-        [--shapes qwen3-30b-a3b,deepseek-v3-tp8,mixtral-8x7b] [--quant fp8b128]
-    python3 bench/plot.py bench/results/h200-fragments.tsv -o bench/results/h200-fragments.svg
-        --shapes gpt-oss-120b:mxfp4_a16,kimi-k2-48-local:int4_a16,qwen3-30b:nvfp4_a16
-
-A shape may name its format behind a colon.  With one file the others are its column humming_us, where it has figures.
+    python3 bench/tables.py            writes them into bench/results, with the tables of the pages
+    python3 bench/tables.py --check    says which are not what the results say
 """
-import argparse, math
+import math
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 320, 300, 46, 30
-LINES = (("floor", "#999999", "4 3"), ("others", "#d08020", ""), ("moek", "#2060c0", ""))
-
-
-def read(path):
-    """[{column: text}]"""
-    with open(path) as f:
-        lines = [line.rstrip("\n").split("\t") for line in f if line[0] != "#"]
-    return [dict(zip(lines[0], line)) for line in lines[1:]]
+WIDTH, LEFT, RIGHT, GAP = 880, 46, 14, 26              # pixels of the picture, and around its panels
+PANEL, TITLE, BOTTOM = 190, 26, 42                     # of a panel: its height, its title, the numbers under it
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#997700")
+MEAN, TEXT, QUIET, GRID, AHEAD = "#111111", "#1f2328", "#59636e", "#d8dee4", "#eef6ee"
+MOST = 8192                                            # tokens
 
 
-def curves(ours, others, shape, quant):
-    def points(rows, column):
-        return sorted((int(r["tokens"]), float(r[column])) for r in rows
-                      if (r["shape"], r["quant"]) == (shape, quant) and r[column] != "-")
-    return {"moek": points(ours, "us"), "floor": points(ours, "floor_us"),
-            "others": points(others, "us") if others else points(ours, "humming_us")}
+def text(x, y, what, size=12, anchor="start", color=TEXT, weight="normal"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{color}" '
+            f'font-weight="{weight}"\n>{what}</text>')
 
 
-def panel(title, data, x0):
-    low = 10 ** math.floor(math.log10(min(y for line in data.values() for _, y in line)))
-    high = 10 ** math.ceil(math.log10(max(y for line in data.values() for _, y in line)))
-    most = max(x for line in data.values() for x, _ in line)
-    def at(x, y):
-        return (x0 + LEFT + math.log(x) / math.log(most) * (WIDTH - LEFT - 14),
-                HEIGHT - BOTTOM - math.log(y / low) / math.log(high / low) * (HEIGHT - BOTTOM - 34))
-    out = [f'<text x="{x0 + WIDTH / 2}" y="18" text-anchor="middle" font-weight="bold">{title}</text>']
-    y = low
-    while y <= high:
-        (x1, y1), (x2, _) = at(1, y), at(most, y)
-        out += [f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y1:.1f}" stroke="#dddddd"/>',
-                f'<text x="{x1 - 5:.1f}" y="{y1 + 4:.1f}" text-anchor="end">{y:g}</text>']
-        y *= 10
-    x = 1
-    while x <= most:
-        x1, y1 = at(x, low)
-        out.append(f'<text x="{x1:.1f}" y="{y1 + 15:.1f}" text-anchor="middle">{x}</text>')
-        x *= 8
-    for name, color, dash in LINES:
-        if data[name]:
-            path = "\n".join(f"{a:.1f},{b:.1f}" for a, b in (at(*p) for p in data[name]))
-            out.append(f'<polyline fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}" '
-                       f'points="{path}"/>')
+def line(points, color, width):
+    path = "\n".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline fill="none" stroke="{color}" stroke-width="{width}" stroke-linejoin="round"\npoints="{path}"/>'
+
+
+def mean_of(curves):
+    """[(tokens, geometric mean)] of curves, where at least two of them have a figure."""
+    at = {}
+    for points in curves.values():
+        for tokens, ratio in points:
+            at.setdefault(tokens, []).append(math.log(ratio))
+    return [(tokens, math.exp(sum(of) / len(of))) for tokens, of in sorted(at.items()) if len(of) > 1]
+
+
+def panel(title, curves, colors, x0, y0, width, low, high):
+    """curves: {shape: [(tokens, times as fast)]}"""
+    def at(tokens, ratio):
+        return (x0 + math.log2(tokens) / math.log2(MOST) * width, y0 + PANEL - (ratio - low) / (high - low) * PANEL)
+    (left, even), (_, top) = at(1, 1), at(1, high)
+    out = [f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{even - top:.1f}" fill="{AHEAD}"/>',
+           text(x0, y0 - 9, title, 13, weight="bold")]
+    for i in range(round(low * 4), round(high * 4) + 1):
+        x, y = at(1, i / 4)
+        out.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + width:.1f}" y2="{y:.1f}" '
+                   f'stroke="{MEAN if i == 4 else GRID}"/>')
+        if i % 2 == 0:
+            out.append(text(x - 6, y + 4, f"{i / 4:g} x", 11, "end", QUIET))
+    for tokens in (1, 8, 64, 512, MOST):
+        out.append(text(at(tokens, low)[0], y0 + PANEL + 16, tokens, 11, "end" if tokens == MOST else "middle", QUIET))
+    for shape, points in curves.items():
+        out.append(line([at(*p) for p in points], colors[shape], 1.3))
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colors[shape]}"/>'
+                for x, y in (at(*p) for p in points)]
+    out.append(line([at(*p) for p in mean_of(curves)], MEAN, 3))
     return out
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("ours")
-    ap.add_argument("others", nargs="?")
-    ap.add_argument("-o", dest="out", required=True)
-    ap.add_argument("--shapes", default="qwen3-30b-a3b,deepseek-v3-tp8,mixtral-8x7b")
-    ap.add_argument("--quant", default="fp8b128")
-    a = ap.parse_args()
-    shapes, ours, others = a.shapes.split(","), read(a.ours), a.others and read(a.others)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(shapes)}" height="{HEIGHT + 22}" '
-           'font-family="sans-serif" font-size="11">', '<rect width="100%" height="100%" fill="white"/>']
-    for i, shape in enumerate(shapes):
-        shape, quant = shape.split(":") if ":" in shape else (shape, a.quant)
-        out += panel(f"{shape}, {quant}", curves(ours, others, shape, quant), i * WIDTH)
-    x = LEFT
-    for name, color, dash in LINES:
-        text = {"moek": "moek", "floor": "floor: bytes or FLOPs",
-                "others": "best of the others" if others else "Humming"}[name]
-        out += [f'<line x1="{x}" y1="{HEIGHT + 10}" x2="{x + 24}" y2="{HEIGHT + 10}" stroke="{color}" '
-                f'stroke-width="2" stroke-dasharray="{dash}"/>', f'<text x="{x + 30}" y="{HEIGHT + 14}">{text}</text>']
-        x += 180
-    out.append(f'<text x="{x}" y="{HEIGHT + 14}">microseconds a layer over tokens</text></svg>')
-    with open(a.out, "w") as f:
-        f.write("\n".join(out) + "\n")
+def legend(names):
+    """(x, y, name) of each, in as many lines as they take."""
+    x, y = 16, 82
+    for name in names:
+        long = 42 + 7 * len(name)
+        if x + long > WIDTH:
+            x, y = 16, y + 20
+        yield x, y, name
+        x += long
 
 
-if __name__ == "__main__":
-    main()
+def picture(title, subtitles, shapes, panels, columns):
+    """An SVG.  shapes: at most as many as there are colors; panels: [(title, curves)], all on one scale."""
+    colors = dict(zip(shapes, COLORS))
+    ratios = [r for _, curves in panels for points in curves.values() for _, r in points]
+    low, high = math.floor(min(ratios) * 4) / 4, math.ceil(max(ratios) * 4) / 4
+    width = (WIDTH - RIGHT - columns * LEFT - (columns - 1) * (GAP - RIGHT)) / columns
+    rows = -(-len(panels) // columns)
+    lines = list(legend(["geometric mean of the shapes timed"] + list(shapes)))
+    top = lines[-1][1] + 12
+    height = top + rows * (TITLE + PANEL + BOTTOM)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"\n'
+           'font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif">',
+           f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="white" stroke="{GRID}"/>',
+           text(16, 26, title, 15, weight="bold")]
+    out += [text(16, 45 + 16 * i, subtitle, 12, color=QUIET) for i, subtitle in enumerate(subtitles)]
+    for x, y, name in lines:
+        out += [line([(x, y - 4), (x + 20, y - 4)], colors.get(name, MEAN), 1.8 if name in colors else 3),
+                text(x + 25, y, name)]
+    for i, (name, curves) in enumerate(panels):
+        out += panel(name, curves, colors, LEFT + i % columns * (width + LEFT + GAP - RIGHT),
+                     top + TITLE + i // columns * (TITLE + PANEL + BOTTOM), width, low, high)
+    for row in range(rows):
+        y = top + TITLE + row * (TITLE + PANEL + BOTTOM) + PANEL + 32
+        out += [text(LEFT + i * (width + LEFT + GAP - RIGHT) + width / 2, y, "tokens in a run", 11, "middle", QUIET)
+                for i in range(min(columns, len(panels) - row * columns))]
+    return "\n".join(out) + "\n</svg>\n"

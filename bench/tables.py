@@ -1,11 +1,13 @@
-"""tables.py -- the tables of measured figures in the pages, made from bench/results.
+"""tables.py -- the tables and pictures of measured figures in the pages, made from bench/results.
 
-    python3 bench/tables.py            writes them between their markers in README.md and docs/
+    python3 bench/tables.py            writes tables between their markers in the pages, and pictures to bench/results
     python3 bench/tables.py --check    says which are not what the results say
 
 A table stands between  <!-- NAME: made by bench/tables.py -->  and  <!-- end of NAME -->.
 """
 import math, os, re, sys
+
+import plot
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "bench", "results")
@@ -77,6 +79,43 @@ def against():
     for title, low, high in SPANS:
         yield title, [(us / plain[k][0], us / tiled[k][0], k) for k, (us, _) in others.items()
                       if k in plain and low <= k[2] <= high]
+
+
+def picture_others():
+    """The best of the others over ours, by format and shape."""
+    of, names = {"bf16": {}, "fp8b128": {}}, dict(SHAPES)
+    for _, cells in against():
+        for ratio, _, (shape, quant, tokens) in cells:
+            of[quant].setdefault(names[shape], []).append((tokens, ratio))
+    shapes = [names[s] for s in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3-tp8", "deepseek-v3-32-local",
+                                 "qwen3-235b-tp4")]
+    return plot.picture("moek beside the best other library: one MoE layer on one NVIDIA H200, November 2026",
+                        ["The shortest time of vLLM's tuned Triton kernel, DeepGEMM 2.1.1 and Alpha-MoE, over the time "
+                         "of moek.", "Above 1 x, in green, moek is faster. Sorting is in the time of moek only."],
+                        shapes, list(of.items()), 2)
+
+
+def x_of(quant):
+    """What the activations of a format are in the GEMMs."""
+    return "bf16" if quant.endswith("_a16") else "int8" if quant.startswith("int8") else "e4m3"
+
+
+def picture_humming():
+    """Humming over ours, by format and shape."""
+    names = {"qwen3-30b": "Qwen3-30B-A3B", "mixtral": "Mixtral-8x7B", "deepseek-v3-tp8": "DeepSeek-V3, TP8 shard",
+             "kimi-k2-48-local": "Kimi-K2, 48 local experts", "gpt-oss-120b": "gpt-oss-120b"}
+    of = {}
+    for r in rows_of("h200-fragments.tsv"):
+        if r["humming_us"] != "-":
+            of.setdefault(r["quant"], {}).setdefault(names[r["shape"]], []).append(
+                (int(r["tokens"]), float(r["humming_us"]) / float(r["us"])))
+    return plot.picture("moek beside Humming: one MoE layer on one NVIDIA H200, weights of 4 bits, and int8",
+                        ["The time of Humming 0.1.19 over the time of moek, weights of 4 bits tiled, November 2026.",
+                         "Above 1 x, in green, moek is faster. Sorting is in the time of moek only."], names.values(),
+                        [(f"{q}: activations in {x_of(q)}", curves) for q, curves in of.items()], 3)
+
+
+PICTURES = {"h200-beside-others.svg": picture_others, "h200-beside-humming.svg": picture_humming}
 
 
 def table_others():
@@ -269,21 +308,29 @@ def made(text):
 
 
 def main():
-    stale = 0
+    """Each page with its tables, and each picture: (path, text as it is, text as it should be)."""
+    stale, files = 0, []
     for page in PAGES:
-        path = os.path.join(ROOT, page)
-        with open(path) as f:
+        with open(os.path.join(ROOT, page)) as f:
             old = f.read()
-        new = made(old)
+        files.append((page, old, made(old)))
+    for name, draw in PICTURES.items():
+        path = os.path.join("bench", "results", name)
+        old = ""
+        if os.path.exists(os.path.join(ROOT, path)):
+            with open(os.path.join(ROOT, path)) as f:
+                old = f.read()
+        files.append((path, old, draw()))
+    for path, old, new in files:
         if new == old:
             continue
         stale += 1
         if "--check" in sys.argv[1:]:
-            print(f"stale: a table of figures in {page}: python3 bench/tables.py")
+            print(f"stale: figures in {path}: python3 bench/tables.py")
         else:
-            with open(path, "w") as f:
+            with open(os.path.join(ROOT, path), "w") as f:
                 f.write(new)
-            print(f"{page}: written")
+            print(f"{path}: written")
     return 1 if stale and "--check" in sys.argv[1:] else 0
 
 
