@@ -128,27 +128,35 @@ def table_others():
     return table(["tokens", "cells", "geometric mean: weights as they come, tiled", "least", "most"], rows)
 
 
+def span(of):
+    """The least and the most, as a page says them."""
+    return f"{min(of):.2f} to {max(of):.2f}"
+
+
 def table_headlines():
-    spans = dict(against())
-    means = {k: mean([c[0] for c in v]) for k, v in spans.items()}
-    large = [k for k in means if k not in ("1", "4 to 128")]
+    spans = {title: [c[0] for c in cells] for title, cells in against()}
+    large = [k for k in spans if k not in ("1", "4 to 128")]
+    many = [ratio for k in large for ratio in spans[k]]
     pair = exchange("h200x2-ep.txt")["", 128, "fp8b128", "low_latency", "pair"][0]
-    least, most = min(means[k] for k in large), max(means[k] for k in large)
-    few, some, many = ((min(of), max(of)) for of in zip(*(
-        [mean(ratios) for ratios in of] for quant, of in against_humming().items() if quant.endswith("_a16"))))
+    humming = against_humming()
+    in_t = [of for quant, of in humming.items() if quant.endswith("_a16")]
+    few, some, most = (span([mean(of[i]) for of in in_t]) for i in range(3))
+    least = min(ratio for of in in_t for ratios in of for ratio in ratios)
+    a8, int4 = humming["mxfp4_a8"], humming["int4_a8"]
     gains = [best / float(of["moek"]["block_us"]) for _, of, best in clients()]
-    low, high = min(gains), max(gains)
-    return (f"- **{means['1']:.2f} times** as fast as the best other library at 1 token, "
-            f"**{means['4 to 128']:.2f} times** at 4 to 128,\n  **{least:.2f} to {most:.2f} times** from 512 on: "
-            "geometric means over shapes and formats, one H200.\n"
-            f"- **Weights of 4 bits** beside Humming: **{few[0]:.2f} to {few[1]:.2f} times** as fast at 1 token, "
-            f"**{some[0]:.2f} to {some[1]:.2f}** at 4 to 128,\n  {many[0]:.2f} to {many[1]:.2f} from 512 on "
-            "(mxfp4, nvfp4, int4; activations in bf16).\n"
+    one, tens, wide = mean(spans["1"]), mean(spans["4 to 128"]), span([mean(spans[k]) for k in large])
+    return (f"- **{one:.2f} times** as fast as the best other library at 1 token (worst case {min(spans['1']):.2f}), "
+            f"**{tens:.2f} times** at 4 to 128 ({min(spans['4 to 128']):.2f}),\n  **{wide} times** from 512 on "
+            f"({min(many):.2f}): geometric means over shapes, bf16 and fp8b128, one H200.\n"
+            f"- **Weights of 4 bits with activations in bf16**, beside Humming: **{few} times** as fast at 1 token,\n"
+            f"  **{some}** at 4 to 128, {most} from 512 on (mxfp4, nvfp4, int4; worst case {least:.2f}).\n"
+            f"- **Slower** than Humming: `mxfp4_a8`, activations in e4m3, {mean(a8[1]):.2f} times as fast at 4 to 128 "
+            f"tokens and\n  {mean(a8[2]):.2f} times from 512 on (worst case {min(map(min, a8)):.2f}); `int4_a8` "
+            f"{mean(int4[2]):.2f} times from 512 on ({min(map(min, int4)):.2f}).\n"
             f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n"
-            f"- **{low:.1f} to {high:.1f} times** as fast as the best "
-            "experts implementation of Hugging Face transformers:"
-            "\n  blocks of Qwen3-30B-A3B and gpt-oss-20b, the latter in bf16 and from its MXFP4 weights, one H200\n"
-            "  ([table](clients/transformers/README.md#timings)).\n")
+            f"- **{min(gains):.1f} to {max(gains):.1f} times** as fast as the best experts of Hugging Face "
+            "transformers: blocks of Qwen3-30B-A3B\n  and gpt-oss-20b, the latter in bf16 and from its MXFP4 weights, "
+            "one H200 ([table](clients/transformers/README.md#timings)).\n")
 
 
 def table_humming(name, alone=False):

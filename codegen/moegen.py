@@ -172,6 +172,11 @@ class Format:
         return self.static and self.x_scale.kind() != "tensor"
 
     @property
+    def fragments(self):
+        """Hopper kernels read tiled weights only, as fragments (moek_in_fragments_)."""
+        return self.w_bits == 4 or (self.w_bits == 8 and self.x == "T")
+
+    @property
     def scaling(self):
         """A word for scales of f32 of both sides, by which templates of pairs say what they can: none tensor row
         block128; or the scales as they are, with what is on top."""
@@ -429,7 +434,7 @@ class Generator:
             self.manifest["kernels"] = rows.get("kernels", [])
         self.rows = expand(self.manifest, self.where)
         self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, rules=self.rules,
-                                text_of=text_of,
+                                text_of=text_of, about=self.about,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having)
@@ -559,6 +564,26 @@ class Generator:
         for name in sorted(os.listdir(os.path.join(self.root, "templates"))):
             if name.startswith("moek_") and name.endswith(".j2") or name == "kernels.ninja.j2":
                 out[name[:-3]] = self.rendered(name)
+        return out
+
+    def about(self, quant, arch):
+        """What pages say of the kernels of a format on an architecture; None: there are none."""
+        of = [r for r in self.rows if (r.get("quant"), r["arch"]) == (quant, arch)]
+        if not any(r["op"] == "up" for r in of):
+            return None
+        granules = self.granules("up", quant, arch)
+        sizes = ["any" if g == 1 else str(g) for g in granules[:1]]
+        sizes += [f"hidden {h}" for h in sorted({r["hidden"] for r in of if r["op"] == "up" and r["hidden"]})]
+        return {"sizes": " or ".join(sizes), "tiled": arch == "sm90" and self.manifest["formats"][quant].fragments,
+                **{op: ", ".join(map(str, sorted({r["m"] for r in of if r["op"] == op}))) for op in GEMMS}}
+
+    def pages(self):
+        """path -> text: README.md with its table of kernels, and docs/kernels.md, where they belong."""
+        readme, docs, out = os.path.join(self.root, "README.md"), os.path.join(self.root, "docs"), {}
+        if os.path.exists(readme):
+            out[readme] = self.readme(read(readme))
+        if os.path.isdir(docs):
+            out[os.path.join(docs, "kernels.md")] = self.rendered("kernels_page.j2")
         return out
 
     def readme(self, text):
@@ -735,10 +760,7 @@ def write(g, a, start):
     files = g.files()
     os.makedirs(folder, exist_ok=True)
     left_over = sorted(set(os.listdir(folder)) - set(files))
-    readme = os.path.join(g.root, "README.md")
-    targets = {os.path.join(folder, n): t for n, t in files.items()}
-    if os.path.exists(readme):
-        targets[readme] = g.readme(read(readme))
+    targets = {**{os.path.join(folder, n): t for n, t in files.items()}, **g.pages()}
     if a.check:
         bad = 0
         for path, text in sorted(targets.items()):

@@ -54,6 +54,8 @@ def copy(name):
     for part in ("kernels.toml", "models.toml", "rules.toml", "README.md"):
         if os.path.exists(os.path.join(ROOT, part)):
             shutil.copy(os.path.join(ROOT, part), to)
+    os.mkdir(os.path.join(to, "docs"))
+    shutil.copy(os.path.join(ROOT, "docs", "kernels.md"), os.path.join(to, "docs"))
     return to
 
 
@@ -623,6 +625,8 @@ def test_check():
         f.write("/* by hand */\n")
     os.remove(os.path.join(folder, names[1]))
     open(os.path.join(folder, "moek_old_on_cpu.h"), "w").close()
+    with open(os.path.join(root, "docs", "kernels.md"), "a") as f:
+        f.write("by hand\n")
     before = tree(root)
     status, out, err = generate(root, "--check")
     lines = out.splitlines()
@@ -630,7 +634,8 @@ def test_check():
     check(f"stale: generated/{names[0]}" in lines, f"no stale: {out}")
     check(f"missing: generated/{names[1]}" in lines, f"no missing: {out}")
     check("left over: generated/moek_old_on_cpu.h" in lines, f"no left over: {out}")
-    check(len(lines) == 4, f"three findings and a summary: {out}")
+    check("stale: docs/kernels.md" in lines, f"a page by hand: {out}")
+    check(len(lines) == 5, f"four findings and a summary: {out}")
     check(tree(root) == before, "--check wrote something")
     generate(root)
     status, out, err = generate(root, "--check")

@@ -1,8 +1,9 @@
 #!/bin/sh
 # examples.sh c|cuda ARCH [quick [OPTION]] -- compiles each example by the commands of its own head comment, in an empty
-# folder outside the repository, and runs it.  So it does with the programs in docs/models.md: blocks of C that begin
-# with  /* NAME.c -- .  c: the lines of cc, c++ and python3; cuda: those of nvcc, for ARCH instead of 90a; quick: with
-# -O0, CPU kernels from build/cpu/rows.a, and no CUDA kernels, which take nvcc most of its time.  OPTION: of nvcc.
+# folder outside the repository, and runs it.  So it does with the programs in docs/models.md and README.md: blocks of C
+# that begin with  /* NAME.c -- .  c: the lines of cc, c++ and python3; cuda: those of nvcc, for ARCH instead of 90a;
+# quick: with -O0, CPU kernels from build/cpu/rows.a, and no CUDA kernels, which take nvcc most of its time.  OPTION: of
+# nvcc.
 quick=${3:-} optimize=-O3
 [ "$quick" ] && optimize=-O0 && export NVCC_APPEND_FLAGS="-DMOEK_ARCH=0 ${4:-}"
 kind=$1 arch=${2:-90a} python=${PYTHON:-python3}
@@ -16,8 +17,9 @@ trap 'rm -rf "$work"' EXIT
 cp "$root"/examples/* "$work" && cd "$work" || exit 1
 awk '/^```/ { name = ""; first = /^```c$/; next }
      first { first = 0; if ($1 == "/*" && $3 == "--") name = $2 }
-     name { print > name }' "$root/docs/models.md"
+     name { print > name }' "$root/docs/models.md" "$root/README.md"
 [ -f recipe_bf16.c ] || { failed=1; echo "FAILED   docs/models.md: there is no recipe_bf16.c in it"; }
+[ -f engine.c ] || { failed=$((failed + 1)); echo "FAILED   README.md: there is no engine.c in it"; }
 
 # The commands of a file: lines of its head comment that start with a compiler, with what they continue on.
 commands() {
@@ -28,8 +30,8 @@ commands() {
         END { if (c) print c }' | sed 's/\\$//'
 }
 run() {                                                # FILE COMMAND
-    line=$(printf '%s' "$2" | sed "s|-Iinclude|-I'$root/include'|g; s|examples/||g; s|90a|$arch|g; s|-O3|$optimize|
-        s| tests/| '$root/tests'/|g")
+    line=$(printf '%s' "$2" | sed "s|-Iinclude|-I'$root/include'|g; s|-I moek/include|-I'$root/include'|g
+        s|examples/||g; s|90a|$arch|g; s|-O3|$optimize|; s| tests/| '$root/tests'/|g")
     case $line in *' -o '*' && ./'* | *' -c '*) ;; *' -o '*) line="$line && ./$(basename "$1" | sed 's/\..*//')" ;; esac
     line=$(printf '%s' "$line" | sed "s|^ *cc |$cc |; s|^ *c++ |$cxx |; s|^ *nvcc |$nvcc |; s|^ *python3 |$python |")
     [ "$quick" ] && line=$(printf '%s' "$line" | sed "
