@@ -257,6 +257,63 @@ def table_clients():
                  ["best of transformers over moek", "generate, tokens a second: the same four"], rows)
 
 
+def percent(of):
+    return f"{100 * min(of):.0f} to {100 * max(of):.0f} %"
+
+
+def times(of):
+    return f"{min(of):.1f} to {max(of):.1f} times"
+
+
+def table_first():
+    """The first page of docs/numbers.md: what is fast, what is slow."""
+    plain, tiled, beside = layers("h200-sm90.tsv"), layers("h200-sm90-tiled.tsv"), dict(against())
+    share = [(k[2], floor / min(us, tiled[k][0])) for k, (us, floor) in plain.items()]
+    humming, older = against_humming(), [(k[2], us / plain[k][0]) for k, (us, _) in layers("h200-sm80.tsv").items()
+                                         if k in plain]
+    in_t = [[r for q, of in humming.items() if q.endswith("_a16") for r in of[i]] for i in range(3)]
+    wide = [c[0] for title, cells in beside.items() if title not in ("1", "4 to 128") for c in cells]
+    expanded = [float(r["expanded_us"]) / float(r["humming_us"]) for r in rows_of("h200-expanded.tsv")
+                if r["quant"] == "mxfp4_a8" and r["tokens"] in ("8192", "16384") and r["quant"] not in r["row"]]
+    mxfp8 = [float(r["sm90_us"]) / plain[r["shape"] + "-a3b", "fp8b128", int(r["tokens"])][0]
+             for r in rows_of("h200-8-bit-tune.tsv")
+             if r["quant"] == "mxfp8" and r["shape"] == "qwen3-30b" and int(r["tokens"]) >= 512]
+    bytes8 = [float(r["mma_us"]) / float(r["tiled_us"]) for r in rows_of("h200-weight-only-8-bit.tsv")
+              if int(r["tokens"]) >= 512]
+    gains = [best / float(of["moek"]["block_us"]) for _, of, best in clients()]
+    rest = [r for m, r in share if 4 <= m <= 128], [r for m, r in share if m >= 512]
+    few, many = ([r for m, r in older if m <= 128], [r for m, r in older if m >= 512])
+    a8 = [mean(of) for of in humming["mxfp4_a8"] + humming["int4_a8"]]
+    return table(["what", "where it stands"], [
+        ["`bf16`, `fp8b128` on Hopper, 1 to 128 tokens",
+         f"**fast**: {percent([r for m, r in share if m == 1])} of the floor at 1 token, {percent(rest[0])} at 4 to "
+         f"128; beside the best other library {mean([c[0] for c in beside['1']]):.2f} times and "
+         f"{mean([c[0] for c in beside['4 to 128']]):.2f} times as fast"],
+        ["the same, 512 to 8192 tokens",
+         f"**fast, power-bound**: {percent(rest[1])} of the floor; {span(wide)} times as fast as the best other "
+         "library"],
+        ["4-bit weights, x in bf16, tiled, on Hopper", "**fast**: beside Humming " + ", ".join(
+            f"{mean(of):.2f} times (worst case {min(of):.2f}) at {title}"
+            for of, (title, *_) in zip(in_t, HUMMING_SPANS)) + " tokens"],
+        ["4-bit weights, x in e4m3",
+         "**slow for many tokens**: `mxfp4_a8` {:.2f}, {:.2f}, {:.2f} times as fast as Humming at the same three, "
+         "`int4_a8` {:.2f}, {:.2f}, {:.2f}; ".format(*a8) +
+         f"with `expand_weights`, where that acts, `mxfp4_a8` takes {span(expanded)} times Humming's time from 8192 "
+         "on"],
+        ["`int8_a8`",
+         "**fast for many tokens**: beside Humming {:.2f}, {:.2f}, {:.2f}".format(*map(mean, humming["int8_a8"]))],
+        ["`mxfp8`", f"**slow for many tokens**: {times(mxfp8)} as long as `fp8b128` from 512 tokens on"],
+        ["weight-only formats as they come, on Hopper",
+         f"**slow for many tokens**: 8-bit {times(bytes8)} as long as tiled from 512 tokens on"],
+        ["Ampere's kernels (`mma.sync`)",
+         f"timed on an H200 only: {times(few)} as long as Hopper's up to 128 tokens, {times(many)} from 512 on; "
+         "`nvfp4_a4` was not timed on a GPU"],
+        ["CPUs", "2 cores of a Zen 4: `bf16` reads weights at 33 GB/s (memory gives 42 to 50), 8 bits at 15 to 24, "
+         "4 bits at 14 to 18, bound by instructions"],
+        ["other pages", "[exchange between GPUs](expert-parallelism.md); [Hugging Face transformers]"
+         f"(../clients/transformers/README.md#timings): {times(gains)} as fast as their best experts"]])
+
+
 def table_accuracy():
     """What each format costs, by bench/accuracy.c."""
     return table(["format", "block", "bits of a weight, scales included", "off"],
@@ -266,11 +323,13 @@ def table_accuracy():
 
 def table_sizes():
     """What each format costs to build, by bench/sizes.py."""
+    rows = rows_of("sizes.tsv")
     return table(["format", "kernels", "lines of generated/", "CPU", "sm_80", "sm_90a"],
                  [[f"`{r['format']}`", r["kernels"], r["lines"]] +
                   [f"{float(r[of + '_s']):.0f} s, {int(r[of + '_bytes']) / 1e6:.1f} MB"
-                   for of in ("c", "sm_80", "sm_90a")]
-                  for r in rows_of("sizes.tsv")])
+                   for of in ("c", "sm_80", "sm_90a")] for r in rows] +
+                 [["sum", "", "", ""] + [f"{sum(float(r[of]) for r in rows) / 60:.0f} minutes"
+                                         for of in ("sm_80_s", "sm_90a_s")]])
 
 
 def exchange_rows(names, what):
