@@ -32,23 +32,26 @@ static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
     (void)dtype;
 }
 
-/* Scales of a row, of w or of x: of `groups` groups from column k on; behind the last 0. */
+/* Scales of a row, of w or of x: of `groups` groups from column k on; behind the last 0.  0, too,
+ * where a group has no column from `offset` on: such scales are of another shard, and may be NaN. */
 static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const uint8_t *row,
-                                          int k, int all, int groups, int dtype)
+                                          int k, int offset, int all, int groups, int dtype)
 {
     const int left = (all - k + 31) / 32, there = left < groups ? left : groups;
     int g;
     moek_scales_e8m0_(to, row + k / 32, there);
     for (g = there; g < groups; g++) to[g] = 0;
+    for (g = 0; g < groups && k + (g + 1) * 32 <= offset; g++) to[g] = 0;
     (void)dtype;
 }
 static MOEK_UNUSED void MOEK_K_(x_scales)(float *to, const float *row,
-                                          int k, int all, int groups, int dtype)
+                                          int k, int offset, int all, int groups, int dtype)
 {
     const int left = (all - k + 31) / 32, there = left < groups ? left : groups;
     int g;
     for (g = 0; g < there; g++) to[g] = ((const float *)row)[(k + g * 32) / 128];
     for (g = there; g < groups; g++) to[g] = 0;
+    for (g = 0; g < groups && k + (g + 1) * 32 <= offset; g++) to[g] = 0;
     (void)dtype;
 }
 
@@ -101,7 +104,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
             }
             MOEK_K_(x_scales)(x_scale + r * stretch / PIECE * GROUPS,
                 (const float *)a->a_scale + from[r] * x_blocks,
-                k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
+                k0, offset, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
             /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
             for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 256.0f;
         }
@@ -113,7 +116,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
             const uint8_t *const w_scales = (const uint8_t *)h->scale[of] +
                 ((size_t)e * h->scale_rows +
                  w_row) * w_blocks;
-            MOEK_K_(w_scales)(w_scale, w_scales, k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
+            MOEK_K_(w_scales)(w_scale, w_scales, k0, offset, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
             for (i0 = 0; i0 < n; i0 += RUN) {
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
                 for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {

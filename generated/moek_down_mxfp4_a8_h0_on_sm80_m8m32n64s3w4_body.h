@@ -147,13 +147,14 @@ MOEK_DEVICE void MOEK_K_(place_scales)(MOEK_K_(scales_at) *to, const moek_gemm_a
     to->scale_lane[0] = g * (unsigned)groups;
     to->scale_lane[1] = to->scale_lane[0] + 8 * (unsigned)(groups * h->step);
 }
-/* p: k of the lane's first slice, from where the groups begin.  Behind the last group: the last, times zeros. */
-MOEK_DEVICE void MOEK_K_(fetch)(MOEK_K_(scales) *to, const MOEK_K_(scales_at) *at, int p, int groups)
+/* p: k of the lane's first slice, from where the groups begin.  Behind the last group: the last, times zeros.  Ahead
+ * of `first`, the group of the first column: this one, since those are of another shard, and may be NaN. */
+MOEK_DEVICE void MOEK_K_(fetch)(MOEK_K_(scales) *to, const MOEK_K_(scales_at) *at, int p, int first, int groups)
 {
     int u, mi, i;
     #pragma unroll
     for (u = 0; u < MOEK_K_(U); u++) {
-        const int g = min((p + u * 128) / 32, groups - 1);
+        const int g = max(first, min((p + u * 128) / 32, groups - 1));
         #pragma unroll
         for (mi = 0; mi < MOEK_K_(MI); mi++)
             #pragma unroll
@@ -333,6 +334,7 @@ MOEK_DEVICE void MOEK_K_(tile)(const moek_gemm_args *args, int dtype)
     float sum[MI][NI][4] = {0};
     const int groups = (k_offset + k + 32 - 1) / 32;
     const int p = of_k * (128 * MOEK_K_(U)) + t % 4 * 32;
+    const int first_group = k_offset / 32;
     MOEK_K_(scales_at) at;
     MOEK_K_(scales) scales;
     const int x_groups = (k_offset + k + 127) / 128;
@@ -342,7 +344,7 @@ MOEK_DEVICE void MOEK_K_(tile)(const moek_gemm_args *args, int dtype)
 
     MOEK_K_(place_copies)(&copies, row, a->a_row_bytes, k);
     MOEK_K_(place_scales)(&at, args, row + M + r0, r0, e, groups);
-    MOEK_K_(fetch)(&scales, &at, p, groups);
+    MOEK_K_(fetch)(&scales, &at, p, first_group, groups);
     MOEK_K_(place_x_scales)(&x_at_scales, a, row, x_groups);
     MOEK_K_(fetch_x)(&x_scales, &x_at_scales, p, x_groups);
     for (kt = 0; kt < STAGES - 1; kt++) {
@@ -361,7 +363,7 @@ MOEK_DEVICE void MOEK_K_(tile)(const moek_gemm_args *args, int dtype)
         MOEK_K_(copy)(shared + in * STAGE, &copies, x, w, k,
                       (kt + STAGES - 1) * STEP - k_offset);
         moek_cp_async_commit_();
-        MOEK_K_(fetch)(&scales, &at, (kt + 1) * STEP + p, groups);
+        MOEK_K_(fetch)(&scales, &at, (kt + 1) * STEP + p, first_group, groups);
         MOEK_K_(fetch_x)(&x_scales, &x_at_scales, (kt + 1) * STEP + p, x_groups);
         #pragma unroll
         for (i = 0; i < MOEK_K_(U); i++) {

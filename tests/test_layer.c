@@ -1481,8 +1481,21 @@ static void apart_case(int quant, int turn)
 }
 /* A layer cut in shards as tensor parallelism cuts them, some of which begin inside a block of scales: what they give
  * adds up to what the whole gives.  Scales of the whole are by blocks of its own; of a shard they are the blocks that
- * it has a part of. */
+ * it has a part of, and of w_down those from the group of h on in which it begins: NaN where all columns of a scale are
+ * another shard's. */
 typedef struct shard_of { const layer *whole; layer *l; int first, all; } shard_of;
+/* Rows of w, or columns of w or of h, that share a scale, the most of them: inter_offset is below it. */
+static int shard_shared(const moek_format *f, int inter)
+{
+    const int most = f->w_scale.rows > f->w_scale.columns ? f->w_scale.rows : f->w_scale.columns;
+    const int shared = most > f->x_scale.columns ? most : f->x_scale.columns;
+    return shared > 1 ? shared : inter;
+}
+/* Groups of so many columns ahead of the first scale of a row of w_down. */
+static size_t shard_skipped(const shard_of *s, int columns)
+{
+    return columns ? (size_t)((s->first - s->l->config.inter_offset) / columns) : 0;
+}
 /* Blocks of so many that elements first .. first + n - 1 have a part of; 0: there is one of all. */
 static size_t shard_blocks(int first, int n, int block)
 {
@@ -1543,7 +1556,7 @@ static void shard_more(const shard_of *s)
     const moek_config *const c = &s->l->config;
     const moek_format *const f = s->l->format;
     const int gated = ref_gated(c->act), swapped = c->up_layout == MOEK_UP_SWAPPED, n = c->inter;
-    const int columns = f->w_scale.columns, skipped = columns ? s->first / columns : 0;
+    const size_t skipped = shard_skipped(s, f->w_scale.columns);
     const size_t row = layer_zero_row(f, (size_t)(c->inter + c->inter_offset)), all = layer_zero_row(f, (size_t)s->all);
     const ref_number *const number = ref_element(f->w, c->dtype);
     uint8_t *const down = (uint8_t *)(size_t)w->w_down_zero;
@@ -1572,18 +1585,22 @@ static void shard_down(const shard_of *s)
     const moek_config *c = &s->l->config;
     const moek_scale_shape *const shape = &s->l->format->w_scale;
     const moek_weights *const from = &s->whole->w;
+    const ref_number *const type = ref_scale_type(shape->type, c->dtype);
     const size_t one = moek_scale_bytes(shape, 1, 1), rows = EXPERTS * shard_blocks(0, c->hidden, shape->rows);
     const size_t all = shard_blocks(0, s->all, shape->columns);
-    const size_t blocks = shard_blocks(s->first, c->inter, shape->columns);
+    const size_t blocks = shard_blocks(0, c->inter_offset + c->inter, shape->columns);
     const size_t row = shard_row(s, c->inter), skipped = shard_row(s, s->first);
     char *const w = (char *)layer_array_new(s->l, (size_t)EXPERTS * c->hidden * row, LAYER_IN);
     char *const scale = (char *)layer_array_new(s->l, rows * blocks * one, LAYER_IN);
-    size_t r;
+    size_t r, g;
     for (r = 0; r < (size_t)EXPERTS * c->hidden; r++)
         memcpy(w + r * row, (const char *)from->w_down + r * shard_row(s, s->all) + skipped, row);
-    for (r = 0; r < rows; r++)
+    for (r = 0; r < rows; r++) {
         memcpy(scale + r * blocks * one, (const char *)from->w_down_scale +
-               (r * all + (shape->columns ? (size_t)(s->first / shape->columns) : 0)) * one, blocks * one);
+               (r * all + shard_skipped(s, shape->columns)) * one, blocks * one);
+        for (g = 0; (g + 1) * (size_t)shape->columns <= (size_t)c->inter_offset && shape->columns; g++)
+            ref_put(type, scale, r * blocks + g, NAN);
+    }
     s->l->w.w_down = w, s->l->w.w_down_scale = (const float *)scale;
 }
 static void shard_weights(shard_of *s)
@@ -1625,8 +1642,7 @@ static void shard_weights(shard_of *s)
 static void shards_case(const moek_format *f, int shards, int inter, int act, int layout, int format, int tokens)
 {
     moek_config c = config_of(f->number), part;
-    const moek_scale_shape of = moek_weight_scale(f, c.block);
-    const int most = of.rows > of.columns ? of.rows : of.columns, block = most > 1 ? most : inter;
+    const int block = shard_shared(format_with(f, c.block), inter);
     const ref_number *const x = ref_element(f->x, MOEK_DTYPE_BF16);
     double *want, *sum, square = 0, error = 0;
     layer whole, l;
