@@ -661,7 +661,7 @@ extern "C" {
 #endif
 /* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.  OK,
  * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for a format without
- * it, ...), E_NO_KERNEL, E_CUDA.                                                                                     */
+ * it; on the host, a static scale below 0; ...), E_NO_KERNEL, E_CUDA.                                                */
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
 #ifdef __cplusplus
 }

@@ -18,9 +18,9 @@
  *     ...
  *     moek_import_verdict(&report, text, sizeof text);                  5. in the end: may these weights be run?
  *
- * On a GPU all pointers, that of the report too, are of its memory; the call is kernel launches on `stream`.  Then only
- * the matrix that is being imported lies there twice.  Threads may import different matrices at once, with a report
- * each.
+ * On a GPU all pointers, the report's too, are of its memory; the call is kernel launches on `stream`.  Then only the
+ * matrix that is being imported lies there twice.  On the host the call uses the threads of OpenMP, where the
+ * implementation is compiled with OpenMP.  Threads may import different matrices at once, with a report each.
  *
  * SOURCES, MOEK_EACH_SOURCE.  Shapes are C arrays; N rows (outputs), K columns (inputs) of the matrix, g the columns of
  * a scale (block; a whole row: one group), G = ceil(K / g), "words": u32, elements from the lowest bits up.
@@ -28,8 +28,12 @@
  *     source          their_w                    their_scale      their_zero                 becomes
  *     MXFP4           u8 [N][K / 2]              e8m0 [N][G]      -                          mxfp4_a16
  *     MXFP4_GGUF      blocks [N][K / 32][17]     (in the blocks)  -                          mxfp4_a16
+ *     MXFP8           e4m3 [N][K]                e8m0 [N][G]      -                          mxfp8
  *     NVFP4_MODELOPT  u8 [N][K / 2]              e4m3 [N][G]      -                          nvfp4_a16
  *     NVFP4_PACKED    u8 [N][K / 2]              e4m3 [N][G]      -                          nvfp4_a16
+ *     FP8_TENSOR      e4m3 [N][K]                [1]              -                          fp8t
+ *     FP8_CHANNEL     e4m3 [N][K]                [N]              -                          fp8c
+ *     FP8_BLOCK       e4m3 [N][K]        [ceil(N / 128)][ceil(K / 128)]                      fp8b128
  *     PACKED_INT4     words [N][ceil(K / 8)]     [N][G]           words [ceil(N / 8)][G]     int4_a16
  *     PACKED_INT8     words [N][ceil(K / 4)]     [N]              words [ceil(N / 4)][1]     int8_a16
  *     GPTQ_INT4       words [ceil(K / 8)][N]     [G][N]           words [G][ceil(N / 8)]     int4_a16
@@ -37,21 +41,40 @@
  *     GPTQ_V2_INT4, GPTQ_V2_INT8                 the same, zero points as they are instead of less 1
  *     AWQ             words [K][N / 8]           [G][N]           words [G][N / 8]           int4_a16
  *     INT4_SIGNED     u8 [N][K / 2]              [N][G]           -                          int4_a16
+ *     INT4_BYTES      s8 [N][K], -8 .. 7         [N][G]           -                          int4_a16
+ *     INT8_BYTES      s8 [N][K]                  [N]              -                          int8_a16
  *     BF16, FP16, F32 [N][K]                     -                -                          any (quant), QUANTIZE
  *
- * MXFP4: gpt-oss, DeepSeek-V4, compressed-tensors.  Scales are the file's bytes: no cast to a number type.
+ * MXFP4: gpt-oss, DeepSeek-V4, compressed-tensors, ModelOpt.  Scales are the file's bytes: no cast to a number type.
  * MXFP4_GGUF: a block is a scale, then 16 bytes; byte j has element j in its low half and element j + 16 in its high.
  * NVFP4: their_global is f32 [1], which multiplies (MODELOPT: weight_scale_2) or divides (PACKED, compressed-tensors:
- * weight_global_scale).  PACKED_*: compressed-tensors pack-quantized; its symmetric int4 is moek's bytes.
+ * weight_global_scale).
+ * FP8_*: scales multiply, also where they are called weight_scale_inv.  FP8_TENSOR becomes any fp8 format with f32
+ * scales: each of them is the tensor's.  fp8t has one scale for gate and up, unless they lie apart: import gate first;
+ * the report counts in scales_apart where the scale of up is another one, and the verdict refuses that.
+ * PACKED_*: compressed-tensors pack-quantized; its symmetric int4 is moek's bytes.  INT4_SIGNED: two elements a byte,
+ * two's complement, low half first.  INT4_BYTES, INT8_BYTES: an element a byte, as compressed-tensors stores integer
+ * weights of quantized activations (naive-quantized, int-quantized).
  * GPTQ, AWQ: their_zero may be NULL, for weights that are known to be symmetric.  AWQ: the order "gemm", in which bits
- * 4 n of a word hold element 0, 2, 4, 6, 1, 3, 5, 7.  INT4_SIGNED: W4AFP8, two's complement.
+ * 4 n of a word hold element 0, 2, 4, 6, 1, 3, 5, 7.
  * "becomes" says what is written by default.  A format of the same elements (quant) has the same, or, int4_a8, scales
  * of another type: f32, which hold those of bf16 and fp16.
+ * Scales of integers may be negative; the report counts them.  Those of other formats may not.
  * Formats without zero points, and `zero` NULL: zero points must be the middle of the codes (8 or 128); the report
  * counts others as lost, and the verdict refuses them.  `zero` given and their_zero NULL: zero points become 8.
  *
+ * SHAPES.  Say what the file says of each array (w_tensor, scale_tensor, zero_tensor, global_tensor), and a call whose
+ * arrays are not those of the table is refused with a sentence: another group size, a transposed matrix, a byte an
+ * element where two are packed.  Sizes of 1 may be left out or be more; an array may have one size for two of the
+ * table's, or several for one ([N][K / 32][16] for [N][K / 2]), as long as order and products are those of the table.
+ *
+ * SWIZZLED SCALES.  scale_order = MOEK_SCALE_ORDER_128X4: scales of a byte (MXFP4, MXFP8, NVFP4_*) as Blackwell's
+ * tensor cores read them: blocks of 128 rows by 4 groups, [ceil(N / 128)][ceil(G / 4)][32][4][4], where row n, group k
+ * is at [n / 128][k / 4][n % 32][n / 32 % 4][k % 4].  An export fills blocks up with 0.
+ *
  * IN PLACE.  w may be their_w, and scale their_scale, where the two have equal sizes and rows lie side by side: MXFP4,
- * NVFP4_*, PACKED_* with K a multiple of a word's elements, INT4_SIGNED; scales, if no type changes.
+ * MXFP8, NVFP4_*, FP8_*, PACKED_* with K a multiple of a word's elements, INT4_SIGNED, INT8_BYTES; scales, if neither
+ * type nor order changes.
  * EXACT.  moek_export is the inverse, bit for bit, but where the import has rounded, which the report counts: scales
  * that became T, the quotient of NVFP4_PACKED.  (Words that are not full must be 0 in their unused bits.)
  *
@@ -68,8 +91,7 @@
  * A group of zeros has s = 1 (e8m0: 2^-127), also where most / 448 is 0 in the type of the scale.  A NaN or Inf makes
  * the scale of its group NaN (nvfp4, fp8t: of the matrix), which the report counts; its codes mean 0.
  * Scales that gate and up share (fp8t; blocks of fp8b128 with rows of both): MOEK_MATRIX_GATE_UP, or in two arrays.
- * moek_export does not know what the weights were.
- * NOT HERE: fp8 with blocks of 128 x 128: no byte moves (docs/import.md).                                            */
+ * moek_export does not know what the weights were.                                                                   */
 #ifndef MOEK_IMPORT_H
 #define MOEK_IMPORT_H
 #include "moek.h"
@@ -81,7 +103,7 @@ extern "C" {
 /* X(name, number, format, codes, xor, scales, type of their scales, zeros, less, global)
  *     codes, zeros      how elements and zero points lie (moek/import/codes.h)
  *     xor               their codes differ from moek's by it
- *     scales            ROWS [N][G], GROUPS [G][N], BLOCKS: with the codes
+ *     scales            ROWS [N][G], GROUPS [G][N], ONE: of the matrix, BLOCKS: with the codes
  *     type              of their_scale where the format of moek leaves it open and scale_dtype is 0
  *     less              zero points are stored less 1
  *     global            NONE, TIMES, OVER                                                                            */
@@ -97,13 +119,21 @@ extern "C" {
     X(GPTQ_V2_INT4,   9,  INT4_A16,  GPTQ,     0,    GROUPS, FP16,    TURNED, 0, NONE) \
     X(GPTQ_V2_INT8,   10, INT8_A16,  GPTQ,     0x80, GROUPS, FP16,    TURNED, 0, NONE) \
     X(AWQ,            11, INT4_A16,  AWQ,      0,    GROUPS, FP16,    AWQ,    0, NONE) \
-    X(INT4_SIGNED,    12, INT4_A16,  ROWS,     8,    ROWS,   F32,     NONE,   0, NONE)
+    X(INT4_SIGNED,    12, INT4_A16,  ROWS,     8,    ROWS,   F32,     NONE,   0, NONE) \
+    X(INT4_BYTES,     16, INT4_A16,  BYTES,    8,    ROWS,   BF16,    NONE,   0, NONE) \
+    X(INT8_BYTES,     17, INT8_A16,  ROWS,     0,    ROWS,   BF16,    NONE,   0, NONE) \
+    X(FP8_TENSOR,     18, FP8T,      ROWS,     0,    ONE,    F32,     NONE,   0, NONE) \
+    X(FP8_CHANNEL,    19, FP8C,      ROWS,     0,    ROWS,   F32,     NONE,   0, NONE) \
+    X(FP8_BLOCK,      20, FP8B128,   ROWS,     0,    ROWS,   F32,     NONE,   0, NONE) \
+    X(MXFP8,          21, MXFP8,     ROWS,     0,    ROWS,   DEFAULT, NONE,   0, NONE)
 /* Weights that nobody has quantized yet; X(name, number), name being that of their MOEK_DTYPE_*. */
 #define MOEK_EACH_PLAIN_SOURCE(X) X(BF16, 13) X(FP16, 14) X(F32, 15)
 #define MOEK_SOURCE_(name, number, quant, codes, flip, scales, type, zeros, less, global) MOEK_FROM_##name = number,
 #define MOEK_PLAIN_SOURCE_(name, number) MOEK_FROM_##name = number,
-enum { MOEK_EACH_SOURCE(MOEK_SOURCE_) MOEK_EACH_PLAIN_SOURCE(MOEK_PLAIN_SOURCE_) MOEK_SOURCE_COUNT_ };
+enum { MOEK_EACH_PLAIN_SOURCE(MOEK_PLAIN_SOURCE_) MOEK_EACH_SOURCE(MOEK_SOURCE_) MOEK_SOURCE_COUNT_ };
 
+enum { MOEK_DTYPE_E8M0 = 16 };                        /* scale_dtype of FP8_BLOCK only: powers of two, a byte each */
+enum { MOEK_SCALE_ORDER_128X4 = 1 };                  /* scale_order; 0: as the list says */
 enum {                                                /* how plain weights find scales; 0: what QUANTIZE says */
     MOEK_RECIPE_FLOOR = 1, MOEK_RECIPE_ROUND, MOEK_RECIPE_CEIL, MOEK_RECIPE_NARROW
 };
@@ -117,7 +147,11 @@ enum {                                                /* of an expert.  Not gate
  *     groups_beyond     mxfp4, nvfp4: Hopper kernels of mxfp4_a8 and nvfp4_a8 fold scales into e4m3, by 128 columns; of
  *                       such a group they may make 0 (docs/formats.md)
  *     codes_lowest      of symmetric int4 and int8: a format of -7 .. 7 or -127 .. 127 has no room for them
- *     zeros_wrapped     GPTQ v1: other zero points of such a word may have been damaged when it was packed           */
+ *     zeros_wrapped     GPTQ v1: other zero points of such a word may have been damaged when it was packed
+ *     scales_negative   with the sign set; of integers (int4, int8) such a scale is a number as any other
+ *     signs_bad         with the sign set in a format whose scales are positive: damaged, or of another type
+ *     scales_apart      FP8_TENSOR to fp8t: each is a matrix whose gate and up have two scales
+ *     zeros_other       GPTQ: read as 7 (v2) or 9 (v1), where the other version reads 8, the middle                   */
 #define MOEK_EACH_IMPORT_COUNT(X) \
     X(scales,          "scales") \
     X(scales_zero,     "scales that are 0") \
@@ -132,7 +166,11 @@ enum {                                                /* of an expert.  Not gate
     X(zeros_lost,      "zero points that there is no array for") \
     X(globals_bad,     "second scales that are 0, negative, NaN or Inf") \
     X(globals_rounded, "second scales whose quotient is not exact") \
-    X(orders_bad,      "words or rows that an order takes from outside the matrix")
+    X(orders_bad,      "words or rows that an order takes from outside the matrix") \
+    X(signs_bad,       "scales with the sign set where the format has none") \
+    X(scales_apart,    "scales of up that are not gate's, where the format has one for both") \
+    X(codes_outside,   "codes outside -8 .. 7") \
+    X(zeros_other,     "zero points that would be the middle in GPTQ's other version")
 #define MOEK_COUNT_(name, text) uint64_t name;
 typedef struct moek_import_report {
     MOEK_EACH_IMPORT_COUNT(MOEK_COUNT_)
@@ -140,12 +178,17 @@ typedef struct moek_import_report {
 } moek_import_report;
 #undef MOEK_COUNT_
 
+/* What a file says of an array.  shape: its sizes, the slowest first, 0 behind the last; a scalar: { 1 }.  bytes: of
+ * the whole array.  0: not known, and not compared.  Of one expert, where the file has all of a layer in one array.  */
+enum { MOEK_IMPORT_SIZES = 6 };
+typedef struct moek_import_tensor { int64_t shape[MOEK_IMPORT_SIZES]; uint64_t bytes; } moek_import_tensor;
+
 typedef struct moek_import_args {
     int source;                       /* required: MOEK_FROM_*                                                        */
     int rows, columns;                /* of the matrix: N and K                                                       */
     int block;                        /* columns of a scale, as config.block                                          */
     int dtype;                        /* T: MOEK_DTYPE_BF16 (default) or _FP16: moek's scales of int4                 */
-    int scale_dtype;                  /* of their_scale, for int4 and int8: MOEK_DTYPE_*; default: as the list says   */
+    int scale_dtype;                  /* of their_scale, for int4, int8, fp8: MOEK_DTYPE_*; default: as the list says */
     void *their_w, *their_scale;      /* the checkpoint's: an import only reads them.  Aligned as their elements      */
     void *their_zero;                 /* or NULL                                                                      */
     float *their_global;              /* nvfp4: [1]                                                                   */
@@ -161,17 +204,23 @@ typedef struct moek_import_args {
     int quant;                        /* of moek's arrays: MOEK_INT4_A8, ..., with the elements of `becomes`; 0: that.
                                          Required for plain weights                                                   */
     int recipe;                       /* for plain weights: MOEK_RECIPE_*                                             */
+    moek_import_tensor w_tensor, scale_tensor, zero_tensor, global_tensor;       /* of their_*; 0: not known (SHAPES) */
+    int scale_order;                  /* of their_scale: MOEK_SCALE_ORDER_128X4; 0: as the list says                  */
+    int scale_shared;                 /* scale is there already, from gate: it is compared, not written; place says   */
 } moek_import_args;
 
-/* Sets rows, columns, block, dtype, quant, row_step, w, scale, zero and global, from what the layer is and where its
- * arrays are: those of expert `expert` of this rank.  Formats without scales, bf16 and fp16: scale becomes NULL; copy
- * the rows of the matrix to w yourself, row_step apart.  OK; E_ARGUMENT, with a sentence in args->why: a matrix that
- * the layer does not have, an array that is NULL, a config whose shard begins inside a group.                        */
+/* Sets rows, columns, block, dtype, quant, row_step, scale_shared, w, scale, zero and global, from args->source, what
+ * the layer is, and where its arrays are: those of expert `expert` of this rank, of local_experts (or, where that is 0,
+ * experts and shared_slots).  Host only; reads no array.  Formats without scales, bf16 and fp16: scale becomes NULL;
+ * copy the rows of the matrix to w yourself, row_step apart.  OK; E_ARGUMENT, with a sentence in args->why: sizes that
+ * no layer has, a matrix or an expert that this layer does not have, an array that is NULL, a config whose shard
+ * begins inside a group.                                                                                             */
 moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
                               moek_import_args *args);
 /* The checkpoint's arrays -> moek's; and back (w, scale, zero, global are read, their_* written).  arch: 0 for host
- * memory, else the device's.  OK; E_ARGUMENT, E_NO_KERNEL (no GPU code here), E_CUDA, with a sentence in args->why.
- * What is in the numbers is in the report only.                                                                      */
+ * memory, else the device's.  Written: w, scale, zero and global, of `rows` rows that are row_step apart; *report.  OK;
+ * E_ARGUMENT (nothing is written), E_NO_KERNEL (no GPU code here), E_CUDA, with a sentence in args->why.  What is in
+ * the numbers is in the report only.                                                                                 */
 moek_status moek_import(int arch, const moek_import_args *args, moek_stream stream);
 moek_status moek_export(int arch, const moek_import_args *args, moek_stream stream);
 
@@ -179,14 +228,17 @@ moek_status moek_export(int arch, const moek_import_args *args, moek_stream stre
  * taken as column_order, columns of a group lie side by side.  Do this for down; rows of gate and of up (and of their
  * biases) then take the same order as row_order, which costs nothing at run time.  order == NULL, for gate and up,
  * whose columns are those of x: E_ARGUMENT if the columns are not in order already.  *moved, if not NULL: 1 if any
- * column moves.  E_ARGUMENT, too, where a group has not `block` columns.                                             */
+ * column moves.  block 0: a whole row.  E_ARGUMENT, too, where a group has not `block` columns; order is then not of
+ * use.  why: NULL, or where a sentence goes.                                                                         */
 moek_status moek_import_order(const int32_t *g_idx, int columns, int block, int32_t *order, int *moved, char *why,
                               size_t why_size);
 /* For moek_export of what was imported with an order: inverse[order[i]] = i.  E_ARGUMENT: no permutation.            */
 moek_status moek_import_inverse(const int32_t *order, int n, int32_t *inverse);
 
-/* May weights with this report be run?  OK; E_ARGUMENT, with a sentence: scales that are NaN, Inf or negative, or are
- * 0 or Inf in T; zero points lost; bad second scales; orders outside the matrix.  Host memory.                       */
+/* May weights with this report be run?  OK; E_ARGUMENT, with a sentence: scales that are NaN or Inf, negative in a
+ * format that has no such, or 0 or Inf in T; one scale for gate and up that have two; codes outside -8 .. 7; zero
+ * points lost, or all of them one off the middle (GPTQ's other version); bad second scales; orders outside the matrix.
+ * Host memory.                                                                                                       */
 moek_status moek_import_verdict(const moek_import_report *report, char *why, size_t why_size);
 /* All counts that are not 0, and the exponents, on one line; returns the length it needs.                            */
 size_t      moek_import_describe(const moek_import_report *report, char *text, size_t size);
@@ -205,5 +257,6 @@ const char *moek_source_name(int source);                                       
 #include "moek/import/scales.h"
 #include "moek/import/launch.h"
 #include "moek/import/quantize.h"
+#include "moek/import/shape.h"
 #include "moek/import/import.h"
 #endif

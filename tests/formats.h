@@ -28,6 +28,11 @@ static inline int format_byte_scales(const moek_format *f)
 static inline int format_scaled(const moek_format *f) { return f->w_scale.type != MOEK_SCALE_TYPE_NONE; }
 /* Rows of w share a scale, so that gate and up may have theirs apart. */
 static inline int format_rows_share(const moek_format *f) { return f->w_scale.rows > 1; }
+/* Elements are integers: a scale of theirs may be negative, as quantizers write it that give -8 to the larger end. */
+static inline int format_integers(const moek_format *f)
+{
+    return f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_S8;
+}
 /* Elements are 16 bits as they are: neither scales nor another element. */
 static inline int format_plain(const moek_format *f) { return f->w_bits == 16 && !format_scaled(f); }
 /* T of a format whose elements are T; 0: T is free. */

@@ -222,7 +222,10 @@ static inline const float *layer_new_scales(layer *l, size_t experts, size_t row
     size_t i;
     if (!n) return NULL;
     s = layer_array_new(l, experts * moek_scale_bytes(of, rows, columns), LAYER_IN);
-    for (i = 0; i < n; i++) ref_put(ref_scale_type(of->type, l->config.dtype), s, i, (0.5 + rng_uniform()) * size);
+    for (i = 0; i < n; i++) {
+        const int sign = format_integers(l->format) && rng_below(2) ? -1 : 1;
+        ref_put(ref_scale_type(of->type, l->config.dtype), s, i, sign * (0.5 + rng_uniform()) * size);
+    }
     return (const float *)s;
 }
 static inline float *layer_new_f32(layer *l, size_t n, float low, float high)

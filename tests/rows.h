@@ -200,6 +200,12 @@ static inline void fill_scales(void *array, size_t n, const ref_number *type, do
     size_t i;
     for (i = 0; i < n; i++) ref_put(type, array, i, from + (to - from) * rng_uniform());
 }
+/* Every other one becomes negative, at random. */
+static inline void fill_signs(void *array, size_t n, const ref_number *type)
+{
+    size_t i;
+    for (i = 0; i < n; i++) if (rng_below(2)) ref_put(type, array, i, -ref_get(type, array, i));
+}
 static inline void fill_f32(float *array, size_t n, float from, float to)
 {
     size_t i;

@@ -1571,7 +1571,14 @@ static void test_quantize(void)
     QUANTIZE(a.scale = (char *)scale + 2, FORMAT_ROW, 0, E_ARGUMENT);
     QUANTIZE(a.target = (const int32_t *)(fix.x + 1), QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.ue8m0 = 1, FORMAT_ROW, 0, E_ARGUMENT);
-    QUANTIZE(a.ue8m0 = 1, FORMAT_TENSOR, 0, E_ARGUMENT);
+    for (i = 0; i < FORMATS; i++)
+        if (!format_at(i)->ue8m0)
+            QUANTIZE(a.ue8m0 = 1; a.static_scale = scale; a.dtype = format_dtype_in(format_at(i), 0), format_numbers[i], 0,
+                     E_ARGUMENT);
+    for (i = 0; i < FORMATS; i++) {
+        static const float below = -0.25f;
+        if (format_at(i)->static_x) QUANTIZE(a.static_scale = &below, format_numbers[i], 0, E_ARGUMENT);
+    }
     QUANTIZE(a.x_stride = HIDDEN - 8, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x_stride = HIDDEN + 4, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x_stride = -8, QUANT, 0, E_ARGUMENT);

@@ -16,17 +16,26 @@
 #include "mem.h"
 #include "ref.h"
 #include "quick.h"
+#include <limits.h>
 
 enum { GUARD = 64, POISON = 0xa5 };
+enum { ROWS, GROUPS, ONE, BLOCKS };
 #define FACTS_(name, number, quant, codes, flip, scales, type, zeros, less, global) \
-    { MOEK_FROM_##name, MOEK_##quant, MOEK_DTYPE_##type },
-static const struct { int source, quant, type; } facts[] = { MOEK_EACH_SOURCE(FACTS_) };
+    { MOEK_FROM_##name, MOEK_##quant, MOEK_DTYPE_##type, scales },
+static const struct { int source, quant, type, scales; } facts[] = { MOEK_EACH_SOURCE(FACTS_) };
 enum { SOURCES = sizeof facts / sizeof facts[0] };
+static int source_at(int source)
+{
+    int i = 0;
+    while (facts[i].source != source) i++;
+    return i;
+}
 
 /* ---- a matrix of a checkpoint ------------------------------------------------------------------------------------ */
 
 typedef struct matrix {
-    int source, rows, columns, block, dtype, scale_dtype, groups, step, has_zero, keep_zero;
+    int source, rows, columns, block, dtype, scale_dtype, scale_rows, groups, step, has_zero, keep_zero, swizzled;
+    int told;                                          /* the call says what the file says of its arrays */
     int quant;                                         /* as the call says it; 0: what the source becomes */
     const moek_format *format;                         /* with its block */
     size_t w_bytes, scale_bytes, zero_bytes, our_w, our_scale, our_zero;       /* ours: of all rows * step */
@@ -46,12 +55,22 @@ static int is_v1(int s) { return s == MOEK_FROM_GPTQ_INT4 || s == MOEK_FROM_GPTQ
 static int is_packed(int s) { return s == MOEK_FROM_PACKED_INT4 || s == MOEK_FROM_PACKED_INT8; }
 static int is_nvfp4(int s) { return s == MOEK_FROM_NVFP4_MODELOPT || s == MOEK_FROM_NVFP4_PACKED; }
 static int takes_zero(int s) { return is_gptq(s) || is_packed(s) || s == MOEK_FROM_AWQ; }
-static int is_int(const matrix *m) { return m->format->w != MOEK_ELEMENT_E2M1; }
+static int is_byte(int s)
+{
+    return s == MOEK_FROM_INT4_BYTES || s == MOEK_FROM_INT8_BYTES || s == MOEK_FROM_FP8_TENSOR ||
+           s == MOEK_FROM_FP8_CHANNEL || s == MOEK_FROM_FP8_BLOCK || s == MOEK_FROM_MXFP8;
+}
+static int is_int(const matrix *m) { return format_integers(m->format); }
+/* Is the type of scales the file's own choice? */
+static int is_open(const moek_format *f)
+{
+    return f->w_scale.type == MOEK_SCALE_TYPE_F32 || f->w_scale.type == MOEK_SCALE_TYPE_T;
+}
 static int up(int n, int by) { return (n + by - 1) / by; }
 
 static int scale_size(const matrix *m)
 {
-    return !is_int(m) ? 1 : m->scale_dtype == MOEK_DTYPE_F32 ? 4 : 2;
+    return !is_open(m->format) || m->scale_dtype == MOEK_DTYPE_E8M0 ? 1 : m->scale_dtype == MOEK_DTYPE_F32 ? 4 : 2;
 }
 static unsigned word_slot(const unsigned char *words, size_t word, int slot, int bits)
 {
@@ -73,25 +92,46 @@ static unsigned source_code(const matrix *m, int n, int k)
         const unsigned char *block = m->w + ((size_t)n * (K / 32) + (size_t)(k / 32)) * 17;
         return k % 32 < 16 ? block[1 + k % 32] & 15 : block[1 + k % 32 - 16] >> 4;
     }
+    if (is_byte(m->source)) return m->w[(size_t)n * K + (size_t)k];
     return m->w[(size_t)n * (K / 2) + (size_t)(k / 2)] >> (k % 2 * 4) & 15;
 }
 static double source_element(const matrix *m, unsigned code, double zero)
 {
-    if (!is_int(m)) return ref_decode(&ref_numbers[REF_E2M1], code);
+    if (!is_int(m)) return ref_decode(&ref_numbers[m->format->w_bits == 8 ? REF_E4M3 : REF_E2M1], code);
+    if (is_byte(m->source)) return code < 128 ? code : (double)code - 256;
     if (m->source == MOEK_FROM_INT4_SIGNED) return code < 8 ? code : (double)code - 16;
     return (double)code - zero;
 }
-static double source_scale(const matrix *m, int n, int g)
+/* Where the scale of row n, group g is: its number in the array.  (n: of rows of scales.) */
+static size_t scale_at(const matrix *m, int n, int g)
 {
-    const size_t groups = (size_t)m->groups, N = (size_t)m->rows;
-    size_t i = (size_t)n * groups + (size_t)g;
+    if (is_gptq(m->source) || m->source == MOEK_FROM_AWQ) return (size_t)g * (size_t)m->rows + (size_t)n;
+    if (m->source == MOEK_FROM_FP8_TENSOR) return 0;
+    if (m->swizzled) {                                 /* [n / 128][g / 4][n % 32][n / 32 % 4][g % 4] */
+        size_t i = (size_t)(n / 128) * (size_t)up(m->groups, 4) + (size_t)(g / 4);
+        i = i * 32 + (size_t)(n % 32);
+        i = i * 4 + (size_t)(n / 32 % 4);
+        return i * 4 + (size_t)(g % 4);
+    }
+    return (size_t)n * (size_t)m->groups + (size_t)g;
+}
+static double scale_of(const matrix *m, int n, int g)
+{
+    const size_t i = scale_at(m, n, g);
     if (m->source == MOEK_FROM_MXFP4_GGUF) return ref_decode(&ref_numbers[REF_E8M0], m->w[i * 17]);
-    if (is_gptq(m->source) || m->source == MOEK_FROM_AWQ) i = (size_t)g * N + (size_t)n;
+    if (is_open(m->format) && m->scale_dtype == MOEK_DTYPE_E8M0)
+        return ref_decode(&ref_numbers[REF_E8M0], m->scale[i]);
     if (m->format->w_scale.type == MOEK_SCALE_TYPE_E8M0) return ref_decode(&ref_numbers[REF_E8M0], m->scale[i]);
     if (m->format->w_scale.type == MOEK_SCALE_TYPE_E4M3) return ref_decode(&ref_numbers[REF_E4M3], m->scale[i]);
     if (m->scale_dtype == MOEK_DTYPE_F32) return ref_get(&ref_numbers[REF_F32], m->scale, i);
     return ref_get_t(m->scale, i, m->scale_dtype);
 }
+/* The row of scales that a row of the matrix has. */
+static int scale_row(const matrix *m, int n)
+{
+    return m->format->w_scale.rows ? n / m->format->w_scale.rows : 0;
+}
+static double source_scale(const matrix *m, int n, int g) { return scale_of(m, scale_row(m, n), g); }
 static double source_zero(const matrix *m, int n, int g)
 {
     static const int awq[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
@@ -124,14 +164,18 @@ static void matrix_sizes(matrix *m)
     const int bits = m->format->w_bits, per = 32 / bits;
     const size_t all = N * (size_t)m->step;
     m->groups = up(m->columns, columns_of_scale(m));
-    m->w_bytes = N * K / 2;
+    m->scale_rows = m->format->w_scale.rows ? up(m->rows, m->format->w_scale.rows) : 1;
+    m->w_bytes = is_byte(m->source) ? N * K : N * K / 2;
     if (is_packed(m->source)) m->w_bytes = N * (size_t)up(m->columns, per) * 4;
     if (is_gptq(m->source)) m->w_bytes = N * (size_t)up(m->columns, per) * 4;
     if (m->source == MOEK_FROM_MXFP4_GGUF) m->w_bytes = N * K / 32 * 17;
-    m->scale_bytes = m->source == MOEK_FROM_MXFP4_GGUF ? 0 : N * (size_t)m->groups * (size_t)scale_size(m);
+    m->scale_bytes = (size_t)m->scale_rows * (size_t)m->groups * (size_t)scale_size(m);
+    if (m->source == MOEK_FROM_MXFP4_GGUF) m->scale_bytes = 0;
+    if (m->source == MOEK_FROM_FP8_TENSOR) m->scale_bytes = (size_t)scale_size(m);
+    if (m->swizzled) m->scale_bytes = (size_t)up(m->rows, 128) * 128 * (size_t)up(m->groups, 4) * 4;
     m->zero_bytes = m->has_zero ? (size_t)up(m->rows, per) * (size_t)m->groups * 4 : 0;
     m->our_w = all * moek_element_bytes(m->format->w, K);
-    m->our_scale = all * moek_scale_bytes(&m->format->w_scale, 1, K);
+    m->our_scale = moek_scale_bytes(&m->format->w_scale, m->format->w_scale.rows == 1 ? all : N, K);
     m->our_zero = m->keep_zero ? all * moek_element_bytes(m->format->w, (size_t)m->groups) : 0;
 }
 
@@ -141,9 +185,10 @@ enum { SANE, HOSTILE };                                /* scales: near 2^-4, exa
 static void random_bytes(unsigned char *p, size_t n) { while (n--) *p++ = (unsigned char)rng_u32(); }
 static unsigned sane_scale(const matrix *m)
 {
-    const double v = ldexp(64 + rng_below(64), -10 - rng_below(3));
+    const double v = ldexp(64 + rng_below(64), -10 - rng_below(3)) * (is_int(m) && rng_below(2) ? -1 : 1);
     if (m->format->w_scale.type == MOEK_SCALE_TYPE_E8M0) return 121 + (unsigned)rng_below(4);
     if (m->format->w_scale.type == MOEK_SCALE_TYPE_E4M3) return 0x20 + (unsigned)rng_below(0x20);
+    if (m->scale_dtype == MOEK_DTYPE_E8M0) return 121 + (unsigned)rng_below(4);
     return ref_encode(m->scale_dtype == MOEK_DTYPE_F32 ? &ref_numbers[REF_F32] : ref_t(m->scale_dtype), v);
 }
 static void put_scale(matrix *m, size_t i, unsigned bits)
@@ -175,15 +220,20 @@ static void clear_unused(matrix *m)
 }
 static void matrix_fill(matrix *m, int scales, int middle_zeros)
 {
-    const size_t n = (size_t)m->rows * (size_t)m->groups;
     const int bits = m->format->w_bits;
+    int n, g;
     size_t i;
     m->w = (unsigned char *)ref_alloc(m->w_bytes);
     m->scale = (unsigned char *)ref_alloc(m->scale_bytes);
     m->zero = (unsigned char *)ref_alloc(m->zero_bytes);
     random_bytes(m->w, m->w_bytes);
     random_bytes(m->zero, m->zero_bytes);
-    for (i = 0; i < n; i++) put_scale(m, i, scales == SANE ? sane_scale(m) : rng_u32() % 9 ? rng_u32() : 0);
+    for (i = 0; m->source == MOEK_FROM_INT4_BYTES && i < m->w_bytes; i++) m->w[i] = (unsigned char)(rng_below(16) - 8);
+    if (m->format->w == MOEK_ELEMENT_E4M3 && scales == SANE)
+        for (i = 0; i < m->w_bytes; i++) m->w[i] &= 0xbf;                        /* below 2, no NaN */
+    for (n = 0; n < m->scale_rows; n++)
+        for (g = 0; g < m->groups; g++)
+            put_scale(m, scale_at(m, n, g), scales == SANE ? sane_scale(m) : rng_u32() % 9 ? rng_u32() : 0);
     if (middle_zeros)
         memset(m->zero, (bits == 8 ? 0x80 : 0x88) - (is_v1(m->source) ? bits == 8 ? 1 : 0x11 : 0), m->zero_bytes);
     clear_unused(m);
@@ -242,14 +292,42 @@ typedef struct imported {
 } imported;
 static void imported_free(imported *i) { free(i->w); free(i->scale); free(i->zero); }
 
+static void tensor(moek_import_tensor *t, int slow, int fast, size_t bytes)
+{
+    t->shape[0] = slow; t->shape[1] = fast; t->bytes = bytes;
+}
+/* What the file says. */
+static void matrix_tensors(const matrix *m, moek_import_args *a)
+{
+    const int per = 32 / m->format->w_bits, gptq = is_gptq(m->source), awq = m->source == MOEK_FROM_AWQ;
+    const int N = m->rows, K = m->columns, packed = is_packed(m->source);
+    if (gptq) tensor(&a->w_tensor, up(K, per), N, m->w_bytes);
+    else if (awq) tensor(&a->w_tensor, K, N / 8, m->w_bytes);
+    else tensor(&a->w_tensor, N, (int)(m->w_bytes / (size_t)N / (packed ? 4 : 1)), m->w_bytes);
+    if (gptq || awq) tensor(&a->scale_tensor, m->groups, N, m->scale_bytes);
+    else if (m->source == MOEK_FROM_FP8_TENSOR) tensor(&a->scale_tensor, 1, 0, m->scale_bytes);
+    else tensor(&a->scale_tensor, m->scale_rows, m->groups, m->scale_bytes);
+    if (m->swizzled) tensor(&a->scale_tensor, up(N, 128) * 128, up(m->groups, 4) * 4, m->scale_bytes);
+    if (packed) tensor(&a->zero_tensor, up(N, per), m->groups, m->zero_bytes);
+    else tensor(&a->zero_tensor, m->groups, up(N, per), m->zero_bytes);
+    tensor(&a->global_tensor, 1, 0, 4);
+    if (m->source == MOEK_FROM_MXFP4) {                /* as gpt-oss has it */
+        a->w_tensor.shape[1] = K / 32; a->w_tensor.shape[2] = 16;
+    }
+    if (m->source == MOEK_FROM_FP8_BLOCK) {            /* as ModelOpt has it */
+        a->scale_tensor.shape[1] = 1; a->scale_tensor.shape[2] = m->groups; a->scale_tensor.shape[3] = 1;
+    }
+}
 static moek_import_args matrix_args(const matrix *m)
 {
     moek_import_args a;
     memset(&a, 0, sizeof a);
     a.source = m->source; a.rows = m->rows; a.columns = m->columns; a.block = m->block; a.dtype = m->dtype;
     a.quant = m->quant;
-    if (is_int(m)) a.scale_dtype = m->scale_dtype;
+    if (is_open(m->format)) a.scale_dtype = m->scale_dtype;
     a.row_step = m->step;
+    if (m->swizzled) a.scale_order = MOEK_SCALE_ORDER_128X4;
+    if (m->told) matrix_tensors(m, &a);
     return a;
 }
 /* back: host arrays of `from` are moek's; the result has the checkpoint's. */
@@ -310,9 +388,10 @@ static double our_value(const matrix *m, const imported *got, int n, int k)
     const moek_format *f = m->format;
     const size_t row = (size_t)n * (size_t)m->step, groups = (size_t)m->groups;
     const size_t g = (size_t)(k / columns_of_scale(m));
+    const size_t at = f->w_scale.rows == 1 ? row : (size_t)scale_row(m, n);
     const ref_number *const e = ref_element(f->w, m->dtype);
     const unsigned char *w = got->w + row * moek_element_bytes(f->w, (size_t)m->columns);
-    const double scale = ref_get(ref_scale_type(f->w_scale.type, m->dtype), got->scale, row * groups + g);
+    const double scale = ref_get(ref_scale_type(f->w_scale.type, m->dtype), got->scale, at * groups + g);
     double v = ref_decode(e, ref_code(e, w, (size_t)k));
     if (m->our_zero)
         v = ref_code(e, w, (size_t)k) -
@@ -342,23 +421,22 @@ static void check_values(const matrix *m, const imported *got)
     CHECK(untouched, "%s: wrote to a row between", m->what);
 }
 
-static void check_report(const matrix *m, const moek_import_report *r)
+/* What the report must say of scales; the exponents of the smallest and the largest. */
+static void want_scales(const matrix *m, moek_import_report *of, int *lowest, int *highest)
 {
-    moek_import_report want;
-    int n, g, k, low = 999, high = -999, got_low = 999, got_high = -999;
-    const int top = (1 << m->format->w_bits) - 1, middle = (top + 1) / 2;
-    memset(&want, 0, sizeof want);
-    for (n = 0; n < m->rows; n++) {
+    moek_import_report want = *of;
+    int n, g, low = 999, high = -999;
+    for (n = 0; n < m->scale_rows; n++) {
         int most = -999;
         for (g = 0; g < m->groups; g++) {
-            const double s = source_scale(m, n, g), t = rounded_scale(m, s);
+            const double s = scale_of(m, n, g), t = rounded_scale(m, s);
             int e;
             want.scales++;
             want.scales_zero += s == 0;
             want.scales_nan += !isfinite(s);
             if (m->format->w_scale.type == MOEK_SCALE_TYPE_E4M3)
-                want.scales_negative += m->scale[(size_t)n * (size_t)m->groups + (size_t)g] >> 7;
-            else if (is_int(m)) want.scales_negative += signbit(s) != 0 && !isnan(s);
+                want.scales_negative += m->scale[scale_at(m, n, g)] >> 7;
+            else want.scales_negative += signbit(s) != 0 && !isnan(s);
             if (isfinite(s)) want.scales_rounded += t != s;
             if (isfinite(s) && s != 0) want.scales_lost += t == 0 || !isfinite(t);
             if (!isfinite(s) || s == 0) continue;
@@ -366,17 +444,31 @@ static void check_report(const matrix *m, const moek_import_report *r)
             e--;
             low = e < low ? e : low; high = e > high ? e : high; most = s > 0 && e > most ? e : most;
         }
-        for (g = 0; !is_int(m) && g < m->groups; g++) {
-            const double s = source_scale(m, n, g);
+        for (g = 0; !is_open(m->format) && g < m->groups; g++) {
+            const double s = scale_of(m, n, g);
             int e;
             if (!isfinite(s) || !(s > 0)) continue;
             frexp(s, &e);
             want.groups_beyond += e - 1 < most - (m->format->second ? 10 : 11);
         }
+    }
+    if (!is_int(m)) want.signs_bad = want.scales_negative;
+    *of = want;
+    *lowest = low; *highest = high;
+}
+static void check_report(const matrix *m, const moek_import_report *r)
+{
+    moek_import_report want;
+    int n, g, k, low, high, got_low = 999, got_high = -999;
+    const int top = (1 << m->format->w_bits) - 1, middle = (top + 1) / 2;
+    memset(&want, 0, sizeof want);
+    want_scales(m, &want, &low, &high);
+    for (n = 0; n < m->rows; n++) {
         for (k = 0; is_int(m) && !m->has_zero && !m->keep_zero && k < m->columns; k++)
             want.codes_lowest += source_element(m, source_code(m, n, k), middle) == -middle;
         for (g = 0; m->has_zero && g < m->groups; g++) {
             want.zeros++;
+            want.zeros_other += is_gptq(m->source) && source_zero(m, n, g) == middle + (is_v1(m->source) ? 1 : -1);
             if (m->keep_zero) want.zeros_wrapped += is_v1(m->source) && source_zero(m, n, g) == 0;
             else want.zeros_lost += source_zero(m, n, g) != middle;
         }
@@ -385,7 +477,7 @@ static void check_report(const matrix *m, const moek_import_report *r)
 #define SAME_(name, text) \
     CHECK(r->name == want.name, "%s: %s: %llu instead of %llu", m->what, #name, (unsigned long long)r->name, \
           (unsigned long long)want.name);
-    if (!is_int(m) || !r->scales_nan) { MOEK_EACH_IMPORT_COUNT(SAME_) }        /* (the sign of a NaN is not ref.h's) */
+    if (!is_open(m->format) || !r->scales_nan) { MOEK_EACH_IMPORT_COUNT(SAME_) }   /* (a NaN's sign is not ref.h's) */
 #undef SAME_
     CHECK(moek_import_exponents(r, &got_low, &got_high) == (low != 999), "%s", m->what);
     CHECK(got_low == low && got_high == high, "%s: exponents %d to %d instead of %d to %d", m->what, got_low, got_high,
@@ -403,8 +495,8 @@ static void invert(int32_t **order, int n)
 }
 static int scale_same_type(const matrix *m)
 {
-    return !is_int(m) || (m->format->w_scale.type == MOEK_SCALE_TYPE_T ? m->scale_dtype == m->dtype
-                                                                      : m->scale_dtype == MOEK_DTYPE_F32);
+    return !is_open(m->format) || (m->format->w_scale.type == MOEK_SCALE_TYPE_T ? m->scale_dtype == m->dtype
+                                                                               : m->scale_dtype == MOEK_DTYPE_F32);
 }
 /* Import on each device that there is, the same bytes and report; back, the bytes of the checkpoint. */
 static void check_matrix(matrix *m, int scales)
@@ -445,7 +537,8 @@ static void check_matrix(matrix *m, int scales)
 static int fits(int i, const moek_format *f)
 {
     const moek_format *const own = moek_format_of(facts[i].quant);
-    return f->w == own->w && f->second == own->second;
+    return f->w == own->w && f->second == own->second && is_open(f) == is_open(own) && format_scaled(f) &&
+           (facts[i].scales == ONE || f->w_scale.rows == own->w_scale.rows);
 }
 static matrix matrix_new(int i, const moek_format *f, int turn)
 {
@@ -458,18 +551,21 @@ static matrix matrix_new(int i, const moek_format *f, int turn)
     m.format = format_with(f, m.block);
     m.dtype = turn % 2 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     m.scale_dtype = facts[i].type;
-    if (is_int(&m) && turn % 3) m.scale_dtype = turn % 3 == 1 ? m.dtype : MOEK_DTYPE_F32;
+    if (is_open(f) && turn % 3) m.scale_dtype = turn % 3 == 1 ? m.dtype : MOEK_DTYPE_F32;
+    if (is_open(f) && !is_int(&m) && turn % 5 == 4) m.scale_dtype = MOEK_DTYPE_E8M0;
     m.rows = m.source == MOEK_FROM_AWQ ? rows[turn % 4] : odd[turn % 4];
     m.columns = (m.format->w_scale.columns ? m.format->w_scale.columns : 34) * (1 + rng_below(5));
     if (m.source == MOEK_FROM_MXFP4_GGUF) m.columns = 32 * (1 + rng_below(6));
-    m.step = 1 + turn / 2 % 2;
+    m.step = m.format->w_scale.rows > 1 ? 1 : 1 + turn / 2 % 2;
+    m.told = turn / 3 % 2;
+    m.swizzled = !is_open(f) && m.source != MOEK_FROM_MXFP4_GGUF && turn % 4 > 1;
     return m;
 }
 static void test_source(int i, const moek_format *f, int turns)
 {
     int turn;
     for (turn = 0; turn < turns; turn++) {
-        const int scales = turn / 2 % 3 == 2 ? HOSTILE : SANE, orders = turn % 4 == 3;
+        const int scales = turn / 2 % 3 == 2 ? HOSTILE : SANE, orders = turn % 4 == 3 && f->w_scale.rows < 2;
         matrix m = matrix_new(i, f, turn);
         int zeros = 0;
         if (takes_zero(m.source)) zeros = turn % 4;    /* none; lost; kept; made up (int8: middle ones) */
@@ -481,9 +577,10 @@ static void test_source(int i, const moek_format *f, int turns)
         }
         matrix_sizes(&m);
         matrix_fill(&m, scales, zeros == 2 && !m.format->zero);
-        snprintf(m.what, sizeof m.what, "%s to %s %d x %d block %d T %d scales %d step %d zeros %d%s%s",
+        snprintf(m.what, sizeof m.what, "%s to %s %d x %d block %d T %d scales %d step %d zeros %d%s%s%s%s",
                  moek_source_name(m.source), f->name, m.rows, m.columns, m.block, m.dtype, m.scale_dtype, m.step, zeros,
-                 scales == HOSTILE ? " hostile" : "", orders ? " orders" : "");
+                 scales == HOSTILE ? " hostile" : "", orders ? " orders" : "", m.told ? " told" : "",
+                 m.swizzled ? " swizzled" : "");
         check_matrix(&m, scales);
         matrix_free(&m);
     }
@@ -567,7 +664,7 @@ static void layer_matrix(matrix *m, const moek_config *c, const moek_weights *w,
     int n, k;
     memset(&a, 0, sizeof a);
     a.source = m->source;
-    if (is_int(m)) a.scale_dtype = m->scale_dtype;
+    if (is_open(m->format)) a.scale_dtype = m->scale_dtype;
     a.report = report; a.why = why; a.why_size = sizeof why;
     CHECK(moek_import_place(c, w, which, expert, &a) == MOEK_OK, "%s: %s", m->what, why);
     CHECK(a.rows == m->rows && a.columns == m->columns, "%s: %d x %d", m->what, a.rows, a.columns);
@@ -615,7 +712,7 @@ static void layer_act_order(matrix m[3], int32_t *g_idx, int block)
 /* The imported layer against a bf16 layer with weights read from the checkpoint's bytes by this file. */
 static void test_layer_of(int i, const moek_format *f, int layout, int act_order, int fused)
 {
-    const moek_config c = layer_config(f->number, layout);
+    moek_config c = layer_config(f->number, layout);
     const double most = format_quantizes(f) ? 0.08 : 0.01;
     int plain_quant = 0;
     moek_config p;
@@ -627,6 +724,7 @@ static void test_layer_of(int i, const moek_format *f, int layout, int act_order
     ref_distance far;
     char what[160], text[512];
     int e, j, n;
+    if (format_rows_share(f) && layout != MOEK_UP_APART) c.up_scales = MOEK_UP_SCALES_APART;
     while (format_dtype(format_at(plain_quant)) != MOEK_DTYPE_BF16) plain_quant++;
     p = layer_config(format_at(plain_quant)->number, fused ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES);
     snprintf(what, sizeof what, "layer of %s to %s, up_layout %d%s%s", moek_source_name(facts[i].source), f->name,
@@ -642,6 +740,7 @@ static void test_layer_of(int i, const moek_format *f, int layout, int act_order
         for (j = 0; j < 3; j++)
             m[j] = layer_source(i, f, j < 2 ? INTER * (fused ? 2 : 1) : HIDDEN, j < 2 ? HIDDEN : INTER, c.block);
         if (act_order) layer_act_order(m, g_idx, c.block);
+        if (!f->w_scale.rows && layout != MOEK_UP_APART) memcpy(m[1].scale, m[0].scale, m[0].scale_bytes);
         for (j = 0; j < 3; j++) snprintf(m[j].what, sizeof m[j].what, "%.100s, matrix %d", what, j);
         layer_matrix(&m[0], &c, &w, fused ? MOEK_MATRIX_GATE_UP : MOEK_MATRIX_GATE, e, at, &report);
         if (!fused) layer_matrix(&m[1], &c, &w, MOEK_MATRIX_UP, e, at + INTER * HIDDEN, &report);
@@ -667,12 +766,14 @@ static void test_layers(void)
         static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
         const moek_format *const own = moek_format_of(facts[i].quant);
         int n;
-        for (n = 0; n < (quick_set ? 1 : 4); n++) test_layer_of(i, own, layouts[layout++ % 4], 0, 0);
+        for (n = 0; n < (quick_set ? 1 : 4); n++, layout++)
+            if (!format_rows_share(own) || layouts[layout % 4] != MOEK_UP_INTERLEAVED)
+                test_layer_of(i, own, layouts[layout % 4], 0, 0);
         if (quick_set && is_nvfp4(facts[i].source)) test_layer_of(i, own, layouts[layout++ % 4], 0, 0);
         layout += quick_set;
         if (facts[i].source == MOEK_FROM_MXFP4) test_layer_of(i, own, MOEK_UP_INTERLEAVED, 0, 1);
         if (facts[i].source == MOEK_FROM_GPTQ_INT4) test_layer_of(i, own, MOEK_UP_INTERLEAVED, 1, 0);
-        for (n = 0; n < FORMATS && facts[i].source == MOEK_FROM_INT4_SIGNED; n++)
+        for (n = 0; n < FORMATS && (facts[i].source == MOEK_FROM_INT4_SIGNED || facts[i].scales == ONE); n++)
             if (fits(i, format_at(n)) && format_at(n) != own) test_layer_of(i, format_at(n), MOEK_UP_HALVES, 0, 0);
     }
 }
@@ -1186,6 +1287,90 @@ static void refused(moek_import_args a, const char *words, int line)
     CHECK(moek_import(0, &a, 0) == MOEK_E_ARGUMENT, "line %d: not refused", line);
     CHECK(strstr(why, words) != NULL, "line %d: \"%s\" does not say \"%s\"", line, why, words);
 }
+/* Each array of each source in a shape that it has not: transposed, of another length, of other bytes.  As it is, and
+ * with sizes of 1, or as one size: taken. */
+static void test_shapes(int i)
+{
+    const moek_format *const f = moek_format_of(facts[i].quant);
+    static unsigned char out[1 << 16];
+    matrix m = layer_source(i, f, 40, 256, f->blocks ? 64 : 0);
+    moek_import_args good = matrix_args(&m);
+    int which, kind;
+    char why[256] = "";
+    m.zero_bytes = m.has_zero ? m.zero_bytes : 0;
+    good.their_w = m.w; good.their_scale = m.scale_bytes ? m.scale : NULL;
+    good.their_zero = m.has_zero ? m.zero : NULL;
+    good.w = out; good.scale = out + (1 << 15);
+    if (m.keep_zero) good.zero = out + (1 << 15) + (1 << 14);
+    if (is_nvfp4(m.source)) { good.their_global = &m.global; good.global = (float *)(void *)(out + sizeof out - 4); }
+    good.why = why; good.why_size = sizeof why;
+    matrix_tensors(&m, &good);
+    CHECK(moek_import(0, &good, 0) == MOEK_OK, "%s: %s", moek_source_name(m.source), why);
+    for (which = 0; which < 4; which++)
+        for (kind = 0; kind < 6; kind++) {
+            static const char *const names[] = { "their_w is [", "their_scale is [", "their_zero is [",
+                                                 "their_global is [" };
+            moek_import_args a = good;
+            moek_import_tensor *const all[4] = { &a.w_tensor, &a.scale_tensor, &a.zero_tensor, &a.global_tensor };
+            moek_import_tensor *const t = all[which];
+            int64_t slow = t->shape[0], fast = t->shape[1] ? t->shape[1] : 1;
+            if ((which == 1 && !m.scale_bytes) || (which == 2 && !m.has_zero) || (which == 3 && !is_nvfp4(m.source)))
+                continue;
+            if (which == 1 && m.source == MOEK_FROM_FP8_BLOCK) fast = m.groups;
+            if (which == 0 && m.source == MOEK_FROM_MXFP4) fast *= 16;
+            memset(t->shape, 0, sizeof t->shape);
+            t->shape[0] = slow; t->shape[1] = fast;
+            if (kind == 0 && slow == fast) continue;   /* no one can tell */
+            if (kind == 0) { t->shape[0] = fast; t->shape[1] = slow; }
+            if (kind == 1) t->shape[1] = fast + 1;
+            if (kind == 2) { t->shape[1] = fast; t->shape[2] = 2; }
+            if (kind == 3) t->bytes += 1;
+            if (kind == 4) { t->shape[0] = 1; t->shape[1] = slow; t->shape[2] = 1; t->shape[3] = fast; }
+            if (kind == 5) { t->shape[0] = slow * fast; t->shape[1] = 0; }
+            if (kind >= 4 || (kind == 0 && (slow == 1 || fast == 1)))
+                CHECK(moek_import(0, &a, 0) == MOEK_OK, "%s, array %d, shape %d: %s", moek_source_name(m.source),
+                      which, kind, why);
+            else {
+                memset(out, POISON, 64);
+                refused(a, names[which], __LINE__);
+                refused(a, moek_source_name(m.source), __LINE__);
+                if (kind == 0) refused(a, "is it transposed?", __LINE__);
+                CHECK(out[0] == POISON, "%s: something was written", moek_source_name(m.source));
+            }
+        }
+    matrix_free(&m);
+}
+/* Whole matrices that are another source: two elements a byte, and one. */
+static void test_wrong_source(void)
+{
+    static unsigned char some[64 * 64], to[64 * 64];
+    static float scale[64];
+    moek_import_args a;
+    memset(&a, 0, sizeof a);
+    a.rows = 16; a.columns = 64; a.block = 32; a.source = MOEK_FROM_INT4_SIGNED;
+    a.their_w = some; a.w = to; a.their_scale = scale; a.scale = to + 2048;
+    a.w_tensor.shape[0] = 16; a.w_tensor.shape[1] = 64;
+    refused(a, "MOEK_FROM_INT4_BYTES", __LINE__);
+    a.source = MOEK_FROM_INT4_BYTES; a.w_tensor.shape[1] = 32;
+    refused(a, "two elements a byte", __LINE__);
+    a.w_tensor.shape[1] = 64; a.scale_tensor.shape[0] = 16; a.scale_tensor.shape[1] = 1;
+    refused(a, "config.block", __LINE__);
+    a.scale_tensor.shape[1] = -2;
+    refused(a, "their_scale is [16][-2]", __LINE__);
+    a.scale_tensor.shape[0] = a.scale_tensor.shape[1] = (int64_t)1 << 62;
+    refused(a, "their_scale is [", __LINE__);
+    memset(&a.scale_tensor, 0, sizeof a.scale_tensor);
+    a.scale_tensor.bytes = 16 * 2 * 4;                 /* f32, where the call says bf16 */
+    refused(a, "their_scale is 128 bytes", __LINE__);
+    memset(&a.scale_tensor, 0, sizeof a.scale_tensor);
+    a.scale_order = MOEK_SCALE_ORDER_128X4;
+    refused(a, "scale_order is 1", __LINE__);
+    a.source = MOEK_FROM_BF16; a.scale_order = 0; a.their_scale = NULL;
+    a.quant = facts[source_at(MOEK_FROM_INT4_BYTES)].quant;
+    a.w_tensor.shape[0] = 64; a.w_tensor.shape[1] = 16;
+    refused(a, "is it transposed?", __LINE__);
+}
+
 /* A format that the source may become, or not, and does not by itself. */
 static int other_format(int source, int fitting)
 {
@@ -1284,7 +1469,8 @@ static void test_verdicts(void)
         int bad;
         memset(&r, 0, sizeof r);
         counts[i] = 3;
-        bad = r.scales_nan || r.scales_negative || r.scales_lost || r.zeros_lost || r.globals_bad || r.orders_bad;
+        bad = r.scales_nan || r.signs_bad || r.scales_lost || r.zeros_lost || r.globals_bad || r.orders_bad ||
+              r.scales_apart || r.codes_outside;
         why[0] = 0;
         CHECK((moek_import_verdict(&r, why, sizeof why) != MOEK_OK) == bad && (strchr(why, '3') != NULL) == bad,
               "count %u: \"%s\"", i, why);
@@ -1306,6 +1492,154 @@ static void test_verdicts(void)
     CHECK(!moek_source_name(0) && !moek_source_name(MOEK_SOURCE_COUNT_), "names");
 }
 
+/* What a report says of checkpoints that are read as something else, or of damaged ones. */
+static moek_import_report report_of(matrix *m, const char *what)
+{
+    imported got;
+    moek_import_report r;
+    snprintf(m->what, sizeof m->what, "%s: %.60s", moek_source_name(m->source), what);
+    got = run(0, m, 0, NULL);
+    r = got.report;
+    imported_free(&got);
+    return r;
+}
+static void test_reports(int i)
+{
+    const moek_format *const f = moek_format_of(facts[i].quant);
+    matrix m = layer_source(i, f, 24, 256, f->blocks ? 64 : 0);
+    const int middle = 1 << (f->w_bits - 1), v1 = is_v1(m.source);
+    moek_import_report r;
+    char why[300] = "";
+    int n;
+    r = report_of(&m, "sane");
+    CHECK(moek_import_verdict(&r, why, sizeof why) == MOEK_OK, "%s: %s", m.what, why);
+    CHECK((r.scales_negative > 0) == is_int(&m), "%s: %d negative scales", m.what, (int)r.scales_negative);
+    if (is_gptq(m.source)) {                           /* one off the middle, all of them: as the other version */
+        m.has_zero = 1;
+        m.keep_zero = f->zero;
+        matrix_free(&m);
+        matrix_sizes(&m);
+        matrix_fill(&m, SANE, 1);
+        r = report_of(&m, "symmetric");
+        CHECK(!r.zeros_other && r.zeros && moek_import_verdict(&r, why, sizeof why) == MOEK_OK, "%s", m.what);
+        memset(m.zero, f->w_bits == 8 ? v1 ? middle : middle - 1 : (v1 ? middle : middle - 1) * 0x11, m.zero_bytes);
+        clear_unused(&m);
+        r = report_of(&m, "the other version");
+        CHECK(r.zeros_other == r.zeros && r.zeros, "%s: %d of %d", m.what, (int)r.zeros_other, (int)r.zeros);
+        CHECK(moek_import_verdict(&r, why, sizeof why) != MOEK_OK && strstr(why, "GPTQ's other version"), "%s", why);
+    }
+    if (!is_int(&m) && f->w_scale.type != MOEK_SCALE_TYPE_E8M0) {      /* a sign that the format has not */
+        const int last = scale_size(&m) - 1;
+        m.scale[last] |= 0x80;
+        r = report_of(&m, "a sign");
+        CHECK(r.signs_bad && r.signs_bad == r.scales_negative, "%s: %d", m.what, (int)r.signs_bad);
+        CHECK(moek_import_verdict(&r, why, sizeof why) != MOEK_OK && strstr(why, "sign"), "%s", why);
+    }
+    if (m.source == MOEK_FROM_INT4_BYTES) {
+        static const signed char bad[] = { -9, 8, 127, -128 };
+        for (n = 0; n < 4; n++) m.w[7 * n] = (unsigned char)bad[n];
+        m.w[70] = 7; m.w[71] = (unsigned char)-8;
+        r = report_of(&m, "weights of 8 bits");
+        CHECK(r.codes_outside == 4, "%s: %d outside", m.what, (int)r.codes_outside);
+        CHECK(moek_import_verdict(&r, why, sizeof why) != MOEK_OK && strstr(why, "outside -8 .. 7"), "%s", why);
+    }
+    matrix_free(&m);
+}
+/* A scale a tensor where gate's is not up's: one array of scales for both is refused by the verdict, up apart and a
+ * format of a scale a row are not. */
+static void test_scales_of_tensors(void)
+{
+    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+    const int i = source_at(MOEK_FROM_FP8_TENSOR);
+    int n, j, equal;
+    for (n = 0; n < FORMATS; n++)
+        for (j = 0; j < 8 && fits(i, format_at(n)); j++) {
+            const moek_format *const f = format_at(n);
+            moek_config c = layer_config(f->number, layouts[j / 2]);
+            const int one = !f->w_scale.rows && c.up_layout != MOEK_UP_APART;
+            void *arrays[12];
+            moek_weights w = layer_arrays(&c, 0, arrays);
+            moek_import_report r;
+            char why[300] = "";
+            uint16_t *plain = (uint16_t *)ref_alloc(2 * INTER * HIDDEN);
+            matrix m[2];
+            int k;
+            equal = j % 2;
+            if (format_rows_share(f) && c.up_layout != MOEK_UP_APART) c.up_scales = MOEK_UP_SCALES_APART;
+            memset(&r, 0, sizeof r);
+            for (k = 0; k < 2 && !(format_rows_share(f) && c.up_layout == MOEK_UP_INTERLEAVED); k++) {
+                m[k] = layer_source(i, f, INTER, HIDDEN, 0);
+                put_scale(&m[k], 0, ref_encode(&ref_numbers[REF_F32], equal || !k ? 0.0625 : 0.046875));
+                snprintf(m[k].what, sizeof m[k].what, "a scale a tensor, %s, up_layout %d", f->name, c.up_layout);
+                layer_matrix(&m[k], &c, &w, k ? MOEK_MATRIX_UP : MOEK_MATRIX_GATE, 1, plain, &r);
+                CHECK(r.scales_apart == (uint64_t)(k && one && !equal), "%s: %d apart", m[k].what, (int)r.scales_apart);
+                CHECK((moek_import_verdict(&r, why, sizeof why) != MOEK_OK) == (k && one && !equal), "%s: %s",
+                      m[k].what, why);
+                CHECK(!r.scales_apart || strstr(why, "MOEK_UP_APART"), "%s", why);
+                matrix_free(&m[k]);
+            }
+            free(plain);
+            for (k = 0; k < 12; k++) mem_free(0, arrays[k]);
+        }
+}
+/* Layers that there are not. */
+static void test_places(void)
+{
+    const int formats[] = { FORMAT_ROW, FORMAT_PLAIN, facts[source_at(MOEK_FROM_NVFP4_PACKED)].quant };
+    int i, n;
+    for (i = 0; i < 3; i++) {
+        moek_config good = layer_config(formats[i], 0), c;
+        void *arrays[12];
+        moek_weights w = layer_arrays(&good, 0, arrays);
+        moek_import_args a;
+        char why[256] = "";
+        memset(&a, 0, sizeof a);
+        a.why = why; a.why_size = sizeof why;
+        good.experts = 4; good.local_experts = 0;
+        CHECK(moek_import_place(&good, &w, MOEK_MATRIX_UP, EXPERTS - 1, &a) == MOEK_OK, "%s", why);
+#define NO_PLACE(change, matrix, expert, words) do {                                                      \
+            c = good;                                                                                     \
+            change;                                                                                       \
+            a.w = NULL; why[0] = 0;                                                                       \
+            CHECK(moek_import_place(&c, &w, matrix, expert, &a) == MOEK_E_ARGUMENT && !a.w &&             \
+                  strstr(why, words), "line %d: %s", __LINE__, why);                                      \
+        } while (0)
+        for (n = MOEK_MATRIX_GATE; n <= MOEK_MATRIX_DOWN; n++) {
+            NO_PLACE(c.inter = 0, n, 0, "config.hidden is 128 and inter 0");
+            NO_PLACE(c.hidden = -128, n, 0, "config.hidden is -128");
+            NO_PLACE(c.inter = INT_MAX, n, 0, "config.hidden is 128 and inter 2147483647");
+            NO_PLACE(c.inter = 1 << 30, n, 0, "config.hidden is 128 and inter");
+            NO_PLACE((void)0, n, EXPERTS, "expert is 4: this rank has 4");
+            NO_PLACE((void)0, n, 1000, "expert is 1000");
+            NO_PLACE((void)0, n, -1, "expert is -1");
+            NO_PLACE(c.local_experts = 2, n, 2, "this rank has 2");
+            NO_PLACE(c.experts = INT_MAX; c.shared_slots = INT_MAX, n, INT_MAX, "expert is");
+            NO_PLACE(c.block = 48, n, 0, "config.block is 48");
+            NO_PLACE(c.act = 99, n, 0, "config.act is 99");
+            NO_PLACE(c.up_layout = 99, n, 0, "config.up_layout is 99");
+            NO_PLACE(c.quant = 0, n, 0, "config.quant is 0");
+        }
+        c = good; c.shared_slots = 2;
+        CHECK(moek_import_place(&c, &w, MOEK_MATRIX_UP, EXPERTS + 1, &a) == MOEK_OK, "shared experts: %s", why);
+        NO_PLACE((void)0, 9, 0, "there is none");
+#undef NO_PLACE
+        for (n = 0; n < 12; n++) mem_free(0, arrays[n]);
+    }
+}
+/* Group sizes that no int holds the sum of. */
+static void test_orders(void)
+{
+    const int32_t in_order[4] = { 0, 0, 0, 0 }, wrong[4] = { 3, 1, 7, 2 };
+    int32_t order[4] = { -9, -9, -9, -9 };
+    int moved = -1;
+    char why[200] = "";
+    CHECK(moek_import_order(in_order, 4, INT_MAX, order, &moved, why, sizeof why) == MOEK_OK && !moved && order[3] == 3,
+          "block %d: %s", INT_MAX, why);
+    CHECK(moek_import_order(wrong, 4, INT_MAX, order, &moved, why, sizeof why) == MOEK_E_ARGUMENT &&
+          strstr(why, "has 0 columns, not 4"), "%s", why);
+    CHECK(moek_import_order(in_order, 4, -1, order, &moved, why, sizeof why) == MOEK_E_ARGUMENT, "block -1");
+}
+
 int main(int argc, char **argv)
 {
     int i, n;
@@ -1321,7 +1655,15 @@ int main(int argc, char **argv)
         if (format_scaled(format_at(n))) test_plain(format_at(n), quick_set ? 24 : 96);
     test_plain_layers();
     test_layers();
+    for (i = 0; i < SOURCES; i++) {
+        test_shapes(i);
+        test_reports(i);
+    }
+    test_scales_of_tensors();
+    test_wrong_source();
     test_refusals();
+    test_places();
+    test_orders();
     test_verdicts();
     test_golden(argc > 1 ? argv[1] : "tests/data", "import_golden.tsv", test_golden_line);
     test_golden(argc > 1 ? argv[1] : "tests/data", "quantize_golden.tsv", test_quantized_line);

@@ -964,6 +964,7 @@ static void gemm_w_array(const gemm_case_t *c, moek_gemm_more_args *m, int of_ex
     if (!scales) return;
     scaled = in(ref_bytes(type, scales));
     fill_scales(scaled, scales, type, scale * 0.5, scale * 1.5);
+    if (format_integers(f)) fill_signs(scaled, scales, type);
     h->w_scale = (const float *)scaled;
     gemm_w_more(c, m, of_expert, matrices);
 }

@@ -11,20 +11,21 @@
  *     TURNED   [columns][ceil(rows / slots)]: likewise
  *     AWQ      TURNED, with slots 0 .. 7 for rows 0, 2, 4, 6, 1, 3, 5, 7
  *     GGUF     [rows][columns / 8], 4 words in a block, behind its scale (17 bytes): byte j of a block has elements j
- *              and j + 16                                                                                           */
+ *              and j + 16
+ *     BYTES    [rows][ceil(columns / 4)]: ROWS, with a byte for an element of 4 bits, two's complement               */
 #ifndef MOEK_IMPORT_CODES_H
 #define MOEK_IMPORT_CODES_H
 
 enum {
     MOEK_CODES_NONE, MOEK_CODES_ROWS, MOEK_CODES_WORDS, MOEK_CODES_GPTQ, MOEK_CODES_ACROSS, MOEK_CODES_TURNED,
-    MOEK_CODES_AWQ, MOEK_CODES_GGUF
+    MOEK_CODES_AWQ, MOEK_CODES_GGUF, MOEK_CODES_BYTES
 };
 
 typedef struct moek_codes_ {
     unsigned char *at;                                 /* NULL: nothing is written; read, all elements are `fill` */
-    int layout, bits;
+    int layout, bits, cell;                            /* cell: bits of a slot */
     size_t rows, columns;
-    size_t pitch, row_bytes;                           /* ROWS: bytes from a row to the next, and of a row */
+    size_t pitch, row_bytes;                           /* ROWS, BYTES: bytes from a row to the next, and of a row */
     uint32_t fill;
 } moek_codes_;
 
@@ -37,7 +38,8 @@ static moek_codes_ moek_codes_of_(void *at, int layout, int bits, size_t rows, s
     c.at = (unsigned char *)at;
     c.layout = layout == MOEK_CODES_WORDS ? MOEK_CODES_ROWS : layout;
     c.bits = bits; c.rows = rows; c.columns = columns;
-    c.row_bytes = (columns * (size_t)bits + 7) / 8;
+    c.cell = layout == MOEK_CODES_BYTES ? 8 : bits;
+    c.row_bytes = (columns * (size_t)c.cell + 7) / 8;
     if (layout == MOEK_CODES_WORDS) c.row_bytes = (c.row_bytes + 3) / 4 * 4;
     c.pitch = c.row_bytes * step;
     c.fill = 1u << (bits - 1);
@@ -45,10 +47,15 @@ static moek_codes_ moek_codes_of_(void *at, int layout, int bits, size_t rows, s
 }
 
 /* log2 of the slots of a word. */
-MOEK_FN int moek_codes_slots_(const moek_codes_ *c) { return c->bits == 4 ? 3 : 2; }
+MOEK_FN int moek_codes_slots_(const moek_codes_ *c) { return c->cell == 4 ? 3 : 2; }
 MOEK_FN size_t moek_codes_words_(const moek_codes_ *c, size_t n)
 {
-    return (n + (c->bits == 4 ? 7 : 3)) >> moek_codes_slots_(c);
+    return (n + (c->cell == 4 ? 7 : 3)) >> moek_codes_slots_(c);
+}
+/* Rows lie one behind the other, `pitch` bytes apart. */
+MOEK_FN int moek_codes_in_rows_(const moek_codes_ *c)
+{
+    return c->layout == MOEK_CODES_ROWS || c->layout == MOEK_CODES_BYTES;
 }
 typedef struct moek_plane_ { size_t p, q; } moek_plane_;
 MOEK_FN moek_plane_ moek_codes_plane_(const moek_codes_ *c)
@@ -101,15 +108,15 @@ MOEK_FN moek_place_ moek_codes_place_(const moek_codes_ *c, size_t row, size_t c
         return at;
     default:                bit = column;
     }
-    bit *= (size_t)c->bits;
-    at.byte = word * 4 + bit / 8 + (c->layout == MOEK_CODES_ROWS ? row * c->pitch : 0);
+    bit *= (size_t)c->cell;
+    at.byte = word * 4 + bit / 8 + (moek_codes_in_rows_(c) ? row * c->pitch : 0);
     at.shift = (int)(bit % 8);
     return at;
 }
 /* Bytes from a column to the next that has the same shift in its byte, within 8 of a row; 0: it has another. */
 MOEK_FN size_t moek_codes_stride_(const moek_codes_ *c)
 {
-    if (c->layout == MOEK_CODES_GGUF) return 1;
+    if (c->layout == MOEK_CODES_GGUF || c->layout == MOEK_CODES_BYTES) return 1;
     return c->layout == MOEK_CODES_TURNED || c->layout == MOEK_CODES_AWQ ? 4 * moek_codes_words_(c, c->rows) : 0;
 }
 /* A word has successive columns of a row: the same elements in the same bits, whatever the layout. */
@@ -118,7 +125,7 @@ MOEK_FN int moek_codes_along_(const moek_codes_ *c)
     return c->layout == MOEK_CODES_ROWS || c->layout == MOEK_CODES_GPTQ;
 }
 
-/* Word `word` of a row, of a layout as above: where, and how many bytes of it there are. */
+/* Word `word` of a row, of a layout as above or BYTES: where, and how many bytes of it there are. */
 typedef struct moek_span_ { size_t byte; int bytes; } moek_span_;
 MOEK_FN moek_span_ moek_codes_along_at_(const moek_codes_ *c, size_t row, size_t word)
 {
@@ -134,7 +141,7 @@ MOEK_FN moek_span_ moek_codes_along_at_(const moek_codes_ *c, size_t row, size_t
 MOEK_FN moek_span_ moek_codes_at_(const moek_codes_ *c, moek_plane_ n, size_t p, size_t q)
 {
     moek_span_ s = { 4 * (p * n.q + q), 4 };
-    if (c->layout == MOEK_CODES_ROWS) return moek_codes_along_at_(c, p, q);
+    if (moek_codes_in_rows_(c)) return moek_codes_along_at_(c, p, q);
     if (c->layout == MOEK_CODES_GGUF) s.byte = (p * (n.q / 4) + q / 4) * MOEK_GGUF_BLOCK_ + 1 + q % 4 * 4;
     return s;
 }
@@ -155,33 +162,45 @@ MOEK_FN void moek_codes_store_(unsigned char *at, uint32_t w, int bytes)
 
 /* ---- one layout to another --------------------------------------------------------------------------------------- */
 
-/* to = ((from ^ flip) + add) in `bits` bits.  Counted: elements that are `watch` then, or all but those. */
+/* to = ((from ^ flip) + add) in `bits` bits.  Counted: elements that are `watch` then, or all but those; those that
+ * are `watch2`; bytes whose element has more bits than it should. */
 typedef struct moek_recode_ {
     moek_codes_ to, from;
     const int32_t *row_order, *column_order;           /* as in moek_import_args */
-    uint32_t flip, add, watch;
-    int counter, others, all;                          /* counters of the report, or -1; others: of all but `watch` */
+    uint32_t flip, add, watch, watch2;
+    int counter, others, all, counter2;                /* counters of the report, or -1; others: of all but `watch` */
     uint64_t *report;                                  /* or NULL */
 } moek_recode_;
-typedef struct moek_recoded_ { uint32_t watched, others, outside; } moek_recoded_;
+typedef struct moek_recoded_ { uint32_t watched, others, watched2, outside, wide; } moek_recoded_;
 
 MOEK_FN uint32_t moek_recode_one_(const moek_recode_ *a, uint32_t code)
 {
     return ((code ^ a->flip) + a->add) & ((1u << a->to.bits) - 1);
 }
-/* How many of the slots of w that are in `live` are watched. */
-MOEK_FN void moek_recode_count_(const moek_recode_ *a, uint32_t w, uint32_t live, moek_recoded_ *n)
+/* The code in slot bits `raw` of from, as to has it. */
+MOEK_FN uint32_t moek_recode_slot_(const moek_recode_ *a, uint32_t raw, moek_recoded_ *n)
 {
-    const int bits = a->to.bits;
+    const uint32_t code = moek_recode_one_(a, raw);
+    if (a->from.cell > a->from.bits) n->wide += ((raw + 8) & 0xff) > 15;
+    return a->to.cell > a->to.bits ? ((code ^ 8) - 8) & 0xff : code;
+}
+/* How many of the slots of w that are in `live` have this code. */
+MOEK_FN uint32_t moek_recode_equal_(uint32_t w, uint32_t live, uint32_t code, int bits)
+{
     const uint32_t ones = bits == 4 ? 0x11111111u : 0x01010101u;
-    uint32_t differs = w ^ a->watch * ones, is;
+    uint32_t differs = w ^ code * ones;
     if (bits == 8) differs |= differs >> 4;
     differs |= differs >> 2;
     differs |= differs >> 1;
-    live &= ones;
-    is = live & ~differs;
-    n->watched += bits == 4 ? is * ones >> 28 : is * ones >> 24;
-    n->others += bits == 4 ? (live & differs) * ones >> 28 : (live & differs) * ones >> 24;
+    return (live & ones & ~differs) * ones >> (bits == 4 ? 28 : 24);
+}
+MOEK_FN void moek_recode_count_(const moek_recode_ *a, uint32_t w, uint32_t live, moek_recoded_ *n)
+{
+    const int bits = a->to.bits;
+    const uint32_t is = moek_recode_equal_(w, live, a->watch, bits);
+    n->watched += is;
+    n->others += moek_recode_equal_(live, live, bits == 4 ? 15 : 255, bits) - is;
+    if (a->counter2 >= 0) n->watched2 += moek_recode_equal_(w, live, a->watch2, bits);
 }
 /* Both words hold successive columns. */
 MOEK_FN uint32_t moek_recode_whole_(const moek_recode_ *a, size_t row, size_t word, uint32_t *live)
@@ -195,8 +214,8 @@ MOEK_FN uint32_t moek_recode_whole_(const moek_recode_ *a, size_t row, size_t wo
 /* Slot by slot. */
 MOEK_FN uint32_t moek_recode_slots_(const moek_recode_ *a, size_t p, size_t q, uint32_t *live, moek_recoded_ *n)
 {
-    const int slots = 32 / a->to.bits;
-    const uint32_t mask = (1u << a->to.bits) - 1;
+    const int cell = a->to.cell, slots = 32 / cell;
+    const uint32_t mask = (1u << cell) - 1, from_mask = (1u << a->from.cell) - 1;
     uint32_t w = 0;
     int i;
     *live = 0;
@@ -209,27 +228,26 @@ MOEK_FN uint32_t moek_recode_slots_(const moek_recode_ *a, size_t p, size_t q, u
         if (e.row >= a->to.rows || e.column >= a->to.columns) { n->outside++; continue; }
         if (a->from.at) {
             const moek_place_ at = moek_codes_place_(&a->from, e.row, e.column);
-            code = moek_recode_one_(a, (uint32_t)a->from.at[at.byte] >> at.shift & mask);
-        } else {
-            code = moek_recode_one_(a, code);
+            code = (uint32_t)a->from.at[at.byte] >> at.shift & from_mask;
         }
-        *live |= mask << a->to.bits * i;
-        w |= code << a->to.bits * i;
+        w |= moek_recode_slot_(a, code, n) << cell * i;
+        *live |= mask << cell * i;
     }
     return w;
 }
 /* The same where a word is successive columns, and from's columns are a fixed number of bytes apart. */
-MOEK_FN uint32_t moek_recode_strided_(const moek_recode_ *a, size_t row, size_t word, size_t stride, uint32_t *live)
+MOEK_FN uint32_t moek_recode_strided_(const moek_recode_ *a, size_t row, size_t word, size_t stride, uint32_t *live,
+                                      moek_recoded_ *seen)
 {
     const int slots = 32 / a->to.bits, shift = moek_codes_slots_(&a->to);
-    const uint32_t mask = (1u << a->to.bits) - 1;
+    const uint32_t mask = (1u << a->from.cell) - 1;
     const size_t column = word << shift, left = a->to.columns - column;
     const moek_place_ at = moek_codes_place_(&a->from, row, column);
     const int n = left < (size_t)slots ? (int)left : slots;
     uint32_t w = 0;
     int i;
     for (i = 0; i < n; i++)
-        w |= moek_recode_one_(a, (uint32_t)a->from.at[at.byte + (size_t)i * stride] >> at.shift & mask)
+        w |= moek_recode_slot_(a, (uint32_t)a->from.at[at.byte + (size_t)i * stride] >> at.shift & mask, seen)
              << a->to.bits * i;
     *live = n < slots ? (1u << a->to.bits * n) - 1 : 0xffffffffu;
     return w;
@@ -246,11 +264,11 @@ MOEK_FN void moek_recode_word_(const moek_recode_ *a, moek_plane_ plane, size_t 
         if (a->row_order) row = (size_t)(uint32_t)a->row_order[row];
         if (row >= a->from.rows) { n->outside++; return; }
         /* (A row of WORDS may have more words than one of ROWS: never one without an element.) */
-        w = stride ? moek_recode_strided_(a, row, word, stride, &live) : moek_recode_whole_(a, row, word, &live);
+        w = stride ? moek_recode_strided_(a, row, word, stride, &live, n) : moek_recode_whole_(a, row, word, &live);
     } else {
         w = moek_recode_slots_(a, p, q, &live, n);
     }
-    if (a->counter >= 0 || a->all >= 0) moek_recode_count_(a, w, live, n);
+    if (a->counter >= 0 || a->all >= 0 || a->counter2 >= 0) moek_recode_count_(a, w, live, n);
     if (a->to.at) moek_codes_store_(a->to.at + to.byte, w, to.bytes);
 }
 

@@ -50,19 +50,26 @@ typedef struct moek_import_ {
     const moek_source_ *source;
     const moek_format *format;
     int dtype, their_type, their_dtype;                /* T; of their scales: MOEK_SCALE_TYPE_*, and T of that */
-    size_t rows, columns, step, groups;
+    size_t rows, columns, step, scale_rows, groups;
     moek_codes_ ours, theirs, our_zero, their_zero;
     moek_factors_ our_scale, their_scale;
 } moek_import_;
 
+/* Scales of integers may be negative. */
+static int moek_is_integer_(const moek_format *f)
+{
+    return f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_S8;
+}
 static int moek_bad_pointer_(const void *p, size_t align) { return !p || (uintptr_t)p % align; }
 
-/* May what becomes `of` become f too?  Scales of other types are those that a file has as f32 or T. */
-static int moek_import_fits_(const moek_format *of, const moek_format *f)
+/* May the source become f?  Scales of other types are those that a file has as f32 or T; one may be a scale of all. */
+static int moek_import_fits_(const moek_source_ *s, const moek_format *f)
 {
+    const moek_format *const of = moek_format_of(s->quant);
     const int open = of->w_scale.type == MOEK_SCALE_TYPE_F32 || of->w_scale.type == MOEK_SCALE_TYPE_T;
     const int type = f->w_scale.type;
-    return f->w == of->w && f->second == of->second && f->w_scale.rows == of->w_scale.rows &&
+    return f->w == of->w && f->second == of->second &&
+           (f->w_scale.rows == of->w_scale.rows || s->scales == MOEK_SCALES_ONE) &&
            (type == of->w_scale.type || (open && (type == MOEK_SCALE_TYPE_F32 || type == MOEK_SCALE_TYPE_T)));
 }
 
@@ -82,6 +89,7 @@ static moek_status moek_import_shape_(const moek_import_args *a, moek_import_ *m
     shape = moek_weight_scale(f, a->block);
     m->rows = (size_t)a->rows; m->columns = (size_t)a->columns; m->step = (size_t)(a->row_step ? a->row_step : 1);
     m->groups = moek_scale_count(&shape, 1, m->columns);
+    m->scale_rows = m->groups ? moek_scale_count(&shape, m->rows, m->columns) / m->groups : 0;
     m->dtype = a->dtype ? a->dtype : MOEK_DTYPE_BF16;
     if (a->row_step < 0 || (m->dtype != MOEK_DTYPE_BF16 && m->dtype != MOEK_DTYPE_FP16))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d, at least 0; dtype %d, MOEK_DTYPE_BF16 or _FP16", a->row_step,
@@ -98,7 +106,7 @@ static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %d: take one of MOEK_FROM_*, 1 to %d", a->source,
                      MOEK_SOURCE_COUNT_ - 1);
     m->format = f = moek_format_of(a->quant ? a->quant : m->source->quant);
-    if (!f || !moek_import_fits_(moek_format_of(m->source->quant), f))
+    if (!f || !moek_import_fits_(m->source, f))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "quant is %d, %s: %s becomes %s, or what has the same elements", a->quant,
                      f ? f->name : "no format", m->source->name, moek_quant_name(m->source->quant));
     status = moek_import_shape_(a, m);
@@ -109,6 +117,9 @@ static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d: AWQ packs 8 of them", a->rows);
     if (a->recipe)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "recipe is %d: %s is quantized already", a->recipe, m->source->name);
+    if (f->w_scale.rows > 1 && (a->row_order || m->step != 1))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d%s: rows of %s that share a scale lie side by side, in the "
+                     "file's order", a->row_step, a->row_order ? ", and there is a row_order" : "", f->name);
     return MOEK_OK;
 }
 
@@ -118,15 +129,22 @@ static moek_status moek_import_scales_(const moek_import_args *a, moek_import_ *
     const moek_source_ *const s = m->source;
     const int type = m->format->w_scale.type;
     const int open = type == MOEK_SCALE_TYPE_F32 || type == MOEK_SCALE_TYPE_T;
-    const int dtype = a->scale_dtype ? a->scale_dtype : s->type;
+    const int dtype = a->scale_dtype ? a->scale_dtype : s->type, powers = dtype == MOEK_DTYPE_E8M0;
     size_t bytes;
-    if (open ? dtype < MOEK_DTYPE_BF16 || dtype > MOEK_DTYPE_F32 : a->scale_dtype != 0)
+    if (open ? (dtype < MOEK_DTYPE_BF16 || dtype > MOEK_DTYPE_F32) && !(powers && m->format->w == MOEK_ELEMENT_E4M3)
+             : a->scale_dtype != 0)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale_dtype is %d: %s", a->scale_dtype,
-                     open ? "MOEK_DTYPE_BF16, _FP16 or _F32" : "leave it 0, scales of this source have one type");
+                     open ? "MOEK_DTYPE_BF16, _FP16 or _F32, for FP8_* _E8M0"
+                          : "leave it 0, scales of this source have one type");
+    if (a->scale_order && (a->scale_order != MOEK_SCALE_ORDER_128X4 || moek_factors_bytes_(type) != 1 ||
+                           s->scales != MOEK_SCALES_ROWS))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale_order is %d: 0, or for scales of a byte MOEK_SCALE_ORDER_128X4, which "
+                     "those of %s are not", a->scale_order, s->name);
     m->our_scale.at = (unsigned char *)a->scale;
     m->our_scale.type = m->their_scale.type = type;
     if (type == MOEK_SCALE_TYPE_T) m->our_scale.dtype = m->dtype;
-    if (open) m->their_scale.type = dtype == MOEK_DTYPE_F32 ? MOEK_SCALE_TYPE_F32 : MOEK_SCALE_TYPE_T;
+    if (open) m->their_scale.type = powers ? MOEK_SCALE_TYPE_E8M0
+                                  : dtype == MOEK_DTYPE_F32 ? MOEK_SCALE_TYPE_F32 : MOEK_SCALE_TYPE_T;
     if (m->their_scale.type == MOEK_SCALE_TYPE_T) m->their_scale.dtype = dtype;
     m->our_scale.group = moek_factors_bytes_(type);
     m->our_scale.row = m->our_scale.group * m->groups * m->step;
@@ -134,6 +152,8 @@ static moek_status moek_import_scales_(const moek_import_args *a, moek_import_ *
     m->their_scale.at = (unsigned char *)(s->scales == MOEK_SCALES_BLOCKS ? a->their_w : a->their_scale);
     m->their_scale.row = s->scales == MOEK_SCALES_ROWS ? bytes * m->groups : bytes;
     m->their_scale.group = s->scales == MOEK_SCALES_ROWS ? bytes : bytes * m->rows;
+    if (s->scales == MOEK_SCALES_ONE) m->their_scale.row = m->their_scale.group = 0;
+    if (a->scale_order) m->their_scale.tiles = (m->groups + MOEK_TILE_GROUPS_ - 1) / MOEK_TILE_GROUPS_;
     if (s->scales == MOEK_SCALES_BLOCKS) {
         m->their_scale.row = MOEK_GGUF_BLOCK_ * m->groups;
         m->their_scale.group = MOEK_GGUF_BLOCK_;
@@ -152,7 +172,8 @@ static moek_status moek_import_in_place_(const moek_import_args *a, const moek_i
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w is their_w: only where rows of both are %s%s",
                      "the same bytes or codes, side by side, in the same order", orders ? ": there is an order" : "");
     if (m->our_scale.at == m->their_scale.at &&
-        (orders || !side_by_side || m->source->scales != MOEK_SCALES_ROWS ||
+        (orders || !side_by_side || !(m->source->scales == MOEK_SCALES_ROWS || m->scale_rows * m->groups == 1) ||
+         m->their_scale.tiles ||
          m->our_scale.type != m->their_scale.type || m->our_scale.dtype != m->their_scale.dtype))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale is their_scale: only where both have one type and one order");
     if (a->zero && a->zero == a->their_zero)
@@ -160,16 +181,33 @@ static moek_status moek_import_in_place_(const moek_import_args *a, const moek_i
     return MOEK_OK;
 }
 
+/* Of words, and not of bytes? */
+static int moek_source_words_(const moek_source_ *s)
+{
+    return s->codes != MOEK_CODES_ROWS && s->codes != MOEK_CODES_GGUF && s->codes != MOEK_CODES_BYTES;
+}
+/* What the file says of its arrays. */
+static moek_status moek_import_tensors_(const moek_import_args *a, const moek_import_ *m)
+{
+    const moek_source_ *const s = m->source;
+    const moek_wanted_ w = moek_shape_codes_("their_w", &m->theirs, moek_source_words_(s));
+    const moek_wanted_ zero = moek_shape_codes_("their_zero", &m->their_zero, 1);
+    const int one = s->scales == MOEK_SCALES_ONE, turned = s->scales == MOEK_SCALES_GROUPS;
+    moek_status status = moek_shape_check_(a, &a->w_tensor, &w);
+    if (status == MOEK_OK && s->scales != MOEK_SCALES_BLOCKS)
+        status = moek_shape_scales_(a, &m->their_scale, one ? 1 : m->scale_rows, one ? 1 : m->groups, turned);
+    if (status == MOEK_OK && a->their_zero) status = moek_shape_check_(a, &a->zero_tensor, &zero);
+    return status == MOEK_OK && a->their_global ? moek_shape_global_(a) : status;
+}
 static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m)
 {
     moek_status status = moek_import_sizes_(a, m);
     const moek_source_ *const s = m->source;
-    const int packed = s && s->codes != MOEK_CODES_ROWS && s->codes != MOEK_CODES_GGUF;
     int bits;
     if (status == MOEK_OK) status = moek_import_scales_(a, m);
     if (status != MOEK_OK) return status;
     bits = m->format->w_bits;
-    if (moek_bad_pointer_(a->w, 1) || moek_bad_pointer_(a->their_w, packed ? 4 : 1))
+    if (moek_bad_pointer_(a->w, 1) || moek_bad_pointer_(a->their_w, moek_source_words_(s) ? 4 : 1))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w or their_w is NULL, or words of it are not aligned to 4 bytes");
     if (!s->zeros && a->their_zero)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "their_zero: %s has no zero points", s->name);
@@ -184,7 +222,8 @@ static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m
     m->theirs = moek_codes_of_(a->their_w, s->codes, bits, m->rows, m->columns, 1);
     m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, bits, m->rows, m->groups, m->step);
     m->their_zero = moek_codes_of_(a->their_zero, s->zeros, bits, m->rows, m->groups, 1);
-    return moek_import_in_place_(a, m);
+    status = moek_import_tensors_(a, m);
+    return status == MOEK_OK ? moek_import_in_place_(a, m) : status;
 }
 
 /* ---- import, export ---------------------------------------------------------------------------------------------- */
@@ -192,16 +231,15 @@ static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m
 static moek_status moek_import_codes_(int arch, const moek_import_args *a, const moek_import_ *m, int back,
                                       moek_stream stream)
 {
-    const int integers = m->format->w_scale.type == MOEK_SCALE_TYPE_T || m->format->w_scale.type == MOEK_SCALE_TYPE_F32;
     moek_recode_ r;
     memset(&r, 0, sizeof r);
     r.to = back ? m->theirs : m->ours;
     r.from = back ? m->ours : m->theirs;
     r.row_order = a->row_order; r.column_order = a->column_order;
     r.flip = (uint32_t)m->source->flip;
-    r.counter = !back && integers && !a->their_zero && !a->zero ? MOEK_COUNT_codes_lowest_ : -1;
+    r.counter = !back && moek_is_integer_(m->format) && !a->their_zero && !a->zero ? MOEK_COUNT_codes_lowest_ : -1;
     r.watch = m->format->w_bits == 8 ? 0x80 : 0;       /* s8, u4b8 */
-    r.all = -1;
+    r.all = r.counter2 = -1;
     r.report = (uint64_t *)a->report;
     return moek_recode_run_(arch, &r, stream);
 }
@@ -215,7 +253,7 @@ static moek_status moek_import_zeros_(int arch, const moek_import_args *a, const
     r.to = back ? m->their_zero : m->our_zero;
     r.from = back ? m->our_zero : m->their_zero;
     r.row_order = a->row_order;
-    r.counter = r.all = -1;
+    r.counter = r.all = r.counter2 = -1;
     r.report = (uint64_t *)a->report;
     if (!r.to.at && !r.from.at) return MOEK_OK;
     if (!r.to.at) {                                    /* nothing is written: any plane will do */
@@ -226,6 +264,10 @@ static moek_status moek_import_zeros_(int arch, const moek_import_args *a, const
         r.counter = MOEK_COUNT_zeros_wrapped_;
     }
     if (!back && r.from.at) r.all = MOEK_COUNT_zeros_;
+    if (!back && r.from.at && m->source->codes == MOEK_CODES_GPTQ) {
+        r.counter2 = MOEK_COUNT_zeros_other_;
+        r.watch2 = less ? r.from.fill + 1 : r.from.fill - 1;
+    }
     r.add = !less ? 0 : back ? r.to.at ? ~0u : 0 : r.from.at ? 1 : 0;
     return moek_recode_run_(arch, &r, stream);
 }
@@ -236,8 +278,14 @@ static moek_status moek_import_factors_(int arch, const moek_import_args *a, con
     memset(&r, 0, sizeof r);
     r.to = back ? m->their_scale : m->our_scale;
     r.from = back ? m->our_scale : m->their_scale;
-    r.rows = m->rows; r.groups = m->groups;
-    r.row_order = a->row_order;
+    r.rows = r.all_rows = m->scale_rows; r.groups = r.all_groups = m->groups;
+    if (r.to.tiles) {
+        r.all_rows = (r.rows + MOEK_TILE_ROWS_ - 1) / MOEK_TILE_ROWS_ * MOEK_TILE_ROWS_;
+        r.all_groups = r.to.tiles * MOEK_TILE_GROUPS_;
+    }
+    r.positive = !moek_is_integer_(m->format);
+    r.shared = !back && a->scale_shared;
+    r.row_order = m->format->w_scale.rows ? a->row_order : NULL;
     r.from_global = back ? a->global : a->their_global;
     r.to_global = back ? a->their_global : a->global;
     r.over = m->source->global == MOEK_GLOBAL_OVER;
@@ -255,7 +303,7 @@ static uint32_t moek_plain_up_(int recipe, uint32_t top)
 static moek_status moek_plain_recipe_(const moek_import_args *a, const moek_format *f, moek_plain_ *p)
 {
     const int powers = f->w_scale.type == MOEK_SCALE_TYPE_E8M0, blocks = f->w_scale.rows > 1;
-    const int integers = f->w == MOEK_ELEMENT_S8 || f->w == MOEK_ELEMENT_U4B8, e2m1 = f->w == MOEK_ELEMENT_E2M1;
+    const int integers = moek_is_integer_(f), e2m1 = f->w == MOEK_ELEMENT_E2M1;
     const int narrow = a->recipe == MOEK_RECIPE_NARROW;
     int recipe = a->recipe;
     if (recipe < 0 || recipe > MOEK_RECIPE_NARROW || (narrow && !integers) ||
@@ -270,6 +318,13 @@ static moek_status moek_plain_recipe_(const moek_import_args *a, const moek_form
     p->less = powers || recipe == MOEK_RECIPE_CEIL ? (e2m1 ? 2 : 8) : 0;
     return MOEK_OK;
 }
+static moek_status moek_plain_tensor_(const moek_import_args *a, int dtype)
+{
+    moek_wanted_ w;
+    w.name = "their_w"; w.bytes = dtype == MOEK_DTYPE_F32 ? 4 : 2;
+    w.size[0] = (uint64_t)a->rows; w.size[1] = (uint64_t)a->columns;
+    return moek_shape_check_(a, &a->w_tensor, &w);
+}
 static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m, moek_plain_ *p)
 {
     const moek_format *const f = m->format = moek_format_of(a->quant);
@@ -283,9 +338,10 @@ static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m,
     if (status == MOEK_OK) status = moek_plain_recipe_(a, f, p);
     if (status != MOEK_OK) return status;
     shape = moek_weight_scale(f, a->block);
-    if (a->row_order || a->column_order || a->their_scale || a->their_zero || a->their_global || a->scale_dtype)
-        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_order, column_order, their_scale, their_zero, their_global, scale_dtype: "
-                     "leave them 0, plain weights have none");
+    if (a->row_order || a->column_order || a->their_scale || a->their_zero || a->their_global || a->scale_dtype ||
+        a->scale_order || a->scale_shared)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_order, column_order, their_scale, their_zero, their_global, scale_dtype, "
+                     "scale_order, scale_shared: leave them 0, plain weights have none");
     if (shape.rows != 1 && m->step != 1)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d: rows of %s that share a scale lie side by side", a->row_step,
                      f->name);
@@ -297,6 +353,8 @@ static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m,
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global: %s has %s", f->name,
                      f->second ? "one, an f32" : "none: leave it NULL");
     if (!f->zero && a->zero) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "zero: %s has none", f->name);
+    status = moek_plain_tensor_(a, dtype);
+    if (status != MOEK_OK) return status;
     p->from = (const unsigned char *)a->their_w; p->dtype = dtype;
     p->element = f->w; p->bits = f->w_bits;
     p->rows = m->rows; p->columns = m->columns;
@@ -315,12 +373,11 @@ static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m,
 /* What the report says of scales, they are there already. */
 static moek_status moek_plain_report_(int arch, const moek_import_args *a, const moek_import_ *m, moek_stream stream)
 {
-    const int rows = m->format->w_scale.rows;
     moek_rescale_ r;
     memset(&r, 0, sizeof r);
     r.to = r.from = m->our_scale;
-    r.rows = !rows ? 1 : (m->rows + (size_t)rows - 1) / (size_t)rows;
-    r.groups = m->groups;
+    r.rows = r.all_rows = m->scale_rows; r.groups = r.all_groups = m->groups;
+    r.positive = 1;
     r.from_global = r.to_global = m->format->second ? a->global : NULL;
     r.report = (uint64_t *)a->report;
     return r.report ? moek_rescale_run_(arch, &r, stream) : MOEK_OK;
@@ -340,7 +397,7 @@ static moek_status moek_import_plain_(int arch, const moek_import_args *a, moek_
     status = moek_plain_run_(arch, &p, stream);
     zeros.to = zeros.from = m->our_zero;
     zeros.from.at = NULL;
-    zeros.counter = zeros.all = -1;
+    zeros.counter = zeros.all = zeros.counter2 = -1;
     if (status == MOEK_OK && a->zero) status = moek_recode_run_(arch, &zeros, stream);
     if (status == MOEK_OK) status = moek_plain_report_(arch, a, m, stream);
     if (status != MOEK_OK) MOEK_REFUSE_(a, status, "%s: a launch failed", moek_source_name(a->source));
@@ -377,8 +434,8 @@ moek_status moek_export(int arch, const moek_import_args *args, moek_stream stre
 /* ---- where a matrix belongs -------------------------------------------------------------------------------------- */
 
 /* Scales that rows share: the first of the matrix, counted in rows of scales.  -1: some of its scales are for rows of
- * another one, too. */
-static int64_t moek_place_shared_(const moek_config *c, const moek_format *f, int matrix, int expert)
+ * another one, too; if there is one for a tensor, and it is one for both, that may be. */
+static int64_t moek_place_shared_(const moek_config *c, const moek_format *f, int matrix, int expert, int one)
 {
     const int of = f->w_scale.rows, gated = moek_act_gated_(c->act), layout = moek_up_layout_(c);
     const int gate = matrix == MOEK_MATRIX_GATE, both = matrix == MOEK_MATRIX_GATE_UP;
@@ -388,66 +445,97 @@ static int64_t moek_place_shared_(const moek_config *c, const moek_format *f, in
     const int64_t up = !halves ? blocks : !of ? 1 : c->up_scales ? 2 * blocks : (2 * (int64_t)c->inter + of - 1) / of;
     if (matrix == MOEK_MATRIX_DOWN) return (int64_t)expert * (of ? (c->hidden + of - 1) / of : 1);
     if (both) return c->up_scales ? -1 : expert * up;
-    if (halves && (!of || layout == MOEK_UP_INTERLEAVED || (!c->up_scales && c->inter % of))) return -1;
+    if (halves && !of) return one ? expert : -1;
+    if (halves && (layout == MOEK_UP_INTERLEAVED || (!c->up_scales && c->inter % of))) return -1;
     return expert * up + (second ? blocks : 0);
+}
+/* Is there such a layer, and this matrix in it? */
+static moek_status moek_place_check_(const moek_config *c, int matrix, int expert, moek_text_ *why)
+{
+    const int gate = matrix == MOEK_MATRIX_GATE, both = matrix == MOEK_MATRIX_GATE_UP;
+    const int64_t experts = c->local_experts ? c->local_experts : c->physical_experts ? c->physical_experts
+                          : (int64_t)c->experts + c->shared_slots;
+    moek_status status = moek_check_kinds_(c, why);
+    if (status != MOEK_OK) return status;
+    if (c->hidden < 1 || c->inter < 1 || c->hidden > MOEK_MAX_COLUMNS_ || c->inter > MOEK_MAX_COLUMNS_)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d: 1 to %d", c->hidden, c->inter,
+                 MOEK_MAX_COLUMNS_);
+    if ((status = moek_check_block_(c, why)) != MOEK_OK) return status;
+    if (experts > MOEK_MAX_EXPERTS_ || expert < 0 || expert >= experts)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "expert is %d: this rank has %lld (config.local_experts, or experts and "
+                 "shared_slots), at most %d", expert, (long long)experts, MOEK_MAX_EXPERTS_);
+    if (matrix < MOEK_MATRIX_GATE || matrix > MOEK_MATRIX_GATE_UP || ((gate || both) && !moek_act_gated_(c->act)))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "matrix %d of expert %d: %s", matrix, expert,
+                 gate || both ? "the activation has no gate; its matrix is MOEK_MATRIX_UP" : "there is none");
+    if (c->inter_offset)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d: a shard that begins inside a group of scales "
+                 "is imported by rows and columns that you set yourself", c->inter_offset);
+    return MOEK_OK;
+}
+/* Of the arrays of weights those that have the matrix. */
+typedef struct moek_place_arrays_ { const void *w, *scale, *zero; const float *global; } moek_place_arrays_;
+static moek_place_arrays_ moek_place_arrays_of_(const moek_weights *w, int down, int gate_apart)
+{
+    moek_place_arrays_ a;
+    a.w = down ? w->w_down : gate_apart ? w->w_gate : w->w_up;
+    a.scale = down ? w->w_down_scale : gate_apart ? w->w_gate_scale : w->w_up_scale;
+    a.zero = down ? w->w_down_zero : gate_apart ? w->w_gate_zero : w->w_up_zero;
+    a.global = down ? w->w_down_global_scale : gate_apart ? w->w_gate_global_scale : w->w_up_global_scale;
+    return a;
 }
 moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
                               moek_import_args *args)
 {
-    const moek_format *f;
-    moek_scale_shape shape;
-    size_t row, w, scale, zero, expert_rows;
-    int64_t shared = 0;
     const int down = matrix == MOEK_MATRIX_DOWN, both = matrix == MOEK_MATRIX_GATE_UP;
     const int gate = matrix == MOEK_MATRIX_GATE;
-    int gated, apart, interleaved, layout;
-    const void *at, *scale_at, *zero_at;
-    const float *global;
+    const moek_source_ *source;
+    const moek_format *f;
+    moek_scale_shape shape;
+    moek_place_arrays_ at;
+    moek_text_ why;
+    moek_status status;
+    size_t row, w, scale, zero, expert_rows, second;
+    int64_t shared = 0;
+    int halves, apart, interleaved, layout, one;
     if (!args) return MOEK_E_ARGUMENT;
     if (!config || !weights) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config or weights is NULL");
+    why = moek_text_in_(args->why, args->why_size);
+    status = moek_place_check_(config, matrix, expert, &why);
+    if (status != MOEK_OK) return status;
     f = moek_format_of(config->quant);
-    if (!f) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config.quant is %d: no format", config->quant);
-    gated = moek_act_gated_(config->act);
+    source = moek_source_of_(args->source);
+    one = source && source->scales == MOEK_SCALES_ONE;
     layout = moek_up_layout_(config);
-    apart = gated && layout == MOEK_UP_APART; interleaved = gated && layout == MOEK_UP_INTERLEAVED;
-    if (matrix < MOEK_MATRIX_GATE || matrix > MOEK_MATRIX_GATE_UP || ((gate || both) && !gated) || expert < 0)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "matrix %d of expert %d: %s", matrix, expert,
-                     gate || both ? "the activation has no gate; its matrix is MOEK_MATRIX_UP" : "there is none");
+    apart = moek_act_gated_(config->act) && layout == MOEK_UP_APART;
+    halves = moek_act_gated_(config->act) && !apart;
+    interleaved = halves && layout == MOEK_UP_INTERLEAVED;
+    second = halves && !both && !down && gate != (layout != MOEK_UP_SWAPPED);  /* of the two */
     if (both && (apart || f->second))
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "gate and up have %s each: import one after the other",
-                     apart ? "an array" : "a second scale");
-    if (config->inter_offset)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "config.inter_offset is %d: a shard that begins inside a group of scales "
-                     "is imported by rows and columns that you set yourself", config->inter_offset);
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "gate and up have %s each: import one after the other",
+                 apart ? "an array" : "a second scale");
+    if (f->w_scale.type && f->w_scale.rows != 1) shared = moek_place_shared_(config, f, matrix, expert, one);
+    if (shared < 0)
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "matrix %d: scales of %s are for rows of gate and up: %s", matrix, f->name,
+                 both ? "and up_scales keeps them apart: one after the other"
+                      : "MOEK_MATRIX_GATE_UP has both, as up_layout has them; or give each an array");
+    at = moek_place_arrays_of_(weights, down, apart && gate);
+    if (!at.w || (f->w_scale.type && !at.scale) || (f->second && !at.global))
+        MOEK_NO_(&why, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
     args->rows = down ? config->hidden : config->inter * (both ? 2 : 1);
     args->columns = down ? config->inter : config->hidden;
     args->block = config->block; args->dtype = config->dtype; args->quant = config->quant;
     args->row_step = interleaved && !down && !both ? 2 : 1;
-    if (f->w_scale.type && f->w_scale.rows != 1) shared = moek_place_shared_(config, f, matrix, expert);
-    if (shared < 0)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "matrix %d: scales of %s are for rows of gate and up: %s", matrix, f->name,
-                     both ? "and up_scales keeps them apart: one after the other"
-                          : "MOEK_MATRIX_GATE_UP has both, as up_layout has them; or give each an array");
+    args->scale_shared = one && halves && f->w_scale.type && !f->w_scale.rows && matrix == MOEK_MATRIX_UP;
     shape = moek_weight_scale(f, config->block);
     w = moek_element_bytes(f->w, (size_t)args->columns);
     scale = moek_scale_bytes(&shape, 1, (size_t)args->columns);
     zero = moek_element_bytes(f->w, moek_scale_count(&shape, 1, (size_t)args->columns));
-    expert_rows = down ? (size_t)args->rows : (size_t)config->inter * (gated && !apart ? 2 : 1);
-    row = (size_t)expert * expert_rows;
-    if (gated && !apart && !down && !both && gate != (layout != MOEK_UP_SWAPPED))
-        row += interleaved ? 1 : (size_t)args->rows;
-    at = down ? weights->w_down : apart && gate ? weights->w_gate : weights->w_up;
-    scale_at = down ? weights->w_down_scale : apart && gate ? weights->w_gate_scale : weights->w_up_scale;
-    zero_at = down ? weights->w_down_zero : apart && gate ? weights->w_gate_zero : weights->w_up_zero;
-    global = down ? weights->w_down_global_scale
-                  : apart && gate ? weights->w_gate_global_scale : weights->w_up_global_scale;
-    if (!at || (f->w_scale.type && !scale_at) || (f->second && !global))
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
-    args->w = (char *)at + row * w;
-    args->scale = scale_at ? (char *)scale_at + (f->w_scale.rows == 1 ? row : (size_t)shared) * scale : NULL;
-    args->zero = zero_at ? (char *)zero_at + row * zero : NULL;
-    args->global = f->second ? (float *)global + row / (size_t)args->rows : NULL;
-    if (f->second && interleaved && !down) args->global = (float *)global + 2 * expert + !gate;
+    expert_rows = down ? (size_t)args->rows : (size_t)config->inter * (halves ? 2 : 1);
+    row = (size_t)expert * expert_rows + (!second ? 0 : interleaved ? 1 : (size_t)args->rows);
+    args->w = (char *)at.w + row * w;
+    args->scale = at.scale ? (char *)at.scale + (f->w_scale.rows == 1 ? row : (size_t)shared) * scale : NULL;
+    args->zero = at.zero ? (char *)at.zero + row * zero : NULL;
+    args->global = f->second ? (float *)at.global + (down ? 1u : halves ? 2u : 1u) * (size_t)expert + second : NULL;
     return MOEK_OK;
 }
 
@@ -457,7 +545,8 @@ moek_status moek_import_order(const int32_t *g_idx, int columns, int block, int3
                               size_t why_size)
 {
     moek_text_ text = moek_text_in_(why, why_size);
-    const int of = block ? block : columns, groups = columns > 0 ? (columns + of - 1) / of : 0;
+    const int of = block > 0 && block < columns ? block : columns;
+    const int groups = columns > 0 ? (columns - 1) / of + 1 : 0;
     int k, g, first = -1, n = 0;
     if (!g_idx || columns < 1 || block < 0)
         MOEK_NO_(&text, MOEK_E_ARGUMENT, "g_idx is NULL, or columns are %d and block %d", columns, block);
@@ -499,9 +588,18 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
     if (r->count) MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu " sentence, (unsigned long long)r->count, \
                            (unsigned long long)(r->count > r->scales ? r->count : r->scales))
     MOEK_MUST_NOT_(scales_nan, "scales are NaN or Inf, and so would be their groups");
-    MOEK_MUST_NOT_(scales_negative, "scales have their sign set: damaged, or of another type than was said");
+    MOEK_MUST_NOT_(signs_bad, "scales have their sign set: damaged, or of another type than was said");
     MOEK_MUST_NOT_(scales_lost, "scales became 0 or Inf in T: take the other T (config.dtype)");
+    MOEK_MUST_NOT_(scales_apart, "scales of up are not those of gate, and the format has one for both: take up_layout "
+                   "MOEK_UP_APART, or quant fp8c, which has a scale a row");
 #undef MOEK_MUST_NOT_
+    if (r->codes_outside)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu codes are outside -8 .. 7: weights of 8 bits, MOEK_FROM_INT8_BYTES?",
+                 (unsigned long long)r->codes_outside);
+    if (r->zeros_other && r->zeros_other == r->zeros)
+        MOEK_NO_(&text, MOEK_E_ARGUMENT, "all %llu zero points are one off the middle: symmetric weights of GPTQ's "
+                 "other version, MOEK_FROM_GPTQ_* for checkpoint_format gptq, MOEK_FROM_GPTQ_V2_* for gptq_v2",
+                 (unsigned long long)r->zeros);
     if (r->zeros_lost)
         MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu zero points are not the middle of the codes, and there is no "
                  "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, others none",

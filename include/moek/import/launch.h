@@ -17,7 +17,9 @@ MOEK_FN void moek_recode_tally_(const moek_recode_ *a, const moek_recoded_ *seen
 {
     if (a->counter >= 0) n[a->counter] += a->others ? seen->others : seen->watched;
     if (a->all >= 0) n[a->all] += (uint64_t)seen->watched + seen->others;
+    if (a->counter2 >= 0) n[a->counter2] += seen->watched2;
     n[MOEK_COUNT_orders_bad_] += seen->outside;
+    n[MOEK_COUNT_codes_outside_] += seen->wide;
 }
 
 /* n words of row p from word q on, all of them full, where moek_recode_word_ would take them whole or strided: the
@@ -25,7 +27,7 @@ MOEK_FN void moek_recode_tally_(const moek_recode_ *a, const moek_recoded_ *seen
 static void moek_recode_strip_(const moek_recode_ *a, size_t p, size_t q, size_t n, moek_recoded_ *seen)
 {
     const size_t row = a->row_order ? (size_t)(uint32_t)a->row_order[p] : p, stride = moek_codes_stride_(&a->from);
-    const int bits = a->to.bits, slots = 32 / bits, count = a->counter >= 0 || a->all >= 0;
+    const int bits = a->to.bits, slots = 32 / bits, count = a->counter >= 0 || a->all >= 0 || a->counter2 >= 0;
     const uint32_t mask = (1u << bits) - 1, flip = a->flip * (bits == 4 ? 0x11111111u : 0x01010101u);
     unsigned char *to = a->to.at + p * a->to.pitch + 4 * q;
     const size_t column = q << moek_codes_slots_(&a->to);
@@ -60,7 +62,7 @@ static void moek_recode_host_(const moek_recode_ *a)
     size_t s, p, q;
     for (s = 0; s < squares; s++) {
         const moek_square_ at = moek_square_at_(n, s);
-        moek_recoded_ seen = { 0, 0, 0 };
+        moek_recoded_ seen = { 0, 0, 0, 0, 0 };
         for (p = at.p; p < at.p + MOEK_SQUARE_ && p < n.p; p++) {
             q = at.q;
             if (q < full && (!a->row_order || (uint32_t)a->row_order[p] < a->from.rows)) {
@@ -77,7 +79,7 @@ static void moek_rescale_host_(const moek_rescale_ *a)
 {
     uint64_t ignored[MOEK_TALLY_] = { 0 }, *const n = a->report ? a->report : ignored;
     size_t row;
-    for (row = 0; row < a->rows; row++) {
+    for (row = 0; row < a->all_rows; row++) {
         const int most = moek_rescale_row_(a, row, 0, 1, n);
         moek_rescale_fold_(a, row, 0, 1, most, n);
     }
@@ -113,12 +115,14 @@ static __global__ void __launch_bounds__(MOEK_IMPORT_THREADS_) moek_recode_k_(co
     const moek_plane_ n = moek_codes_plane_(&a.to);
     const moek_square_ at = moek_square_at_(n, blockIdx.x);
     const size_t p = at.p + threadIdx.x / MOEK_SQUARE_, q = at.q + threadIdx.x % MOEK_SQUARE_;
-    moek_recoded_ seen = { 0, 0, 0 };
+    moek_recoded_ seen = { 0, 0, 0, 0, 0 };
     moek_tally_open_(block);
     if (p < n.p && q < n.q) moek_recode_word_(&a, n, p, q, &seen);
     moek_tally_add_(block, a.counter, a.others ? seen.others : seen.watched);
     moek_tally_add_(block, a.all, seen.watched + seen.others);
+    moek_tally_add_(block, a.counter2, seen.watched2);
     moek_tally_add_(block, MOEK_COUNT_orders_bad_, seen.outside);
+    moek_tally_add_(block, MOEK_COUNT_codes_outside_, seen.wide);
     moek_tally_close_(block, a.report);
 }
 /* A warp a row. */
@@ -132,7 +136,7 @@ static __global__ void __launch_bounds__(MOEK_IMPORT_THREADS_) moek_rescale_k_(c
     moek_tally_open_(block);
     #pragma unroll
     for (i = 0; i < MOEK_TALLY_; i++) mine[i] = 0;
-    if (row < a.rows) most = moek_rescale_row_(&a, row, (size_t)lane, 32, mine);
+    if (row < a.all_rows) most = moek_rescale_row_(&a, row, (size_t)lane, 32, mine);
     for (i = 16; i; i /= 2) {
         const int other = __shfl_xor_sync(0xffffffff, most, i);
         most = other > most ? other : most;
@@ -167,7 +171,7 @@ static moek_status moek_rescale_run_(int arch, const moek_rescale_ *a, moek_stre
     if (arch) {
         const moek_rescale_ args = *a;
         const size_t warps = MOEK_IMPORT_THREADS_ / 32;
-        return MOEK_LAUNCH_(moek_rescale_k_, (unsigned)((a->rows + warps - 1) / warps), MOEK_IMPORT_THREADS_, 0,
+        return MOEK_LAUNCH_(moek_rescale_k_, (unsigned)((a->all_rows + warps - 1) / warps), MOEK_IMPORT_THREADS_, 0,
                             stream, args);
     }
 #endif

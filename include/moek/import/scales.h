@@ -3,7 +3,9 @@
 #ifndef MOEK_IMPORT_SCALES_H
 #define MOEK_IMPORT_SCALES_H
 
-enum { MOEK_SCALES_ROWS, MOEK_SCALES_GROUPS, MOEK_SCALES_BLOCKS };     /* [rows][groups], [groups][rows], in GGUF's */
+enum {                                                 /* [rows][groups], [groups][rows], one, in GGUF's blocks */
+    MOEK_SCALES_ROWS, MOEK_SCALES_GROUPS, MOEK_SCALES_ONE, MOEK_SCALES_BLOCKS
+};
 enum { MOEK_GLOBAL_NONE, MOEK_GLOBAL_TIMES, MOEK_GLOBAL_OVER };
 
 /* Counters of the report by number. */
@@ -14,11 +16,15 @@ enum { MOEK_EACH_IMPORT_COUNT(MOEK_INDEX_) MOEK_COUNTS_, MOEK_COUNT_highest_ = M
 enum { MOEK_EXPONENT_ = 512 };                         /* what a report adds to exponents */
 enum { MOEK_BINADES_ = 12, MOEK_BINADES_E4M3_ = 11 };  /* what a fold to e4m3 spans: of powers of 2, of e4m3 */
 
-/* type, dtype: MOEK_SCALE_TYPE_*, and T.  row, group: bytes to the next. */
-typedef struct moek_factors_ { unsigned char *at; int type, dtype; size_t row, group; } moek_factors_;
+/* type, dtype: MOEK_SCALE_TYPE_*, and T.  row, group: bytes to the next; tiles > 0: bytes in order 128X4, with so many
+ * blocks side by side. */
+typedef struct moek_factors_ { unsigned char *at; int type, dtype; size_t row, group, tiles; } moek_factors_;
+enum { MOEK_TILE_ROWS_ = 128, MOEK_TILE_GROUPS_ = 4 };
 typedef struct moek_rescale_ {
     moek_factors_ to, from;
     size_t rows, groups;
+    size_t all_rows, all_groups;                       /* of to, with those that fill its blocks up: they become 0 */
+    int positive, shared;                              /* the sign is bad; to is there: is it the same? */
     const int32_t *row_order;
     const float *from_global;                          /* or NULL */
     float *to_global;
@@ -30,15 +36,20 @@ MOEK_FN size_t moek_factors_bytes_(int type)
 {
     return type == MOEK_SCALE_TYPE_F32 ? 4 : type == MOEK_SCALE_TYPE_T ? 2 : 1;
 }
+MOEK_FN size_t moek_factors_place_(const moek_factors_ *s, size_t row, size_t group)
+{
+    if (!s->tiles) return row * s->row + group * s->group;
+    return (row / 128 * s->tiles + group / 4) * 512 + row % 32 * 16 + row / 32 % 4 * 4 + group % 4;
+}
 MOEK_FN uint32_t moek_factors_load_(const moek_factors_ *s, size_t row, size_t group)
 {
-    const unsigned char *const at = s->at + row * s->row + group * s->group;
+    const unsigned char *const at = s->at + moek_factors_place_(s, row, group);
     if (s->type == MOEK_SCALE_TYPE_F32) return *(const uint32_t *)at;
     return s->type == MOEK_SCALE_TYPE_T ? *(const uint16_t *)at : *at;
 }
 MOEK_FN void moek_factors_store_(const moek_factors_ *s, size_t row, size_t group, uint32_t bits)
 {
-    unsigned char *const at = s->at + row * s->row + group * s->group;
+    unsigned char *const at = s->at + moek_factors_place_(s, row, group);
     if (s->type == MOEK_SCALE_TYPE_F32) *(uint32_t *)at = bits;
     else if (s->type == MOEK_SCALE_TYPE_T) *(uint16_t *)at = (uint16_t)bits;
     else *at = (unsigned char)bits;
@@ -83,27 +94,34 @@ MOEK_FN int moek_rescale_one_(const moek_rescale_ *a, size_t row, size_t from_ro
     if (a->to.type != a->from.type || a->to.dtype != a->from.dtype) {
         float w;
         to = a->to.type == MOEK_SCALE_TYPE_T ? moek_to_t_(v, a->to.dtype) : moek_bits_(v);
+        if (a->to.type == MOEK_SCALE_TYPE_E8M0) to = to >> 23 & 0xff;  /* (back: 2^-127 has the exponent 0) */
         w = moek_factors_value_(&a->to, to);
         n[MOEK_COUNT_scales_rounded_] += moek_is_finite_(v) && w != v;
         n[MOEK_COUNT_scales_lost_] += moek_is_finite_(v) && v != 0 && (w == 0 || !moek_is_finite_(w));
     }
-    moek_factors_store_(&a->to, row, group, to);
+    if (!a->shared) moek_factors_store_(&a->to, row, group, to);
+    else n[MOEK_COUNT_scales_apart_] += moek_factors_load_(&a->to, row, group) != to;
     n[MOEK_COUNT_scales_]++;
     n[MOEK_COUNT_scales_zero_] += v == 0;
     n[MOEK_COUNT_scales_nan_] += !moek_is_finite_(v);
-    if (a->from.type != MOEK_SCALE_TYPE_E8M0)
-        n[MOEK_COUNT_scales_negative_] += bits >> (8 * moek_factors_bytes_(a->from.type) - 1);
+    if (a->from.type != MOEK_SCALE_TYPE_E8M0) {
+        const uint32_t sign = bits >> (8 * moek_factors_bytes_(a->from.type) - 1);
+        n[MOEK_COUNT_scales_negative_] += sign;
+        n[MOEK_COUNT_signs_bad_] += a->positive ? sign : 0;
+    }
     if (v != 0 && moek_is_finite_(v)) moek_tally_most_(n, moek_factors_exponent_(v));
     return moek_rescale_power_(a->from.type, bits, v);
 }
 /* The scales of a row that are number `first` and each `step`th from there; returns the largest moek_rescale_power_. */
 MOEK_FN int moek_rescale_row_(const moek_rescale_ *a, size_t row, size_t first, size_t step, uint64_t *n)
 {
-    const size_t from = a->row_order ? (size_t)(uint32_t)a->row_order[row] : row;
+    const size_t from = row < a->rows && a->row_order ? (size_t)(uint32_t)a->row_order[row] : row;
     size_t g;
     int most = 0;
+    for (g = row < a->rows ? a->groups + first : first; g < a->all_groups; g += step)
+        moek_factors_store_(&a->to, row, g, 0);
     if (from >= a->rows) {
-        n[MOEK_COUNT_orders_bad_] += first == 0;
+        n[MOEK_COUNT_orders_bad_] += row < a->rows && first == 0;
         return 0;
     }
     for (g = first; g < a->groups; g += step) {

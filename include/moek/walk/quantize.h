@@ -52,7 +52,8 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
         args->source_div < 1 || !args->x || !args->q || args->zeros < 0 || (args->zeros && !args->zero) ||
         args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(quant, arch, args))
         return MOEK_E_ARGUMENT;
-    if (args->ue8m0 && moek_quantizes_(quant) && !f->ue8m0) return MOEK_E_ARGUMENT;
+    if (args->ue8m0 && !f->ue8m0) return MOEK_E_ARGUMENT;
+    if (!arch && args->static_scale && *args->static_scale < 0) return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
     if (moek_own_dtype_(quant) && args->dtype != moek_own_dtype_(quant)) return MOEK_E_ARGUMENT;
     if (args->counts && (args->rows_per_expert < 1 || args->rows % args->rows_per_expert)) return MOEK_E_ARGUMENT;
