@@ -263,7 +263,7 @@ def enum_names(header, macro):
 
 def check_models(models, where, manifest, header):
     """name -> model, with all that templates ask for."""
-    no_more(where, models, ("models",))
+    no_more(where, models, ("models", "names"))
     models = models.get("models")
     if not isinstance(models, dict):
         raise Bad(f"{where}: models must be a table, as in  [models]")
@@ -289,6 +289,50 @@ def check_models(models, where, manifest, header):
             if isinstance(kind, str) and (not isinstance(value, str) or value not in words[kind]):
                 raise Bad(f"{at}: {key} {shown(value)} is not one of {' '.join(words[kind])}")
     return models
+
+
+NAMES = ("models", "methods", "router", "gate", "up", "gate_up", "down", "order", "turned", "cut")
+
+
+def check_names(names, where):
+    """The names of experts' tensors: layers and rows, each with all of NAMES (None: absent)."""
+    if not isinstance(names, dict):
+        raise Bad(f"{where}: names must be a table, as in  names.layers = [...], names.experts = [...]")
+    no_more(f"{where}: names", names, ("layers", "experts"))
+    layers, rows = names.get("layers"), names.get("experts")
+    if not isinstance(layers, list) or not layers or not all(is_module(l, "L") and l.endswith(".") for l in layers):
+        raise Bad(f"{where}: names.layers must be a list as  [\"model.layers.L.\"], with one L each")
+    if not isinstance(rows, list) or not rows:
+        raise Bad(f"{where}: names.experts must be a list of rows, as in  {{ models = [...], down = ... }}")
+    return {"layers": layers, "experts": [check_naming(row, where) for row in rows]}
+
+
+def is_module(text, number):
+    """Names with dots between, and at most one that is `number`."""
+    return isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\.?", text) is not None and \
+        text.split(".").count(number) <= 1 and (number == "N" or number in text.split("."))
+
+
+def check_naming(row, where):
+    at = f"{where}: names.experts: {shown(row)}"
+    if not isinstance(row, dict):
+        raise Bad(f"{at}: a row is a table, as in  {{ models = [...], down = ... }}")
+    no_more(at, row, NAMES)
+    for key in ("models", "methods"):
+        if not isinstance(row.get(key, []), list) or not all(is_name(str(m).replace("-", "_")) and isinstance(m, str)
+                                                             for m in row.get(key, [])):
+            raise Bad(f"{at}: {key} must be a list of names, not {shown(row[key])}")
+    for key in ("router", "gate", "up", "gate_up", "down"):
+        if key in row and not is_module(row[key], "N"):
+            raise Bad(f"{at}: {key} must be a module, as \"mlp.experts.N.up_proj\", not {shown(row[key])}")
+    if not row.get("models") or "router" not in row or "down" not in row or ("up" in row) == ("gate_up" in row) or \
+            "gate" in row and "up" not in row:
+        raise Bad(f"{at}: a row has models, router and down, and up, gate and up, or gate_up")
+    if len({"N" in row[key].split(".") for key in ("gate", "up", "gate_up", "down") if key in row}) > 1:
+        raise Bad(f"{at}: N is in all of its matrices or in none")
+    if row.get("order") not in (None, "INTERLEAVED") or any(row.get(k, 1) not in (1,) for k in ("turned", "cut")):
+        raise Bad(f"{at}: order must be \"INTERLEAVED\" or absent, turned and cut 1 or absent")
+    return {key: row.get(key) for key in NAMES}
 
 
 def fields_of(header, struct):
@@ -423,7 +467,9 @@ class Generator:
         check_manifest(self.manifest, "kernels.toml", bits)
         header, fields = (read(os.path.join(root, "include", *name))
                           for name in (("moek.h",), ("moek", "plan", "fields.h")))
-        self.models = check_models(load(os.path.join(root, "models.toml")), "models.toml", self.manifest, header)
+        models = load(os.path.join(root, "models.toml"))
+        self.models = check_models(models, "models.toml", self.manifest, header)
+        names = check_names(models.get("names"), "models.toml")
         try:
             self.rules = rules.check_rules(load(os.path.join(root, "rules.toml")), "rules.toml")
         except rules.Bad as e:
@@ -434,7 +480,7 @@ class Generator:
             self.manifest["kernels"] = rows.get("kernels", [])
         self.rows = expand(self.manifest, self.where)
         self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, rules=self.rules,
-                                text_of=text_of, about=self.about,
+                                naming=names, text_of=text_of, about=self.about,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having)

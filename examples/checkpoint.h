@@ -1,0 +1,730 @@
+/* checkpoint.h -- from a folder of Hugging Face to moek_config, and to what moek_import takes.  Copy it, with
+ * safetensors.h: an engine need not know what a quantizer calls its tensors.
+ *
+ *     checkpoint c;
+ *     checkpoint_layer l;
+ *     moek_weights w;
+ *     must(checkpoint_open(&c, folder), c.why);                       config.json, and where the tensors are
+ *     must(checkpoint_find(&c, 3, &l), c.why);                        1. layer 3: names, format; l.experts 0: none
+ *     l.config.routing = MOEK_ROUTE_SOFTMAX_RENORM;                   2. what only the model's code says
+ *     l.config.max_tokens = 512;                                         (docs/models.md)
+ *     moek_plan_init(&plan, &l.config);
+ *     bytes = checkpoint_carve(&l, NULL, &w);                         3. room for all arrays of the layer, in one piece
+ *     checkpoint_carve(&l, aligned_memory(bytes), &w);
+ *     must(checkpoint_load(&c, &l, 0, &w, &report), c.why);           4. all experts, into host memory
+ *     moek_import_verdict(&report, text, sizeof text);                5. may they be run?
+ *     moek_plan_bind(&plan, &w);
+ *
+ * For a GPU: checkpoint_load, copy the piece, checkpoint_carve(&l, the copy, &w): the arrays lie the same there.  Or,
+ * with less host memory, checkpoint_matrix for each matrix of each expert: it fills in moek_import_args, whose arrays
+ * one copies to the GPU before moek_import.  Expert parallelism: l.config.local_experts, and checkpoint_load's `first`.
+ *
+ * Read are mxfp4 of gpt-oss, compressed-tensors, auto-round, GPTQ, AWQ, ModelOpt, fp8, and plain bf16 and fp16, in the
+ * names of models.toml.  The tensors decide: quantization_config says which formats there may be, the experts of the
+ * layer which of them is there, so that lists of ignored layers need not be understood.
+ *     l.config   hidden, inter, experts, topk, act, limit, dtype, quant, block, up_layout, up_scales.  quant: what a
+ *                checkpoint says of activations is kept: fp8c where they are e4m3, too, else fp8c_a16.  Any format with
+ *                the same weights may take its place (moek_same_weights): nvfp4_a16, say, by nvfp4_a8
+ *     fp8        a scale a matrix: fp8t, if gate's is up's in all experts of the layer; else fp8c, whose rows have the
+ *                scale of their matrix: exactly the same weights.  (MOEK_UP_APART would do it, too.)
+ *     act-order  of down: rows of gate and up take the order (moek_import_order); of gate and up: refused            */
+#ifndef CHECKPOINT_H
+#define CHECKPOINT_H
+#include "moek.h"
+#include "moek_import.h"
+#include "../generated/moek_names.h"
+#include "safetensors.h"
+
+typedef struct checkpoint_names {                      /* a row of names in models.toml, which says what is what */
+    const char *models, *methods, *router, *matrix[4]; /* matrix: by MOEK_MATRIX_* */
+    int interleaved, turned, cut;
+} checkpoint_names;
+typedef struct checkpoint_format {
+    int source, quant, block;                          /* source: MOEK_FROM_*, or 0: the bytes are moek's */
+    const char *w, *type;                              /* how names of weights end, and of which types they may be */
+    const char *scale, *zero, *order, *global, *static_x;              /* of the other parts; NULL: there is none */
+} checkpoint_format;
+enum { CHECKPOINT_FORMATS = 16 };
+
+typedef struct checkpoint {
+    tensors files;
+    char *json, *quant_json;                           /* config.json; a file beside it that says what is quantized */
+    const char *text, *quantized, *method;             /* sizes; quantization_config; its quant_method */
+    int depth, hidden, inter, experts, topk;           /* depth: layers */
+    checkpoint_format format[CHECKPOINT_FORMATS];      /* that there may be, plain weights last */
+    int formats;
+    int32_t *order;                                    /* of columns of down: [inter], of the expert that was last */
+    char why[WHY], unread[WHY];                        /* unread: what of quantized is not served here */
+} checkpoint;
+typedef struct checkpoint_layer {
+    moek_config config;
+    int number, experts;
+    const char *prefix;                                /* "model.layers.%d." */
+    const checkpoint_names *names;
+    const checkpoint_format *format;
+    int bias, static_x;                                /* experts have biases; x and h of fp8t have scales */
+} checkpoint_layer;
+
+static const char *const checkpoint_prefixes[] = {
+#define CHECKPOINT_PREFIX(text) text,
+    MOEK_EACH_LAYER_NAME(CHECKPOINT_PREFIX)
+#undef CHECKPOINT_PREFIX
+    NULL
+};
+static const checkpoint_names checkpoint_name_rows[] = {
+#define CHECKPOINT_NAMES(models, methods, router, gate, up, gate_up, down, interleaved, turned, cut) \
+    { models, methods, router, { gate, up, down, gate_up }, interleaved, turned, cut },
+    MOEK_EACH_NAMES(CHECKPOINT_NAMES)
+#undef CHECKPOINT_NAMES
+    { NULL, NULL, NULL, { NULL, NULL, NULL, NULL }, 0, 0, 0 }
+};
+
+/* ---- what quantization_config says ------------------------------------------------------------------------------- */
+
+static inline checkpoint_format *checkpoint_may(checkpoint *c, int source, int quant, int block, const char *w,
+                                                const char *type, const char *scale)
+{
+    checkpoint_format *f = &c->format[c->formats];
+    if (c->formats < CHECKPOINT_FORMATS - 1) c->formats++;             /* (more there are not) */
+    memset(f, 0, sizeof *f);
+    f->source = source; f->quant = quant; f->block = block;
+    f->w = w; f->type = type; f->scale = scale;
+    return f;
+}
+static inline void checkpoint_unread(checkpoint *c, const char *what, const char *value)
+{
+    char shown[64];
+    if (!*c->unread) say(c->unread, "%s %s", what, json_shown(value, shown));
+}
+/* Weights in e4m3.  columns, rows: of a scale, 0: all; a8: activations are e4m3, too. */
+static inline checkpoint_format *checkpoint_may_fp8(checkpoint *c, int rows, int columns, int a8, const char *scale)
+{
+    const int quant = rows > 1 ? (a8 ? MOEK_FP8B128 : MOEK_FP8B128_A16) : columns ? MOEK_MXFP8
+                    : rows ? (a8 ? MOEK_FP8C : MOEK_FP8C_A16) : (a8 ? MOEK_FP8T : MOEK_FP8T_A16);
+    return checkpoint_may(c, 0, quant, 0, ".weight", " F8_E4M3 ", scale);
+}
+/* A group of compressed-tensors. */
+static inline void checkpoint_compressed(checkpoint *c, const char *group)
+{
+    const char *w = json_at(group, "weights"), *x = json_at(group, "input_activations");
+    const char *own = json_at(group, "format"), *format = own ? own : json_at(c->quantized, "format");
+    const char *strategy = json_at(w, "strategy"), *block = json_at(w, "block_structure"), *type = json_at(w, "type");
+    const int is_float = json_is(type, "float"), symmetric = json_true(w, "symmetric", 1);
+    checkpoint_format *f = NULL;
+    int bits, columns, a_bits = 16;
+    if (!json_whole(w, "num_bits", 0, 1, 64, &bits, c->unread) ||
+        !json_whole(w, "group_size", 0, -1, 1 << 20, &columns, c->unread) ||
+        (x && !json_whole(x, "num_bits", 16, 1, 64, &a_bits, c->unread))) return;
+    if (columns < 0 || json_is(strategy, "channel")) columns = 0;
+    if (json_is(format, "nvfp4-pack-quantized")) {
+        f = checkpoint_may(c, MOEK_FROM_NVFP4_PACKED, MOEK_NVFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
+        f->global = ".weight_global_scale";
+    } else if (json_is(format, "mxfp4-pack-quantized"))
+        f = checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
+    else if (is_float && bits == 8 && json_is(strategy, "block")) {
+        if (json_first(block) && strtol(json_first(block), NULL, 10) == 128)
+            f = checkpoint_may_fp8(c, 128, 128, a_bits == 8, ".weight_scale");
+    } else if (is_float && bits == 8 && json_is(strategy, "group")) {
+        if (columns == 32) f = checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
+    } else if (is_float && bits == 8) {
+        f = checkpoint_may_fp8(c, json_is(strategy, "channel"), 0, a_bits == 8, ".weight_scale");
+        if (x && !json_true(x, "dynamic", 0)) f->static_x = ".input_scale";
+    } else if (json_is(type, "int") && bits == 4 && json_is(format, "pack-quantized")) {
+        const int a8 = a_bits == 8 && columns == 128 && symmetric;
+        f = checkpoint_may(c, MOEK_FROM_PACKED_INT4, a8 ? MOEK_INT4_A8 : MOEK_INT4_A16, columns, ".weight_packed",
+                           " I32 ", ".weight_scale");
+    } else if (json_is(type, "int") && bits == 8 && columns)
+        say(c->unread, "int8 with a scale for %d columns: moek's int8 has one a row", columns);
+    else if (json_is(type, "int") && bits == 8 && json_is(format, "pack-quantized"))
+        f = checkpoint_may(c, MOEK_FROM_PACKED_INT8, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns,
+                           ".weight_packed", " I32 ", ".weight_scale");
+    else if (json_is(type, "int") && bits == 8)
+        f = checkpoint_may(c, 0, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns, ".weight", " I8 ",
+                           ".weight_scale");
+    if (!f) checkpoint_unread(c, "compressed-tensors", format);
+    if (!f) return;
+    if (json_is(type, "int") && !symmetric) f->zero = ".weight_zero_point";
+    if (json_is(json_at(w, "actorder"), "group")) f->order = ".weight_g_idx";
+}
+/* GPTQ and AWQ, and what auto-round writes in their way.  v2: zero points are stored as they are. */
+static inline void checkpoint_words(checkpoint *c, int awq, int v2)
+{
+    const char *q = c->quantized, *bits_at = json_at(q, "bits") ? "bits" : "w_bit";
+    const char *version = json_at(q, "version");
+    checkpoint_format *f;
+    int bits, columns;
+    if (!json_whole(q, bits_at, 4, 1, 64, &bits, c->unread) ||
+        !json_whole(q, json_at(q, "group_size") ? "group_size" : "q_group_size", 128, -1, 1 << 20, &columns, c->unread))
+        return;
+    if (columns < 0) columns = 0;
+    if (bits == 8 && columns && !awq) {
+        say(c->unread, "int8 with a scale for %d columns: moek's int8 has one a row", columns);
+        return;
+    }
+    if ((bits != 4 && (awq || bits != 8)) ||
+        (awq && version && !json_is(version, "gemm") && !json_is(version, "GEMM"))) {
+        checkpoint_unread(c, awq ? "AWQ of another version or with other bits:" : "GPTQ with bits:",
+                          bits == 4 ? version : json_at(q, bits_at));
+        return;
+    }
+    f = checkpoint_may(c, awq ? MOEK_FROM_AWQ : bits == 8 ? (v2 ? MOEK_FROM_GPTQ_V2_INT8 : MOEK_FROM_GPTQ_INT8)
+                                                         : (v2 ? MOEK_FROM_GPTQ_V2_INT4 : MOEK_FROM_GPTQ_INT4),
+                       bits == 8 ? MOEK_INT8_A16 : MOEK_INT4_A16, columns, ".qweight", " I32 ", ".scales");
+    f->zero = ".qzeros";
+    if (!awq) f->order = ".g_idx";
+}
+static inline void checkpoint_auto_round(checkpoint *c)
+{
+    const char *packing = json_at(c->quantized, "packing_format"), *data = json_at(c->quantized, "data_type");
+    char how[64], type[64];
+    json_shown(packing, how);
+    json_shown(data, type);
+    if (strstr(type, "mx_fp") || strstr(type, "nv_fp") || strstr(type, "fp8")) {
+        checkpoint_format *f;
+        f = checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
+        if (strstr(type, "nv_fp")) {
+            f->source = MOEK_FROM_NVFP4_PACKED; f->quant = MOEK_NVFP4_A16; f->global = ".weight_global_scale";
+        }
+        checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
+        checkpoint_may_fp8(c, 128, 128, 1, ".weight_scale");
+        checkpoint_may_fp8(c, 1, 0, 1, ".weight_scale");
+        checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale");
+    } else checkpoint_words(c, strstr(how, "awq") != NULL, !strstr(how, "gptq"));
+}
+static inline void checkpoint_modelopt(checkpoint *c, const char *algo)
+{
+    checkpoint_format *f;
+    const int mixed = json_is(algo, "MIXED_PRECISION"), before = c->formats;
+    if (mixed || json_is(algo, "NVFP4") || json_is(algo, "NVFP4_AWQ") || json_is(algo, "W4A16_NVFP4")) {
+        f = checkpoint_may(c, MOEK_FROM_NVFP4_MODELOPT, MOEK_NVFP4_A16, 0, ".weight", " U8 ", ".weight_scale");
+        f->global = ".weight_scale_2";
+    }
+    if (mixed || json_is(algo, "MXFP4") || json_is(algo, "W4A16_MXFP4") || json_is(algo, "W4A8_MXFP4_FP8"))
+        checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight", " U8 ", ".weight_scale");
+    if (mixed || json_is(algo, "MXFP8")) checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
+    if (mixed || json_is(algo, "FP8_PB_WO")) checkpoint_may_fp8(c, 128, 128, 0, ".weight_scale");
+    if (mixed || json_is(algo, "FP8_PER_CHANNEL_PER_TOKEN")) checkpoint_may_fp8(c, 1, 0, 1, ".weight_scale");
+    if (mixed || json_is(algo, "FP8")) checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale")->static_x = ".input_scale";
+    if (c->formats == before) checkpoint_unread(c, "ModelOpt", algo);
+}
+static inline void checkpoint_fp8(checkpoint *c)
+{
+    const char *q = c->quantized, *block = json_first(json_at(q, "weight_block_size"));
+    checkpoint_format *f;
+    if (block && strtol(block, NULL, 10) == 128) {
+        checkpoint_may_fp8(c, 128, 128, 1, ".weight_scale_inv");
+        if (json_at(c->text, "expert_dtype"))          /* DeepSeek-V4: experts in mxfp4, the rest in fp8 */
+            checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight", " I8 U8 ", ".scale");
+    } else if (block) checkpoint_unread(c, "fp8 with weight_block_size", json_at(q, "weight_block_size"));
+    else {
+        f = checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale");
+        if (json_is(json_at(q, "activation_scheme"), "static")) f->static_x = ".input_scale";
+    }
+    checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale_inv");
+}
+static inline void checkpoint_quantized(checkpoint *c)
+{
+    const char *q = c->quantized, *m = c->method, *algo = json_at(q, "quant_algo"), *group, *v;
+    if (json_is(m, "mxfp4"))
+        checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, "_blocks", " U8 ", "_scales");
+    else if (json_is(m, "compressed-tensors"))
+        for (group = json_first(json_at(q, "config_groups")); group && c->formats < 12; group = json_next(v)) {
+            v = json_value(group);
+            checkpoint_compressed(c, v);
+        }
+    else if (json_is(m, "auto-round") || json_is(m, "intel/auto-round")) checkpoint_auto_round(c);
+    else if (json_is(m, "gptq")) checkpoint_words(c, 0, json_is(json_at(q, "checkpoint_format"), "gptq_v2"));
+    else if (json_is(m, "awq")) checkpoint_words(c, 1, 0);
+    else if (json_is(m, "w4afp8"))
+        checkpoint_may(c, MOEK_FROM_INT4_SIGNED, MOEK_INT4_A8, 128, ".weight", " I8 U8 ", ".weight_scale_inv");
+    else if (algo) checkpoint_modelopt(c, algo);
+    else if (json_is(m, "fp8")) checkpoint_fp8(c);
+    else if (json_is(m, "mxfp8")) checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale_inv");
+    else if (q) checkpoint_unread(c, "quant_method", m);
+    checkpoint_may(c, 0, MOEK_BF16, 0, ".weight", " BF16 ", NULL);
+    checkpoint_may(c, 0, MOEK_FP16, 0, ".weight", " F16 ", NULL);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+/* Part `part` of a matrix of expert e, or NULL.  Of stacked matrices names end in one of three ways. */
+static inline const tensor *checkpoint_part(const checkpoint *c, const checkpoint_layer *l, int which, int e,
+                                            const char *part, char name[NAME])
+{
+    const char *module = l->names->matrix[which];
+    const tensor *t;
+    int at = snprintf(name, NAME, l->prefix, l->number), module_end;
+    at += snprintf(name + at, (size_t)(NAME - at), module, e);
+    module_end = at;
+    snprintf(name + at, (size_t)(NAME - at), "%s", part);
+    t = tensor_of(&c->files, name);
+    if (t || strstr(module, "%d") || *part != '.') return t;
+    snprintf(name + at, (size_t)(NAME - at), "_%s", part + 1);
+    t = tensor_of(&c->files, name);
+    if (t || strncmp(part, ".weight", 7)) return t;
+    snprintf(name + module_end, (size_t)(NAME - module_end), "%s", part + 7);
+    return tensor_of(&c->files, name);
+}
+static inline int checkpoint_has_word(const char *words, const char *value)
+{
+    char spaced[68], shown[64];
+    if (!words || !value) return 0;
+    snprintf(spaced, sizeof spaced, " %s ", json_shown(value, shown));
+    return strstr(words, spaced) != NULL;
+}
+/* Is it one of the architecture's rows? */
+static inline int checkpoint_may_be_named(const checkpoint *c, const checkpoint_names *row)
+{
+    const char *whole = json_at(c->json, "model_type"), *text = json_at(c->text, "model_type");
+    const checkpoint_names *other;
+    if (row->methods && !checkpoint_has_word(row->methods, c->method)) return 0;
+    if (checkpoint_has_word(row->models, whole) || checkpoint_has_word(row->models, text)) return 1;
+    if (row->methods || row->interleaved) return 0;
+    for (other = checkpoint_name_rows; other->models; other++)
+        if (checkpoint_has_word(other->models, whole) || checkpoint_has_word(other->models, text)) return 0;
+    return 1;
+}
+static inline int checkpoint_stacked(const checkpoint_layer *l)
+{
+    return !strstr(l->names->matrix[MOEK_MATRIX_DOWN], "%d");
+}
+static inline int checkpoint_rows(const checkpoint_layer *l, int which)
+{
+    const moek_config *m = &l->config;
+    return which == MOEK_MATRIX_DOWN ? m->hidden : which == MOEK_MATRIX_GATE_UP ? 2 * m->inter : m->inter;
+}
+static inline int checkpoint_columns(const checkpoint_layer *l, int which)
+{
+    return which == MOEK_MATRIX_DOWN ? l->config.inter : l->config.hidden;
+}
+
+/* Are weights and scales of a matrix there, of the right types and sizes?  0: a sentence. */
+static inline int checkpoint_fits(checkpoint *c, const checkpoint_layer *l, int which, int e)
+{
+    const checkpoint_format *f = l->format;
+    const moek_format *of = moek_format_of(f->quant);
+    const moek_scale_shape shape = moek_weight_scale(of, f->block);
+    const size_t rows = (size_t)checkpoint_rows(l, which), columns = (size_t)checkpoint_columns(l, which);
+    const size_t many = checkpoint_stacked(l) ? (size_t)l->experts : 1;
+    const size_t groups = moek_scale_count(&shape, rows, columns);
+    char name[NAME], type[64];
+    const tensor *t = checkpoint_part(c, l, which, e, f->w, name), *scale;
+    size_t row = moek_element_bytes(of->w, columns);
+    if (!t) return say(c->why, "%s is not in the folder", name);
+    if (!checkpoint_has_word(f->type, t->type))
+        return say(c->why, "%s has type %s; %s wants%.*s", name, json_shown(t->type, type), of->name,
+                   (int)strlen(f->type) - 1, f->type);
+    if (json_is(t->type, "I32")) row = (row + 3) / 4 * 4;
+    if (t->bytes != many * rows * row)
+        return say(c->why, "%s has %zu bytes; %zu matrices of %zu x %zu in %s have %zu", name, t->bytes, many, rows,
+                   columns, of->name, many * rows * row);
+    if (!f->scale) return 1;
+    scale = checkpoint_part(c, l, which, e, f->scale, name);
+    if (!scale) return say(c->why, "%s is not in the folder", name);
+    if (scale->count == many * groups || (!shape.rows && scale->count == 1)) return 1;
+    return say(c->why, "%s has %zu scales; %s wants %zu", name, scale->count, of->name, many * groups);
+}
+/* The matrices of a layer that its names have, of the first expert and the last, and of nobody else. */
+static inline int checkpoint_fits_layer(checkpoint *c, const checkpoint_layer *l)
+{
+    char name[NAME];
+    int which, e;
+    for (which = 0; which < 4; which++)
+        for (e = 0; e < l->experts && l->names->matrix[which]; e += l->experts > 1 ? l->experts - 1 : 1)
+            if (!checkpoint_fits(c, l, which, e)) return 0;
+    if (!checkpoint_stacked(l) && checkpoint_part(c, l, MOEK_MATRIX_DOWN, l->experts, l->format->w, name))
+        return say(c->why, "%s is there, but config.json has %d experts", name, l->experts);
+    return 1;
+}
+
+/* ---- a folder ---------------------------------------------------------------------------------------------------- */
+
+static inline const char *checkpoint_first_key(const char *object, const char *const *keys)
+{
+    for (; *keys; keys++) if (json_at(object, *keys)) return *keys;
+    return keys[-1];
+}
+static inline int checkpoint_sizes(checkpoint *c)
+{
+    static const char *const hidden[] = { "moe_latent_size", "routed_expert_hidden_size", "hidden_size", NULL };
+    static const char *const inter[] = { "moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size", NULL };
+    static const char *const experts[] = { "n_routed_experts", "num_local_experts", "moe_num_experts", "num_experts",
+                                           NULL };
+    static const char *const topk[] = { "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k",
+                                        "num_experts_per_tok", NULL };
+    const char *t = c->text;
+    return json_whole(t, "num_hidden_layers", 0, 1, 1 << 12, &c->depth, c->why) &&
+           json_whole(t, checkpoint_first_key(t, hidden), 0, 1, 1 << 24, &c->hidden, c->why) &&
+           json_whole(t, checkpoint_first_key(t, inter), 0, 1, 1 << 24, &c->inter, c->why) &&
+           json_whole(t, checkpoint_first_key(t, experts), 0, 1, 1024, &c->experts, c->why) &&
+           json_whole(t, checkpoint_first_key(t, topk), 0, 1, 32, &c->topk, c->why);
+}
+static inline char *checkpoint_json(const char *folder, const char *name, char *why)
+{
+    char path[PATH], *text = NULL;
+    const unsigned char *file;
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    file = map_file(path, &bytes, why);
+    if (file) {
+        text = json_text(file, bytes, path, why);
+        munmap((void *)(size_t)file, bytes);
+    }
+    return text;
+}
+static inline void checkpoint_close(checkpoint *c)
+{
+    free(c->json); free(c->quant_json); free(c->order);
+    close_tensors(&c->files);
+    memset(c, 0, sizeof *c);
+}
+static inline int checkpoint_find(checkpoint *c, int n, checkpoint_layer *l);
+static inline int checkpoint_open(checkpoint *c, const char *folder)
+{
+    static const char *const beside[] = { "hf_quant_config.json", "quantize_config.json", "quant_config.json" };
+    checkpoint_layer l;
+    size_t i;
+    int n;
+    memset(c, 0, sizeof *c);
+    c->json = checkpoint_json(folder, "config.json", c->why);
+    if (!c->json) return 0;
+    c->text = json_at(c->json, "text_config") ? json_at(c->json, "text_config") : c->json;
+    if (!checkpoint_sizes(c)) return 0;
+    c->quantized = json_at(c->json, "quantization_config");
+    if (!c->quantized) c->quantized = json_at(c->text, "quantization_config");
+    if (!c->quantized) c->quantized = json_at(c->json, "compression_config");
+    for (i = 0; i < 3 && !c->quantized; i++) {         /* ModelOpt; GPTQ and AWQ of before transformers knew them */
+        c->quant_json = checkpoint_json(folder, beside[i], c->unread);
+        c->quantized = c->quant_json && !i ? json_at(c->quant_json, "quantization") : c->quant_json;
+    }
+    *c->unread = 0;
+    c->method = json_at(c->quantized, "quant_method");
+    if (!c->method && c->quant_json) c->method = i == 2 ? "\"gptq\"" : i == 3 ? "\"awq\"" : NULL;
+    checkpoint_quantized(c);
+    if (!add_folder(&c->files, folder)) return say(c->why, "%s", c->files.why);
+    c->order = (int32_t *)malloc(sizeof *c->order * (size_t)c->inter);
+    if (!c->order) return say(c->why, "%d orders: out of memory", c->inter);
+    for (n = 0; n < c->depth; n++) {                   /* is there a layer with experts, and do we know it? */
+        if (!checkpoint_find(c, n, &l)) return 0;
+        if (l.experts) return 1;
+    }
+    return say(c->why, "%s: no layer has experts", folder);
+}
+/* Two names for a sentence: of experts, if some are there. */
+static inline int checkpoint_no_names(checkpoint *c, int n, const char *looked_for)
+{
+    const char *two[2] = { NULL, NULL };
+    char layer[32];
+    size_t i;
+    int k = 0, pass;
+    snprintf(layer, sizeof layer, "layers.%d.", n);
+    for (pass = 0; pass < 3; pass++)
+        for (i = 0; i < c->files.count && k < 2; i++) {
+            const char *name = c->files.at[i].name;
+            if ((pass < 2 && !strstr(name, "experts")) || (!pass && !strstr(name, layer))) continue;
+            if (k && two[0] == name) continue;
+            two[k++] = name;
+        }
+    return say(c->why, "%s is not in the folder, which has %s, %s%s%s (models.toml, names.experts: what is known)",
+               looked_for, k ? two[0] : "no tensors", k > 1 ? two[1] : "no others",
+               *c->unread ? "; not read here: " : "", c->unread);
+}
+static inline int checkpoint_has_experts(const checkpoint *c, int n)
+{
+    char layer[32];
+    size_t i;
+    snprintf(layer, sizeof layer, "layers.%d.", n);
+    for (i = 0; i < c->files.count; i++)
+        if (strstr(c->files.at[i].name, layer) && strstr(c->files.at[i].name, "experts") &&
+            !strstr(c->files.at[i].name, "shared_experts")) return 1;
+    return 0;
+}
+
+/* ---- a layer ----------------------------------------------------------------------------------------------------- */
+
+/* A scale a matrix: is gate's up's, in all experts? */
+static inline int checkpoint_one_scale(const checkpoint *c, const checkpoint_layer *l)
+{
+    char name[NAME];
+    int e;
+    if (!l->names->matrix[MOEK_MATRIX_GATE]) return 1;
+    for (e = 0; e < l->experts; e++) {
+        const tensor *gate = checkpoint_part(c, l, MOEK_MATRIX_GATE, e, l->format->scale, name);
+        const tensor *up = checkpoint_part(c, l, MOEK_MATRIX_UP, e, l->format->scale, name);
+        if (gate && up && tensor_number(gate, 0) != tensor_number(up, 0)) return 0;
+    }
+    return 1;
+}
+static inline int checkpoint_act(checkpoint *c, const checkpoint_layer *l, moek_config *m)
+{
+    static const struct { const char *name; int act; } acts[] = {
+        { "silu", MOEK_SILU }, { "swish", MOEK_SILU }, { "gelu", MOEK_GELU }, { "gelu_pytorch_tanh", MOEK_GELU_TANH },
+        { "gelu_new", MOEK_GELU_TANH }, { "relu2", MOEK_RELU2_NO_MUL }
+    };
+    const char *t = c->text, *limit = json_at(t, "swiglu_limit");
+    const char *name = json_at(t, "mlp_hidden_act") ? json_at(t, "mlp_hidden_act") : json_at(t, "hidden_act");
+    double clamp = 0;
+    size_t i;
+    if (limit && !json_real(t, "swiglu_limit", 0, 0, 1e30, &clamp, c->why)) return 0;
+    m->limit = (float)clamp;
+    m->act = MOEK_SILU;
+    for (i = 0; i < sizeof acts / sizeof *acts; i++) if (json_is(name, acts[i].name)) m->act = acts[i].act;
+    if (strstr(l->names->models, "gpt_oss")) m->act = MOEK_SWIGLUOAI;
+    return 1;
+}
+/* l->config, once names and format are known. */
+static inline int checkpoint_config(checkpoint *c, checkpoint_layer *l)
+{
+    const char *type = json_at(c->text, "torch_dtype") ? json_at(c->text, "torch_dtype") : json_at(c->text, "dtype");
+    const moek_format *f = moek_format_of(l->format->quant);
+    const int which = l->names->matrix[MOEK_MATRIX_GATE_UP] ? MOEK_MATRIX_GATE_UP : MOEK_MATRIX_UP;
+    moek_config *m = &l->config;
+    char name[NAME];
+    m->quant = l->format->quant;
+    m->block = l->format->block;
+    m->dtype = m->quant == MOEK_FP16 || json_is(type, "float16") ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    if (m->quant == MOEK_BF16) m->dtype = MOEK_DTYPE_BF16;
+    m->up_layout = l->names->interleaved ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    if (f->w_scale.rows > 1) m->up_scales = MOEK_UP_SCALES_APART;      /* gate and up were quantized apart */
+    if (l->format->scale && !f->w_scale.rows && !checkpoint_one_scale(c, l))
+        m->quant = f->x_bits < 16 ? MOEK_FP8C : MOEK_FP8C_A16;
+    l->bias = checkpoint_part(c, l, which, 0, ".bias", name) != NULL;
+    l->static_x = l->format->static_x && moek_format_of(m->quant)->static_x &&
+                  checkpoint_part(c, l, MOEK_MATRIX_DOWN, 0, l->format->static_x, name) != NULL;
+    if (moek_format_of(m->quant)->blocks && m->block && m->block != 32 && m->block != 64 && m->block != 128)
+        return say(c->why, "layer %d: a scale for %d columns; %s has them for 32, 64, 128 or a row", l->number,
+                   m->block, moek_format_of(m->quant)->name);
+    return checkpoint_act(c, l, m);
+}
+/* Layer n: which names and format its experts have.  1, and l->experts 0: it has no experts.  0: c->why. */
+static inline int checkpoint_find(checkpoint *c, int n, checkpoint_layer *l)
+{
+    char looked_for[NAME], nearly[WHY], name[NAME];
+    const char *const *prefix;
+    const checkpoint_names *row;
+    int i;
+    *looked_for = *nearly = 0;
+    for (row = checkpoint_name_rows; row->models; row++)
+        for (prefix = checkpoint_prefixes; *prefix && checkpoint_may_be_named(c, row); prefix++)
+            for (i = 0; i < c->formats; i++) {
+                memset(l, 0, sizeof *l);
+                l->number = n; l->experts = l->config.experts = c->experts;
+                l->config.hidden = c->hidden; l->config.inter = c->inter; l->config.topk = c->topk;
+                l->prefix = *prefix; l->names = row; l->format = &c->format[i];
+                if (!checkpoint_part(c, l, MOEK_MATRIX_DOWN, 0, l->format->w, name)) {
+                    if (!*looked_for) memcpy(looked_for, name, sizeof name);
+                } else if (checkpoint_fits_layer(c, l)) return checkpoint_config(c, l);
+                else if (!*nearly) memcpy(nearly, c->why, sizeof nearly);
+            }
+    if (*nearly) return say(c->why, "%s%s%s", nearly, *c->unread ? "; not read here: " : "", c->unread);
+    if (checkpoint_has_experts(c, n)) return checkpoint_no_names(c, n, looked_for);
+    l->experts = l->config.experts = 0;
+    return 1;
+}
+
+/* A piece of `bytes` at *at, aligned; memory NULL: only counted. */
+static inline void *checkpoint_piece(char *memory, size_t *at, size_t bytes)
+{
+    void *p = memory && bytes ? memory + *at : NULL;
+    *at += (bytes + 255) / 256 * 256;
+    return p;
+}
+/* Bytes that all arrays of the layer have together; memory, aligned to 256 bytes: *w points to them there.  Biases and
+ * zero points are among them where the checkpoint has some. */
+static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, moek_weights *w)
+{
+    const moek_config *m = &l->config;
+    const moek_format *f = moek_format_of(m->quant);
+    const moek_scale_shape shape = moek_weight_scale(f, m->block);
+    const size_t experts = (size_t)(m->local_experts ? m->local_experts : l->experts);
+    const size_t inter = (size_t)m->inter, hidden = (size_t)m->hidden;
+    const size_t parts = l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP] ? 2 : 1;
+    const size_t up_scale = m->up_scales ? parts * moek_scale_bytes(&shape, inter, hidden)
+                                         : moek_scale_bytes(&shape, parts * inter, hidden);
+    const int zero = f->zero && l->format->zero;
+    char *base = (char *)memory;
+    size_t at = 0;
+    memset(w, 0, sizeof *w);
+    w->w_up = checkpoint_piece(base, &at, experts * parts * inter * moek_element_bytes(f->w, hidden));
+    w->w_down = checkpoint_piece(base, &at, experts * hidden * moek_element_bytes(f->w, inter));
+    w->w_up_scale = checkpoint_piece(base, &at, experts * up_scale);
+    w->w_down_scale = checkpoint_piece(base, &at, experts * moek_scale_bytes(&shape, hidden, inter));
+    if (f->second) {
+        w->w_up_global_scale = (float *)checkpoint_piece(base, &at, experts * parts * sizeof(float));
+        w->w_down_global_scale = (float *)checkpoint_piece(base, &at, experts * sizeof(float));
+    }
+    if (zero) {
+        const size_t up = moek_element_bytes(f->w, moek_scale_count(&shape, 1, hidden));
+        const size_t down = moek_element_bytes(f->w, moek_scale_count(&shape, 1, inter));
+        w->w_up_zero = checkpoint_piece(base, &at, experts * parts * inter * up);
+        w->w_down_zero = checkpoint_piece(base, &at, experts * hidden * down);
+    }
+    if (l->bias) {
+        w->w_up_bias = checkpoint_piece(base, &at, experts * parts * inter * sizeof(uint16_t));
+        w->w_down_bias = checkpoint_piece(base, &at, experts * hidden * sizeof(uint16_t));
+    }
+    if (l->static_x) {
+        w->x_scale = (float *)checkpoint_piece(base, &at, sizeof(float));
+        w->h_scale = (float *)checkpoint_piece(base, &at, sizeof(float));
+    }
+    return at;
+}
+
+/* ---- a matrix ---------------------------------------------------------------------------------------------------- */
+
+/* Of expert e; NULL: the layer has none, or c->why, as *bad says. */
+static inline const unsigned char *checkpoint_of(checkpoint *c, const checkpoint_layer *l, int which, int e,
+                                                 const char *part, size_t bytes, const tensor **found)
+{
+    char name[NAME];
+    const tensor *t = *found = part ? checkpoint_part(c, l, which, e, part, name) : NULL;
+    const int whole = t && (!checkpoint_stacked(l) || t->count == 1);
+    if (!t || (bytes && t->bytes != bytes * (whole ? 1 : (size_t)l->experts))) return NULL;
+    return t->data + (whole ? 0 : (size_t)e * (t->bytes / (size_t)l->experts));
+}
+/* The order of columns of down of expert e, for rows of gate and of up; NULL: as they are.  Gate and up: only that. */
+static inline int checkpoint_order(checkpoint *c, const checkpoint_layer *l, int which, int e, const int32_t **order)
+{
+    const int down = which == MOEK_MATRIX_DOWN;
+    const tensor *t;
+    int moved = 0;
+    const unsigned char *at = checkpoint_of(c, l, which, e, l->format->order, 0, &t);
+    *order = NULL;
+    if (!t || !l->format->block) return 1;
+    if (!json_is(t->type, "I32") || t->count != (size_t)checkpoint_columns(l, which) || checkpoint_stacked(l))
+        return say(c->why, "%s is no order of %d columns", t->name, checkpoint_columns(l, which));
+    if (moek_import_order((const int32_t *)(const void *)at, (int)t->count, l->config.block, down ? c->order : NULL,
+                          &moved, c->why, sizeof c->why) != MOEK_OK) return 0;
+    if (moved) *order = c->order;
+    return 1;
+}
+/* All but the report: where the matrix is, and where it goes.  Plain weights and e4m3, whose bytes are moek's, have no
+ * source: checkpoint_copy. */
+static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w,
+                                    int which, int e, moek_import_args *a)
+{
+    const checkpoint_format *f = l->format;
+    const tensor *t;
+    const int32_t *own, *order;
+    moek_config place = l->config;
+    memset(a, 0, sizeof *a);
+    a->source = f->source;
+    a->why = c->why; a->why_size = sizeof c->why;
+    if (l->names->cut) place.up_layout = MOEK_UP_HALVES;               /* halves of rows that are in order already */
+    if (moek_import_place(&place, w, which, e - first, a) != MOEK_OK) return 0;
+    if (!checkpoint_fits(c, l, which, e)) return 0;
+    a->their_w = (void *)(size_t)checkpoint_of(c, l, which, e, f->w, 0, &t);            /* (only read) */
+    a->their_scale = (void *)(size_t)checkpoint_of(c, l, which, e, f->scale, 0, &t);
+    if (f->source && (moek_format_of(a->quant)->w_scale.type == MOEK_SCALE_TYPE_T ||
+                      moek_format_of(a->quant)->w_scale.type == MOEK_SCALE_TYPE_F32))
+        a->scale_dtype = json_is(t->type, "F32") ? MOEK_DTYPE_F32 : json_is(t->type, "F16") ? MOEK_DTYPE_FP16
+                                                                                         : MOEK_DTYPE_BF16;
+    a->their_zero = (void *)(size_t)checkpoint_of(c, l, which, e, f->zero, 0, &t);
+    a->their_global = (float *)(void *)(size_t)checkpoint_of(c, l, which, e, f->global, sizeof(float), &t);
+    if (f->global && (!a->their_global || !json_is(t->type, "F32")))
+        return say(c->why, "layer %d: an expert has no second scale %s in F32", l->number, f->global);
+    if (!f->order) return 1;
+    if (!checkpoint_order(c, l, MOEK_MATRIX_DOWN, e, &order)) return 0;
+    if (which == MOEK_MATRIX_DOWN) a->column_order = order;
+    else if (!checkpoint_order(c, l, which, e, &own)) return 0;
+    else a->row_order = order;
+    return 1;
+}
+/* Plain weights that are stacked as [in][out], or rows of bytes that are moek's. */
+static inline void checkpoint_rows_of(const checkpoint_layer *l, const moek_import_args *a)
+{
+    const size_t row = moek_element_bytes(moek_format_of(l->config.quant)->w, (size_t)a->columns);
+    const size_t step = (size_t)(a->row_step ? a->row_step : 1), rows = (size_t)a->rows, columns = (size_t)a->columns;
+    const unsigned char *from = (const unsigned char *)a->their_w;
+    unsigned char *to = (unsigned char *)a->w;
+    size_t i, k;
+    if (l->names->turned && row == 2 * columns)
+        for (i = 0; i < rows; i++)
+            for (k = 0; k < columns; k++) memcpy(to + i * step * row + 2 * k, from + 2 * (k * rows + i), 2);
+    else
+        for (i = 0; i < rows; i++) memcpy(to + i * step * row, from + i * row, row);
+}
+/* Weights that are moek's bytes, and their scales, as f32 or bytes. */
+static inline int checkpoint_copy(checkpoint *c, const checkpoint_layer *l, int which, int e, const moek_import_args *a)
+{
+    const moek_format *f = moek_format_of(l->config.quant);
+    const moek_scale_shape shape = moek_weight_scale(f, a->block);
+    const size_t groups = moek_scale_count(&shape, (size_t)a->rows, (size_t)a->columns);
+    const size_t of_row = shape.rows == 1 ? groups / (size_t)a->rows : groups;
+    const size_t step = (size_t)(a->row_step ? a->row_step : 1);
+    const tensor *scale;
+    char name[NAME];
+    size_t i, has, begin;
+    checkpoint_rows_of(l, a);
+    if (!l->format->scale) return 1;
+    scale = checkpoint_part(c, l, which, e, l->format->scale, name);
+    if (!scale || !tensor_has_numbers(scale)) return say(c->why, "%s has scales of another type", name);
+    has = checkpoint_stacked(l) && scale->count > 1 ? scale->count / (size_t)l->experts : scale->count;
+    begin = has < scale->count ? (size_t)e * has : 0;
+    if (has != 1 && has != groups) return say(c->why, "%s has %zu scales; %s wants %zu", name, has, f->name, groups);
+    for (i = 0; i < groups; i++) {
+        const size_t from = begin + (has == 1 ? 0 : i), to = i / of_row * of_row * step + i % of_row;
+        if (shape.type == MOEK_SCALE_TYPE_F32) ((float *)a->scale)[to] = tensor_number(scale, from);
+        else ((unsigned char *)a->scale)[to] = scale->data[from];
+    }
+    return 1;
+}
+/* Biases of a matrix, as T. */
+static inline int checkpoint_bias(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w, int which,
+                                  int e, const moek_import_args *a)
+{
+    const int down = which == MOEK_MATRIX_DOWN, fp16 = l->config.dtype == MOEK_DTYPE_FP16;
+    const size_t rows = (size_t)a->rows, step = (size_t)(a->row_step ? a->row_step : 1);
+    const size_t of_expert = (size_t)(down ? l->config.hidden : 2 * l->config.inter);
+    const size_t begin = (size_t)(e - first) * of_expert + (which == MOEK_MATRIX_UP ? (step == 2 ? 1 : rows) : 0);
+    uint16_t *to = (uint16_t *)(size_t)(down ? w->w_down_bias : w->w_up_bias);
+    char name[NAME];
+    const tensor *t = checkpoint_part(c, l, which, e, ".bias", name);
+    const size_t many = checkpoint_stacked(l) ? (size_t)l->experts : 1;
+    size_t i;
+    if (!to) return 1;
+    if (!t || t->count != many * rows || !tensor_has_numbers(t))
+        return say(c->why, "%s: there is no bias of %zu rows in it", name, rows);
+    for (i = 0; i < rows; i++) {
+        const size_t from = a->row_order ? (size_t)a->row_order[i] : i;
+        const float value = tensor_number(t, (many > 1 ? (size_t)e * rows : 0) + from);
+        to[begin + i * step] = fp16 ? half_of(value) : bf16_of(value);
+    }
+    return 1;
+}
+/* Static scales of x or of h: the largest of all experts. */
+static inline void checkpoint_static(const checkpoint *c, const checkpoint_layer *l, int which, int e, const float *to)
+{
+    char name[NAME];
+    const tensor *t = checkpoint_part(c, l, which, e, l->format->static_x, name);
+    float value;
+    if (!t || !t->count || !tensor_has_numbers(t)) return;
+    value = tensor_number(t, 0);
+    if (value > *to) *(float *)(size_t)to = value;
+}
+/* Experts from `first` on (l->config.local_experts of them; 0: all) into the arrays of *w, in host memory. */
+static inline int checkpoint_load(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w,
+                                  moek_import_report *report)
+{
+    const int experts = l->config.local_experts ? l->config.local_experts : l->experts;
+    moek_import_args a;
+    int e, which;
+    if (first < 0 || experts < 0 || first > l->experts - experts)
+        return say(c->why, "experts %d to %d: the layer has %d", first, first + experts - 1, l->experts);
+    if (l->static_x) *(float *)(size_t)w->x_scale = *(float *)(size_t)w->h_scale = 0;
+    for (e = first; e < first + experts; e++)
+        for (which = 0; which < 4; which++) {
+            if (!l->names->matrix[which]) continue;
+            if (!checkpoint_matrix(c, l, first, w, which, e, &a)) return 0;
+            a.report = report;
+            if (l->format->source && moek_import(0, &a, NULL) != MOEK_OK) return 0;
+            if (!l->format->source && !checkpoint_copy(c, l, which, e, &a)) return 0;
+            if (l->bias && !checkpoint_bias(c, l, first, w, which, e, &a)) return 0;
+        }
+    for (e = 0; e < l->experts && l->static_x; e++)
+        for (which = 0; which < 4; which++)
+            if (l->names->matrix[which])
+                checkpoint_static(c, l, which, e, which == MOEK_MATRIX_DOWN ? w->h_scale : w->x_scale);
+    return 1;
+}
+#endif
