@@ -26,7 +26,7 @@
  *                checkpoint says of activations is kept: fp8c where they are e4m3, too, else fp8c_a16.  Any format with
  *                the same weights may take its place (moek_same_weights): nvfp4_a16, say, by nvfp4_a8
  *     fp8        a scale a matrix: fp8t, if gate's is up's in all experts of the layer; else fp8c, whose rows have the
- *                scale of their matrix: exactly the same weights.  (MOEK_UP_APART would do it, too.)
+ *                scale of their matrix: exactly the same weights.  (fp8t with MOEK_UP_APART has two scales, too.)
  *     act-order  of down: rows of gate and up take the order (moek_import_order); of gate and up: refused            */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -54,6 +54,8 @@ typedef struct checkpoint {
     checkpoint_format format[CHECKPOINT_FORMATS];      /* that there may be, plain weights last */
     int formats;
     int32_t *order;                                    /* of columns of down: [inter], of the expert that was last */
+    int order_moved;                                   /* some expert's are moved */
+    unsigned char *gathered[2];                        /* weights and scales of a matrix that lies otherwise */
     char why[WHY], unread[WHY];                        /* unread: what of quantized is not served here */
 } checkpoint;
 typedef struct checkpoint_layer {
@@ -63,6 +65,7 @@ typedef struct checkpoint_layer {
     const checkpoint_names *names;
     const checkpoint_format *format;
     int bias, static_x;                                /* experts have biases; x and h of fp8t have scales */
+    char looked_for[NAME];                             /* where experts is 0 */
 } checkpoint_layer;
 
 static const char *const checkpoint_prefixes[] = {
@@ -99,9 +102,11 @@ static inline void checkpoint_unread(checkpoint *c, const char *what, const char
 /* Weights in e4m3.  columns, rows: of a scale, 0: all; a8: activations are e4m3, too. */
 static inline checkpoint_format *checkpoint_may_fp8(checkpoint *c, int rows, int columns, int a8, const char *scale)
 {
+    const int source = rows > 1 ? MOEK_FROM_FP8_BLOCK : columns ? MOEK_FROM_MXFP8
+                     : rows ? MOEK_FROM_FP8_CHANNEL : MOEK_FROM_FP8_TENSOR;
     const int quant = rows > 1 ? (a8 ? MOEK_FP8B128 : MOEK_FP8B128_A16) : columns ? MOEK_MXFP8
                     : rows ? (a8 ? MOEK_FP8C : MOEK_FP8C_A16) : (a8 ? MOEK_FP8T : MOEK_FP8T_A16);
-    return checkpoint_may(c, 0, quant, 0, ".weight", " F8_E4M3 ", scale);
+    return checkpoint_may(c, source, quant, 0, ".weight", " F8_E4M3 ", scale);
 }
 /* A group of compressed-tensors. */
 static inline void checkpoint_compressed(checkpoint *c, const char *group)
@@ -139,8 +144,11 @@ static inline void checkpoint_compressed(checkpoint *c, const char *group)
         f = checkpoint_may(c, MOEK_FROM_PACKED_INT8, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns,
                            ".weight_packed", " I32 ", ".weight_scale");
     else if (json_is(type, "int") && bits == 8)
-        f = checkpoint_may(c, 0, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns, ".weight", " I8 ",
-                           ".weight_scale");
+        f = checkpoint_may(c, MOEK_FROM_INT8_BYTES, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns, ".weight",
+                           " I8 ", ".weight_scale");
+    else if (json_is(type, "int") && bits == 4)
+        f = checkpoint_may(c, MOEK_FROM_INT4_BYTES, a_bits == 8 && columns == 128 ? MOEK_INT4_A8 : MOEK_INT4_A16,
+                           columns, ".weight", " I8 ", ".weight_scale");
     if (!f) checkpoint_unread(c, "compressed-tensors", format);
     if (!f) return;
     if (json_is(type, "int") && !symmetric) f->zero = ".weight_zero_point";
@@ -179,7 +187,7 @@ static inline void checkpoint_auto_round(checkpoint *c)
     char how[64], type[64];
     json_shown(packing, how);
     json_shown(data, type);
-    if (strstr(type, "mx_fp") || strstr(type, "nv_fp") || strstr(type, "fp8")) {
+    if (strstr(type, "fp")) {
         checkpoint_format *f;
         f = checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
         if (strstr(type, "nv_fp")) {
@@ -187,25 +195,35 @@ static inline void checkpoint_auto_round(checkpoint *c)
         }
         checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
         checkpoint_may_fp8(c, 128, 128, 1, ".weight_scale");
+        checkpoint_may_fp8(c, 128, 128, 1, ".weight_scale_inv");
         checkpoint_may_fp8(c, 1, 0, 1, ".weight_scale");
         checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale");
     } else checkpoint_words(c, strstr(how, "awq") != NULL, !strstr(how, "gptq"));
 }
-static inline void checkpoint_modelopt(checkpoint *c, const char *algo)
+static inline void checkpoint_modelopt(checkpoint *c, const char *given)
 {
-    checkpoint_format *f;
-    const int mixed = json_is(algo, "MIXED_PRECISION"), before = c->formats;
-    if (mixed || json_is(algo, "NVFP4") || json_is(algo, "NVFP4_AWQ") || json_is(algo, "W4A16_NVFP4")) {
-        f = checkpoint_may(c, MOEK_FROM_NVFP4_MODELOPT, MOEK_NVFP4_A16, 0, ".weight", " U8 ", ".weight_scale");
-        f->global = ".weight_scale_2";
-    }
-    if (mixed || json_is(algo, "MXFP4") || json_is(algo, "W4A16_MXFP4") || json_is(algo, "W4A8_MXFP4_FP8"))
-        checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight", " U8 ", ".weight_scale");
-    if (mixed || json_is(algo, "MXFP8")) checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
-    if (mixed || json_is(algo, "FP8_PB_WO")) checkpoint_may_fp8(c, 128, 128, 0, ".weight_scale");
-    if (mixed || json_is(algo, "FP8_PER_CHANNEL_PER_TOKEN")) checkpoint_may_fp8(c, 1, 0, 1, ".weight_scale");
-    if (mixed || json_is(algo, "FP8")) checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale")->static_x = ".input_scale";
-    if (c->formats == before) checkpoint_unread(c, "ModelOpt", algo);
+    char algo[64];
+    const int before = c->formats;
+    int i, mixed, fp4, fp8;
+    json_shown(given, algo);
+    for (i = 0; algo[i]; i++) if (algo[i] >= 'a' && algo[i] <= 'z') algo[i] = (char)(algo[i] - 'a' + 'A');
+    mixed = !strcmp(algo, "MIXED_PRECISION");
+    fp4 = strstr(algo, "NVFP4") || strstr(algo, "MXFP4");              /* (W4A8_MXFP4_FP8: by the weights) */
+    fp8 = !fp4 && strstr(algo, "FP8");
+    if (mixed || strstr(algo, "NVFP4"))
+        checkpoint_may(c, MOEK_FROM_NVFP4_MODELOPT, strstr(algo, "W4A8") ? MOEK_NVFP4_A8 : MOEK_NVFP4_A16, 0, ".weight",
+                       " U8 ", ".weight_scale")->global = ".weight_scale_2";
+    if (mixed || strstr(algo, "MXFP4"))
+        checkpoint_may(c, MOEK_FROM_MXFP4, strstr(algo, "W4A8") ? MOEK_MXFP4_A8 : MOEK_MXFP4_A16, 0, ".weight", " U8 ",
+                       ".weight_scale");
+    if (mixed || !strcmp(algo, "MXFP8")) checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
+    if (mixed || (fp8 && strstr(algo, "_PB"))) checkpoint_may_fp8(c, 128, 128, !strstr(algo, "WO"), ".weight_scale");
+    if (mixed || (fp8 && strstr(algo, "PER_CHANNEL"))) checkpoint_may_fp8(c, 1, 0, 1, ".weight_scale");
+    if (mixed || fp8) checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale")->static_x = ".input_scale";
+    if (!strncmp(algo, "W8A8_SQ", 7) || !strcmp(algo, "W8A16"))
+        checkpoint_may(c, MOEK_FROM_INT8_BYTES, algo[3] == '8' ? MOEK_INT8_A8 : MOEK_INT8_A16, 0, ".weight", " I8 ",
+                       ".weight_scale");
+    if (c->formats == before) checkpoint_unread(c, "ModelOpt", given);
 }
 static inline void checkpoint_fp8(checkpoint *c)
 {
@@ -315,6 +333,7 @@ static inline int checkpoint_fits(checkpoint *c, const checkpoint_layer *l, int 
         return say(c->why, "%s has type %s; %s wants%.*s", name, json_shown(t->type, type), of->name,
                    (int)strlen(f->type) - 1, f->type);
     if (json_is(t->type, "I32")) row = (row + 3) / 4 * 4;
+    if (f->source == MOEK_FROM_INT4_BYTES) row = columns;
     if (t->bytes != many * rows * row)
         return say(c->why, "%s has %zu bytes; %zu matrices of %zu x %zu in %s have %zu", name, t->bytes, many, rows,
                    columns, of->name, many * rows * row);
@@ -375,55 +394,23 @@ static inline char *checkpoint_json(const char *folder, const char *name, char *
 static inline void checkpoint_close(checkpoint *c)
 {
     free(c->json); free(c->quant_json); free(c->order);
+    free(c->gathered[0]); free(c->gathered[1]);
     close_tensors(&c->files);
     memset(c, 0, sizeof *c);
 }
-static inline int checkpoint_find(checkpoint *c, int n, checkpoint_layer *l);
-static inline int checkpoint_open(checkpoint *c, const char *folder)
-{
-    static const char *const beside[] = { "hf_quant_config.json", "quantize_config.json", "quant_config.json" };
-    checkpoint_layer l;
-    size_t i;
-    int n;
-    memset(c, 0, sizeof *c);
-    c->json = checkpoint_json(folder, "config.json", c->why);
-    if (!c->json) return 0;
-    c->text = json_at(c->json, "text_config") ? json_at(c->json, "text_config") : c->json;
-    if (!checkpoint_sizes(c)) return 0;
-    c->quantized = json_at(c->json, "quantization_config");
-    if (!c->quantized) c->quantized = json_at(c->text, "quantization_config");
-    if (!c->quantized) c->quantized = json_at(c->json, "compression_config");
-    for (i = 0; i < 3 && !c->quantized; i++) {         /* ModelOpt; GPTQ and AWQ of before transformers knew them */
-        c->quant_json = checkpoint_json(folder, beside[i], c->unread);
-        c->quantized = c->quant_json && !i ? json_at(c->quant_json, "quantization") : c->quant_json;
-    }
-    *c->unread = 0;
-    c->method = json_at(c->quantized, "quant_method");
-    if (!c->method && c->quant_json) c->method = i == 2 ? "\"gptq\"" : i == 3 ? "\"awq\"" : NULL;
-    checkpoint_quantized(c);
-    if (!add_folder(&c->files, folder)) return say(c->why, "%s", c->files.why);
-    c->order = (int32_t *)malloc(sizeof *c->order * (size_t)c->inter);
-    if (!c->order) return say(c->why, "%d orders: out of memory", c->inter);
-    for (n = 0; n < c->depth; n++) {                   /* is there a layer with experts, and do we know it? */
-        if (!checkpoint_find(c, n, &l)) return 0;
-        if (l.experts) return 1;
-    }
-    return say(c->why, "%s: no layer has experts", folder);
-}
-/* Two names for a sentence: of experts, if some are there. */
+/* The name that was looked for, and two that are there: those that look most like experts of layer n. */
 static inline int checkpoint_no_names(checkpoint *c, int n, const char *looked_for)
 {
+    static const char *const like[] = { "experts", "moe", "mlp", "feed_forward", "ffn", "" };
     const char *two[2] = { NULL, NULL };
     char layer[32];
-    size_t i;
-    int k = 0, pass;
+    size_t i, pass;
+    int k = 0;
     snprintf(layer, sizeof layer, "layers.%d.", n);
-    for (pass = 0; pass < 3; pass++)
+    for (pass = 0; pass < 2 * sizeof like / sizeof *like && k < 2; pass++)
         for (i = 0; i < c->files.count && k < 2; i++) {
             const char *name = c->files.at[i].name;
-            if ((pass < 2 && !strstr(name, "experts")) || (!pass && !strstr(name, layer))) continue;
-            if (k && two[0] == name) continue;
-            two[k++] = name;
+            if (strstr(name, like[pass / 2]) && (pass % 2 || strstr(name, layer)) && name != two[0]) two[k++] = name;
         }
     return say(c->why, "%s is not in the folder, which has %s, %s%s%s (models.toml, names.experts: what is known)",
                looked_for, k ? two[0] : "no tensors", k > 1 ? two[1] : "no others",
@@ -442,16 +429,16 @@ static inline int checkpoint_has_experts(const checkpoint *c, int n)
 
 /* ---- a layer ----------------------------------------------------------------------------------------------------- */
 
-/* A scale a matrix: is gate's up's, in all experts? */
-static inline int checkpoint_one_scale(const checkpoint *c, const checkpoint_layer *l)
+/* Is a number of each matrix (part) the same of gate and of up, in all experts? */
+static inline int checkpoint_one_number(const checkpoint *c, const checkpoint_layer *l, const char *part)
 {
     char name[NAME];
     int e;
     if (!l->names->matrix[MOEK_MATRIX_GATE]) return 1;
     for (e = 0; e < l->experts; e++) {
-        const tensor *gate = checkpoint_part(c, l, MOEK_MATRIX_GATE, e, l->format->scale, name);
-        const tensor *up = checkpoint_part(c, l, MOEK_MATRIX_UP, e, l->format->scale, name);
-        if (gate && up && tensor_number(gate, 0) != tensor_number(up, 0)) return 0;
+        const tensor *gate = checkpoint_part(c, l, MOEK_MATRIX_GATE, e, part, name);
+        const tensor *up = checkpoint_part(c, l, MOEK_MATRIX_UP, e, part, name);
+        if (gate && up && gate->count && up->count && tensor_number(gate, 0) != tensor_number(up, 0)) return 0;
     }
     return 1;
 }
@@ -481,16 +468,22 @@ static inline int checkpoint_config(checkpoint *c, checkpoint_layer *l)
     moek_config *m = &l->config;
     char name[NAME];
     m->quant = l->format->quant;
-    m->block = l->format->block;
-    m->dtype = m->quant == MOEK_FP16 || json_is(type, "float16") ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    if (m->quant == MOEK_BF16) m->dtype = MOEK_DTYPE_BF16;
+    m->block = f->blocks ? l->format->block : 0;       /* (int4_a8 says itself that it has 128) */
+    m->dtype = json_is(type, "float16") ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    if (f->w_bits == 16) m->dtype = f->w == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     m->up_layout = l->names->interleaved ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
-    if (f->w_scale.rows > 1) m->up_scales = MOEK_UP_SCALES_APART;      /* gate and up were quantized apart */
-    if (l->format->scale && !f->w_scale.rows && !checkpoint_one_scale(c, l))
+    if (f->w_scale.rows > 1 && which == MOEK_MATRIX_UP) m->up_scales = MOEK_UP_SCALES_APART;   /* quantized apart */
+    if (l->format->source == MOEK_FROM_FP8_TENSOR && !checkpoint_one_number(c, l, l->format->scale))
         m->quant = f->x_bits < 16 ? MOEK_FP8C : MOEK_FP8C_A16;
+    if (l->names->cut && l->format->global && !checkpoint_one_number(c, l, l->format->global))
+        return say(c->why, "layer %d: rows of gate and up alternate, were cut in two halves, and these have a second "
+                   "scale each: no format has that", l->number);
     l->bias = checkpoint_part(c, l, which, 0, ".bias", name) != NULL;
     l->static_x = l->format->static_x && moek_format_of(m->quant)->static_x &&
                   checkpoint_part(c, l, MOEK_MATRIX_DOWN, 0, l->format->static_x, name) != NULL;
+    if (checkpoint_part(c, l, which, 0, ".pre_quant_scale", name))
+        return say(c->why, "%s: activations are multiplied by a vector before the experts; a layer of moek has no "
+                   "place for that", name);
     if (moek_format_of(m->quant)->blocks && m->block && m->block != 32 && m->block != 64 && m->block != 128)
         return say(c->why, "layer %d: a scale for %d columns; %s has them for 32, 64, 128 or a row", l->number,
                    m->block, moek_format_of(m->quant)->name);
@@ -519,7 +512,41 @@ static inline int checkpoint_find(checkpoint *c, int n, checkpoint_layer *l)
     if (*nearly) return say(c->why, "%s%s%s", nearly, *c->unread ? "; not read here: " : "", c->unread);
     if (checkpoint_has_experts(c, n)) return checkpoint_no_names(c, n, looked_for);
     l->experts = l->config.experts = 0;
+    memcpy(l->looked_for, looked_for, sizeof l->looked_for);
     return 1;
+}
+
+/* 1, or 0: a sentence in c->why.  checkpoint_close, in either case. */
+static inline int checkpoint_open(checkpoint *c, const char *folder)
+{
+    static const char *const beside[] = { "hf_quant_config.json", "quantize_config.json", "quant_config.json" };
+    checkpoint_layer l;
+    size_t i;
+    int n;
+    memset(c, 0, sizeof *c);
+    c->json = checkpoint_json(folder, "config.json", c->why);
+    if (!c->json) return 0;
+    c->text = json_at(c->json, "text_config") ? json_at(c->json, "text_config") : c->json;
+    if (!checkpoint_sizes(c)) return 0;
+    c->quantized = json_at(c->json, "quantization_config");
+    if (!c->quantized) c->quantized = json_at(c->text, "quantization_config");
+    if (!c->quantized) c->quantized = json_at(c->json, "compression_config");
+    for (i = 0; i < 3 && !c->quantized; i++) {         /* ModelOpt; GPTQ and AWQ of before transformers knew them */
+        c->quant_json = checkpoint_json(folder, beside[i], c->unread);
+        c->quantized = c->quant_json && !i ? json_at(c->quant_json, "quantization") : c->quant_json;
+    }
+    *c->unread = 0;
+    c->method = json_at(c->quantized, "quant_method");
+    if (!c->method && c->quant_json) c->method = i == 2 ? "\"gptq\"" : i == 3 ? "\"awq\"" : NULL;
+    checkpoint_quantized(c);
+    if (!add_folder(&c->files, folder)) return say(c->why, "%s", c->files.why);
+    c->order = (int32_t *)malloc(sizeof *c->order * (size_t)c->inter);
+    if (!c->order) return say(c->why, "%d orders: out of memory", c->inter);
+    for (n = 0; n < c->depth; n++) {                   /* is there a layer with experts, and do we know it? */
+        if (!checkpoint_find(c, n, &l)) return 0;
+        if (l.experts) return 1;
+    }
+    return checkpoint_no_names(c, 0, l.looked_for);
 }
 
 /* A piece of `bytes` at *at, aligned; memory NULL: only counted. */
@@ -572,57 +599,108 @@ static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, m
 
 /* ---- a matrix ---------------------------------------------------------------------------------------------------- */
 
-/* Of expert e; NULL: the layer has none, or c->why, as *bad says. */
-static inline const unsigned char *checkpoint_of(checkpoint *c, const checkpoint_layer *l, int which, int e,
-                                                 const char *part, size_t bytes, const tensor **found)
+/* Rows first, first + step, ... of [all rows][columns], or, turned, of [columns][all rows]: a copy in memory of c, and
+ * what *says, as if the file had it so.  NULL: no such shape. */
+static inline void *checkpoint_gather(checkpoint *c, int which, const void *at, size_t all, size_t rows, size_t first,
+                                      size_t step, int turned, moek_import_tensor *says)
+{
+    const size_t columns = (size_t)says->shape[turned ? 0 : 1];
+    const size_t bytes = columns ? (size_t)says->bytes / all / columns : 0;
+    unsigned char *to;
+    size_t i, k;
+    if (says->shape[turned ? 1 : 0] != (int64_t)all || says->shape[2] || !bytes) return NULL;
+    to = (unsigned char *)realloc(c->gathered[which], rows * columns * bytes);
+    if (!to) return NULL;
+    c->gathered[which] = to;
+    for (i = 0; i < rows; i++)
+        for (k = 0; k < columns; k++) {
+            const size_t row = first + i * step, from = turned ? k * all + row : row * columns + k;
+            memcpy(to + (i * columns + k) * bytes, (const char *)at + from * bytes, bytes);
+        }
+    says->shape[0] = (int64_t)rows; says->shape[1] = (int64_t)columns;
+    says->bytes = rows * columns * bytes;
+    return to;
+}
+/* Matrices that lie [in][out], and gate or up of one tensor with both, which have a second scale each: copies. */
+static inline int checkpoint_rearranged(checkpoint *c, const checkpoint_layer *l, int which, int e, moek_import_args *a)
+{
+    const int split = !l->names->matrix[which], up = which == MOEK_MATRIX_UP, apart = l->names->interleaved;
+    const int turned = l->names->turned && l->format->w[0] == '.';     /* ("_blocks" of gpt-oss are not turned) */
+    const size_t rows = (size_t)a->rows, all = split ? 2 * rows : rows, step = split && apart ? 2 : 1;
+    const size_t first = !split || !up ? 0 : apart ? 1 : rows;
+    char name[NAME];
+    if (!split && !turned) return 1;
+    a->their_w = checkpoint_gather(c, 0, a->their_w, all, rows, first, step, turned, &a->w_tensor);
+    if (a->their_w && (a->scale_tensor.bytes <= sizeof(float) || a->scale_tensor.shape[2])) return 1;
+    a->their_scale = checkpoint_gather(c, 1, a->their_scale, all, rows, first, step, turned, &a->scale_tensor);
+    if (a->their_w && a->their_scale) return 1;
+    checkpoint_part(c, l, split ? MOEK_MATRIX_GATE_UP : which, e, l->format->w, name);
+    return say(c->why, "%s: weights or scales have another shape than [experts][in][out] of this format", name);
+}
+/* A part of expert e's matrix, and what the file says of it; NULL: there is none. */
+static inline void *checkpoint_of(checkpoint *c, const checkpoint_layer *l, int which, int e, const char *part,
+                                  moek_import_tensor *says, const tensor **found)
 {
     char name[NAME];
     const tensor *t = *found = part ? checkpoint_part(c, l, which, e, part, name) : NULL;
-    const int whole = t && (!checkpoint_stacked(l) || t->count == 1);
-    if (!t || (bytes && t->bytes != bytes * (whole ? 1 : (size_t)l->experts))) return NULL;
-    return t->data + (whole ? 0 : (size_t)e * (t->bytes / (size_t)l->experts));
+    const int stacked = t && checkpoint_stacked(l) && t->count > 1;
+    const int first = stacked && t->dims && t->shape[0] == (size_t)l->experts;
+    int i;
+    if (!t) return NULL;
+    says->bytes = t->bytes / (size_t)(stacked ? l->experts : 1);
+    for (i = 0; i + first < t->dims && t->dims - first <= MOEK_IMPORT_SIZES; i++)
+        says->shape[i] = (int64_t)t->shape[i + first];
+    if (t->dims == first) says->shape[0] = 1;
+    return (void *)(size_t)(t->data + (stacked ? (size_t)e * (size_t)says->bytes : 0));        /* (only read) */
 }
 /* The order of columns of down of expert e, for rows of gate and of up; NULL: as they are.  Gate and up: only that. */
 static inline int checkpoint_order(checkpoint *c, const checkpoint_layer *l, int which, int e, const int32_t **order)
 {
     const int down = which == MOEK_MATRIX_DOWN;
+    moek_import_tensor says;
     const tensor *t;
+    char why[WHY / 2];
     int moved = 0;
-    const unsigned char *at = checkpoint_of(c, l, which, e, l->format->order, 0, &t);
+    const void *at = checkpoint_of(c, l, which, e, l->format->order, &says, &t);
     *order = NULL;
     if (!t || !l->format->block) return 1;
     if (!json_is(t->type, "I32") || t->count != (size_t)checkpoint_columns(l, which) || checkpoint_stacked(l))
         return say(c->why, "%s is no order of %d columns", t->name, checkpoint_columns(l, which));
-    if (moek_import_order((const int32_t *)(const void *)at, (int)t->count, l->config.block, down ? c->order : NULL,
-                          &moved, c->why, sizeof c->why) != MOEK_OK) return 0;
+    if (moek_import_order((const int32_t *)at, (int)t->count, l->format->block, down ? c->order : NULL, &moved, why,
+                          sizeof why) != MOEK_OK) return say(c->why, "%s: %s", t->name, why);
     if (moved) *order = c->order;
+    c->order_moved |= moved;
     return 1;
 }
-/* All but the report: where the matrix is, and where it goes.  Plain weights and e4m3, whose bytes are moek's, have no
- * source: checkpoint_copy. */
+static inline int checkpoint_dtype(const tensor *t)
+{
+    return json_is(t->type, "F32") ? MOEK_DTYPE_F32 : json_is(t->type, "F16") ? MOEK_DTYPE_FP16
+         : json_is(t->type, "BF16") ? MOEK_DTYPE_BF16 : MOEK_DTYPE_E8M0;
+}
+/* All but the report: where the matrix is, and where it goes.  source 0, plain weights: checkpoint_copy. */
 static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w,
                                     int which, int e, moek_import_args *a)
 {
     const checkpoint_format *f = l->format;
-    const tensor *t;
+    const int has = l->names->matrix[which] ? which : MOEK_MATRIX_GATE_UP;
     const int32_t *own, *order;
+    const tensor *t;
     moek_config place = l->config;
+    int type;
     memset(a, 0, sizeof *a);
     a->source = f->source;
     a->why = c->why; a->why_size = sizeof c->why;
     if (l->names->cut) place.up_layout = MOEK_UP_HALVES;               /* halves of rows that are in order already */
-    if (moek_import_place(&place, w, which, e - first, a) != MOEK_OK) return 0;
-    if (!checkpoint_fits(c, l, which, e)) return 0;
-    a->their_w = (void *)(size_t)checkpoint_of(c, l, which, e, f->w, 0, &t);            /* (only read) */
-    a->their_scale = (void *)(size_t)checkpoint_of(c, l, which, e, f->scale, 0, &t);
-    if (f->source && (moek_format_of(a->quant)->w_scale.type == MOEK_SCALE_TYPE_T ||
-                      moek_format_of(a->quant)->w_scale.type == MOEK_SCALE_TYPE_F32))
-        a->scale_dtype = json_is(t->type, "F32") ? MOEK_DTYPE_F32 : json_is(t->type, "F16") ? MOEK_DTYPE_FP16
-                                                                                         : MOEK_DTYPE_BF16;
-    a->their_zero = (void *)(size_t)checkpoint_of(c, l, which, e, f->zero, 0, &t);
-    a->their_global = (float *)(void *)(size_t)checkpoint_of(c, l, which, e, f->global, sizeof(float), &t);
-    if (f->global && (!a->their_global || !json_is(t->type, "F32")))
+    if (moek_import_place(&place, w, which, e - first, a) != MOEK_OK || !checkpoint_fits(c, l, has, e)) return 0;
+    type = moek_format_of(a->quant)->w_scale.type;
+    a->their_w = checkpoint_of(c, l, has, e, f->w, &a->w_tensor, &t);
+    a->their_scale = checkpoint_of(c, l, has, e, f->scale, &a->scale_tensor, &t);
+    if (type == MOEK_SCALE_TYPE_T || type == MOEK_SCALE_TYPE_F32) a->scale_dtype = checkpoint_dtype(t);
+    a->their_zero = checkpoint_of(c, l, has, e, f->zero, &a->zero_tensor, &t);
+    a->their_global = (float *)checkpoint_of(c, l, has, e, f->global, &a->global_tensor, &t);
+    if (f->global && (!t || !json_is(t->type, "F32")))
         return say(c->why, "layer %d: an expert has no second scale %s in F32", l->number, f->global);
+    if (f->source && !checkpoint_rearranged(c, l, which, e, a)) return 0;
     if (!f->order) return 1;
     if (!checkpoint_order(c, l, MOEK_MATRIX_DOWN, e, &order)) return 0;
     if (which == MOEK_MATRIX_DOWN) a->column_order = order;
@@ -630,44 +708,16 @@ static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, in
     else a->row_order = order;
     return 1;
 }
-/* Plain weights that are stacked as [in][out], or rows of bytes that are moek's. */
-static inline void checkpoint_rows_of(const checkpoint_layer *l, const moek_import_args *a)
+/* Plain weights, which may be stacked as [in][out]. */
+static inline void checkpoint_copy(const checkpoint_layer *l, const moek_import_args *a)
 {
-    const size_t row = moek_element_bytes(moek_format_of(l->config.quant)->w, (size_t)a->columns);
-    const size_t step = (size_t)(a->row_step ? a->row_step : 1), rows = (size_t)a->rows, columns = (size_t)a->columns;
-    const unsigned char *from = (const unsigned char *)a->their_w;
-    unsigned char *to = (unsigned char *)a->w;
+    const size_t step = (size_t)a->row_step, rows = (size_t)a->rows, columns = (size_t)a->columns;
+    const uint16_t *from = (const uint16_t *)a->their_w;
+    uint16_t *to = (uint16_t *)a->w;
     size_t i, k;
-    if (l->names->turned && row == 2 * columns)
-        for (i = 0; i < rows; i++)
-            for (k = 0; k < columns; k++) memcpy(to + i * step * row + 2 * k, from + 2 * (k * rows + i), 2);
-    else
-        for (i = 0; i < rows; i++) memcpy(to + i * step * row, from + i * row, row);
-}
-/* Weights that are moek's bytes, and their scales, as f32 or bytes. */
-static inline int checkpoint_copy(checkpoint *c, const checkpoint_layer *l, int which, int e, const moek_import_args *a)
-{
-    const moek_format *f = moek_format_of(l->config.quant);
-    const moek_scale_shape shape = moek_weight_scale(f, a->block);
-    const size_t groups = moek_scale_count(&shape, (size_t)a->rows, (size_t)a->columns);
-    const size_t of_row = shape.rows == 1 ? groups / (size_t)a->rows : groups;
-    const size_t step = (size_t)(a->row_step ? a->row_step : 1);
-    const tensor *scale;
-    char name[NAME];
-    size_t i, has, begin;
-    checkpoint_rows_of(l, a);
-    if (!l->format->scale) return 1;
-    scale = checkpoint_part(c, l, which, e, l->format->scale, name);
-    if (!scale || !tensor_has_numbers(scale)) return say(c->why, "%s has scales of another type", name);
-    has = checkpoint_stacked(l) && scale->count > 1 ? scale->count / (size_t)l->experts : scale->count;
-    begin = has < scale->count ? (size_t)e * has : 0;
-    if (has != 1 && has != groups) return say(c->why, "%s has %zu scales; %s wants %zu", name, has, f->name, groups);
-    for (i = 0; i < groups; i++) {
-        const size_t from = begin + (has == 1 ? 0 : i), to = i / of_row * of_row * step + i % of_row;
-        if (shape.type == MOEK_SCALE_TYPE_F32) ((float *)a->scale)[to] = tensor_number(scale, from);
-        else ((unsigned char *)a->scale)[to] = scale->data[from];
-    }
-    return 1;
+    for (i = 0; i < rows; i++)
+        if (l->names->turned) for (k = 0; k < columns; k++) to[i * step * columns + k] = from[k * rows + i];
+        else memcpy(to + i * step * columns, from + i * columns, 2 * columns);
 }
 /* Biases of a matrix, as T. */
 static inline int checkpoint_bias(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w, int which,
@@ -679,18 +729,29 @@ static inline int checkpoint_bias(checkpoint *c, const checkpoint_layer *l, int 
     const size_t begin = (size_t)(e - first) * of_expert + (which == MOEK_MATRIX_UP ? (step == 2 ? 1 : rows) : 0);
     uint16_t *to = (uint16_t *)(size_t)(down ? w->w_down_bias : w->w_up_bias);
     char name[NAME];
-    const tensor *t = checkpoint_part(c, l, which, e, ".bias", name);
-    const size_t many = checkpoint_stacked(l) ? (size_t)l->experts : 1;
+    const int split = !l->names->matrix[which], apart = l->names->interleaved;
+    const tensor *t = checkpoint_part(c, l, split ? MOEK_MATRIX_GATE_UP : which, e, ".bias", name);
+    const size_t many = checkpoint_stacked(l) ? (size_t)l->experts : 1, all = split ? 2 * rows : rows;
     size_t i;
     if (!to) return 1;
-    if (!t || t->count != many * rows || !tensor_has_numbers(t))
+    if (!t || t->count != many * all || !tensor_has_numbers(t))
         return say(c->why, "%s: there is no bias of %zu rows in it", name, rows);
     for (i = 0; i < rows; i++) {
-        const size_t from = a->row_order ? (size_t)a->row_order[i] : i;
-        const float value = tensor_number(t, (many > 1 ? (size_t)e * rows : 0) + from);
+        const size_t row = a->row_order ? (size_t)a->row_order[i] : i;
+        const size_t from = !split ? row : apart ? 2 * row + (which == MOEK_MATRIX_UP)
+                                                 : row + (which == MOEK_MATRIX_UP ? rows : 0);
+        const float value = tensor_number(t, (many > 1 ? (size_t)e * all : 0) + from);
         to[begin + i * step] = fp16 ? half_of(value) : bf16_of(value);
     }
     return 1;
+}
+/* The importer's sentence, behind the name of the tensor. */
+static inline int checkpoint_named(checkpoint *c, const checkpoint_layer *l, int which, int e)
+{
+    char name[NAME], why[WHY];
+    checkpoint_part(c, l, which, e, l->format->w, name);
+    memcpy(why, c->why, sizeof why);
+    return say(c->why, "%s: %s", name, why);
 }
 /* Static scales of x or of h: the largest of all experts. */
 static inline void checkpoint_static(const checkpoint *c, const checkpoint_layer *l, int which, int e, const float *to)
@@ -701,6 +762,12 @@ static inline void checkpoint_static(const checkpoint *c, const checkpoint_layer
     if (!t || !t->count || !tensor_has_numbers(t)) return;
     value = tensor_number(t, 0);
     if (value > *to) *(float *)(size_t)to = value;
+}
+/* Which calls of checkpoint_matrix an expert takes.  Formats with a second scale have no MOEK_MATRIX_GATE_UP. */
+static inline int checkpoint_imports(const checkpoint_layer *l, int which)
+{
+    const int split = l->names->matrix[MOEK_MATRIX_GATE_UP] && l->format->global;
+    return split ? which != MOEK_MATRIX_GATE_UP : l->names->matrix[which] != NULL;
 }
 /* Experts from `first` on (l->config.local_experts of them; 0: all) into the arrays of *w, in host memory. */
 static inline int checkpoint_load(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w,
@@ -714,11 +781,11 @@ static inline int checkpoint_load(checkpoint *c, const checkpoint_layer *l, int 
     if (l->static_x) *(float *)(size_t)w->x_scale = *(float *)(size_t)w->h_scale = 0;
     for (e = first; e < first + experts; e++)
         for (which = 0; which < 4; which++) {
-            if (!l->names->matrix[which]) continue;
+            if (!checkpoint_imports(l, which)) continue;
             if (!checkpoint_matrix(c, l, first, w, which, e, &a)) return 0;
             a.report = report;
-            if (l->format->source && moek_import(0, &a, NULL) != MOEK_OK) return 0;
-            if (!l->format->source && !checkpoint_copy(c, l, which, e, &a)) return 0;
+            if (!l->format->source) checkpoint_copy(l, &a);
+            else if (moek_import(0, &a, NULL) != MOEK_OK) return checkpoint_named(c, l, which, e);
             if (l->bias && !checkpoint_bias(c, l, first, w, which, e, &a)) return 0;
         }
     for (e = 0; e < l->experts && l->static_x; e++)

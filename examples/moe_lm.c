@@ -136,13 +136,13 @@ static const checkpoint_format *format_of(const lm *m, int n, const char *name)
     }
     if (f == end) t = find(m, n, name, ".weight", 1);
     example_must(f < end && ((f->source == MOEK_FROM_PACKED_INT4 && !f->zero && !f->order) ||
-                             f->quant == MOEK_FP8B128 || f->quant == MOEK_BF16), t->name, only);
+                             f->source == MOEK_FROM_FP8_BLOCK || json_is(t->type, "BF16")), t->name, only);
     return f;
 }
 /* A quantized matrix, as bf16.  int4: code - 8, the first in the low half of a byte, rows of whole words. */
 static const uint16_t *decoded(const lm *m, int n, const char *name, const checkpoint_format *f, int rows, int columns)
 {
-    const int fp8 = f->quant == MOEK_FP8B128, of = fp8 ? 128 : f->block ? f->block : columns;
+    const int fp8 = f->source == MOEK_FROM_FP8_BLOCK, of = fp8 ? 128 : f->block ? f->block : columns;
     const int groups = (columns + of - 1) / of, scale_rows = fp8 ? (rows + 127) / 128 : rows;
     const size_t row = fp8 ? (size_t)columns : ((size_t)columns + 7) / 8 * 4;
     const tensor *w = find(m, n, name, f->w, 1), *scale = find(m, n, name, f->scale, 1);
@@ -166,9 +166,9 @@ static matrix matrix_of(const lm *m, int n, const char *name, int rows, int colu
     const checkpoint_format *f = format_of(m, n, name);
     const tensor *t = find(m, n, name, f->w, 1);
     matrix a;
-    example_must(f->quant != MOEK_BF16 || t->count == (size_t)rows * (size_t)columns, t->name, "has another shape");
+    example_must(f->source || t->count == (size_t)rows * (size_t)columns, t->name, "has another shape");
     a.rows = rows; a.columns = columns;
-    a.w = f->quant == MOEK_BF16 ? (const uint16_t *)(const void *)t->data : decoded(m, n, name, f, rows, columns);
+    a.w = f->source ? decoded(m, n, name, f, rows, columns) : (const uint16_t *)(const void *)t->data;
     a.bias = vector_of(m, n, name, ".bias", 0, rows, rows);
     return a;
 }
@@ -279,7 +279,8 @@ static void plan_layers(lm *m)
     moek_config *c = &m->experts.config;
     char text[2000];
     example_must(checkpoint_find(&m->of, 0, &m->experts), "layer 0", m->of.why);
-    example_must(m->experts.experts > 0 && c->quant != MOEK_FP16, "layer 0", "has no experts, or they are in fp16");
+    example_must(m->experts.experts > 0, "layer 0", "has no experts");
+    example_must(moek_format_of(c->quant)->w != MOEK_ELEMENT_FP16, "layer 0", "is in fp16; bf16 is served here");
     c->routing = json_true(m->of.text, "norm_topk_prob", 0) ? MOEK_ROUTE_SOFTMAX_RENORM : m->kind->routing;
     c->dtype = MOEK_DTYPE_BF16;
     c->max_tokens = CHUNK;

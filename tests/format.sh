@@ -14,7 +14,7 @@ library=$(find include generated -name '*.h' ! -path include/moek/ep/nccl.h; fin
 
 say "tab, carriage return or blank at the end of a line" "$(grep -nE "$(printf '[\t\r]|[ \t]$')" $files /dev/null)"
 say "not ASCII" "$(LC_ALL=C grep -nE '[^ -~]' $files /dev/null | grep -v "$(printf '\t')")"
-tables='/(moek_(enums|kernels|models|table)[.]h|readme_table|kernels_page)[.]j2$'           # of tables: data lines
+tables='/(moek_(enums|kernels|models|names|table)[.](h|py)|readme_table|kernels_page)[.]j2$'   # of tables: data lines
 say "longer than 120 characters" \
     "$(awk -v tables="$tables" 'length > 120 && FILENAME !~ /\.(toml|md)$/ && FILENAME !~ tables {
                                     print FILENAME ":" FNR }' $files)"
@@ -61,13 +61,14 @@ say "heavy include" \
        $library /dev/null)"
 say "a format by number or name, where moek.format.h or fmt in templates have what it is" \
     "$(grep -rnE '[=!]= *MOEK_(BF16|FP16|FP8[A-Z0-9]*)([^A-Z0-9_]|$)|quant (==|!=|in) ["(\[]' include templates)"
-# But for comments, and for what a user writes: the format of a config, MOEK_QUANT.
+# But for comments, for what a user writes (the format of a config, MOEK_QUANT), and for what checkpoints become.
 formats=$(sed -n 's/^formats\.\([a-z0-9_]*\) *=.*/\1/p' kernels.toml | grep -vxE 'bf16|fp16' | paste -sd '|' -)
 macros=$(echo "bf16|fp16|$formats" | tr a-z A-Z)
 say "a format by number or name, where formats.h of tests has what is asked" \
     "$(grep -nE "(^|[^A-Z_])MOEK_($macros)([^A-Z0-9_]|$)|\"($formats)\"" \
            tests/*.[ch] bench/*.[ch] bench/*.cu examples/*.[ch]* codegen/moegen.py |
-       grep -vE '^[^:]*:[0-9]*: \*|/\*.*MOEK_|^examples/.*(quant = |config_of\(|#define MOEK_QUANT )MOEK_')"
+       grep -vE '^[^:]*:[0-9]*: \*|/\*.*MOEK_|^examples/.*(quant = |config_of\(|#define MOEK_QUANT )MOEK_' |
+       grep -vE '^(examples/checkpoint[.]h|tests/make_checkpoints[.]py):')"
 say "C++ in a kernel" \
     "$(grep -nE '(^|[^a-z_])(template *<|auto |class |constexpr |namespace |operator *[^a-z ])' $library /dev/null)"
 say "notes: longer than 160 characters" "$(awk 'length > 160 { print FILENAME ":" FNR }' docs/notes/*.md)"

@@ -1,11 +1,12 @@
-"""fuzz_lm.py -- examples/moe_lm.c on damaged folders: an answer or a sentence each, no crash, no endless loop.
+"""fuzz_lm.py -- examples/moe_lm.c and checkpoint.h on damaged folders: an answer or a sentence each, no crash, no
+endless loop.
 
-    fuzz_lm.py PROGRAM [COUNT [SEED]]      PROGRAM: moe_lm, compiled with AddressSanitizer and UBSan; COUNT: 400
+    fuzz_lm.py MOE_LM TEST_CHECKPOINT [COUNT [SEED]]   both compiled with AddressSanitizer and UBSan; COUNT: 400
 
-A folder of tests/data/lm (and those of build/checkpoints, if they are there) is damaged in one to three places: a value of
+A folder of tests/data/lm, or one that make_checkpoints.py writes, is damaged in one to three places: a value of
 config.json or of a tensor's entry becomes another, an entry goes or comes twice, a byte of a file flips, a file ends
-early.  Passed: the program ends within 20 s, with 0, or with 1 and one sentence.  Prints the seed of a folder that fails,
-and keeps it: fuzz_lm.py PROGRAM 1 SEED makes it again."""
+early.  Passed: the program (moe_lm runs the former, test_checkpoint loads the latter) ends within 20 s, with 0, or with
+1 and one sentence.  Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again."""
 import concurrent.futures
 import glob
 import json
@@ -17,6 +18,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+
+import make_checkpoints
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NUMBERS = [0, 1, 2, 3, 7, -1, -3, 31, 33, 64, 127, 128, 129, 255, 1000, 65536, 2**24, 2**31 - 1, -2**31, 2**32, 2**53,
@@ -129,15 +132,16 @@ def make(rng, folder, to):
             f.write(data)
 
 
-def one(program, folders, seed, root):
-    """What went wrong, or None."""
+def one(programs, folders, seed, root):
+    """What went wrong, or the status: 0 or 1."""
     rng = random.Random(seed)
     to = os.path.join(root, str(seed))
     os.makedirs(to)
-    make(rng, rng.choice(folders), to)
+    kind = seed % 2
+    make(rng, rng.choice(folders[kind]), to)
     try:
-        p = subprocess.run([program, to, "2", "1", "2", "3"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           timeout=20, env=ENVIRONMENT)
+        p = subprocess.run(programs[kind] + (["load", to] if kind else [to, "2", "1", "2", "3"]), timeout=20,
+                           env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired:
         return f"seed {seed}: {to}: more than 20 s"
     text = p.stdout.decode("latin-1")
@@ -148,18 +152,19 @@ def one(program, folders, seed, root):
     return 0 if p.returncode == 0 else 1
 
 
-def main(program, count=400, seed=1):
+def main(moe_lm, checkpoint, count=400, seed=1):
     count, seed = int(count), int(seed)
-    folders = sorted(glob.glob(os.path.join(ROOT, "tests/data/lm/*")) +
-                     glob.glob(os.path.join(ROOT, "build/checkpoints/*")))
+    programs = [[os.path.abspath(moe_lm)], [os.path.abspath(checkpoint)]]
     root = tempfile.mkdtemp(prefix="fuzz_lm.")
+    make_checkpoints.main(os.path.join(root, "checkpoints"))
+    folders = [sorted(glob.glob(os.path.join(ROOT, "tests/data/lm/*"))),
+               sorted(glob.glob(os.path.join(root, "checkpoints/*")))]
     with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        results = list(pool.map(lambda n: one(os.path.abspath(program), folders, n, root), range(seed, seed + count)))
+        results = list(pool.map(lambda n: one(programs, folders, n, root), range(seed, seed + count)))
     bad = [r for r in results if isinstance(r, str)]
     for line in bad[:40]:
         print(line)
-    if not bad:
-        shutil.rmtree(root)
+    shutil.rmtree(root if not bad else os.path.join(root, "checkpoints"))
     print(f"{count} folders: {results.count(0)} run all the same, {results.count(1)} are refused in a sentence")
     print(f"{count - len(bad)} passed, {len(bad)} failed, 0 skipped")
     return 1 if bad else 0
