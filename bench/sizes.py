@@ -2,14 +2,16 @@
 
    python3 bench/sizes.py [FORMAT ...] > bench/results/sizes.tsv      needs cc and nvcc; 20 minutes for all formats
 
+Seconds are CPU time of the compiler with all its passes, which other programs of the machine change little.
+
 kernels, lines: rows of kernels.toml with the format, and their files; a body that formats share counts for each.
 c, sm_80, sm_90a: gcc -O3 -march=native -fopenmp of layer.c; nvcc -O3 of layer.cu with -DMOEK_QUANT, one core."""
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NVCC = ["nvcc", "-std=c++17", "-O3"]
@@ -34,6 +36,11 @@ def lines_of(quant):
     return kernels, sum(seen.values())
 
 
+def seconds_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def built(quant, target):
     """Seconds and bytes of an object."""
     source, command = TARGETS[target]
@@ -41,10 +48,10 @@ def built(quant, target):
         path = os.path.join(folder, source)
         with open(path, "w") as f:
             f.write('#define MOEK_IMPLEMENTATION\n#include "moek.h"\n')
-        start = time.time()
+        start = seconds_of_children()
         subprocess.run([*command, f"-DMOEK_QUANT=MOEK_{quant.upper()}", "-I", os.path.join(ROOT, "include"), "-c", path,
                         "-o", path + ".o"], check=True)
-        return time.time() - start, os.path.getsize(path + ".o")
+        return seconds_of_children() - start, os.path.getsize(path + ".o")
 
 
 def main():
@@ -52,7 +59,7 @@ def main():
         formats = re.findall(r"^formats\.(\w+)", f.read(), re.M)
     formats = sys.argv[1:] or formats
     version = subprocess.run(["nvcc", "--version"], stdout=subprocess.PIPE, check=True).stdout.decode()
-    print(f"# python3 bench/sizes.py; nvcc {re.search(r'release ([0-9.]+)', version).group(1)}, two cores")
+    print(f"# python3 bench/sizes.py; nvcc {re.search(r'release ([0-9.]+)', version).group(1)}, CPU time")
     print("format", "kernels", "lines", *(f"{t}_{what}" for t in TARGETS for what in ("s", "bytes")), sep="\t")
     for quant in formats:
         row = [quant, *lines_of(quant)]

@@ -3,8 +3,8 @@
 //   cc -O3 -Iinclude -c examples/moek.c
 //   c++ -std=c++17 -O3 -Iinclude examples/engine.cpp moek.o -o engine && ./engine
 // or
-//   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -Iinclude examples/engine.cpp
-//        examples/moek.cu -o engine && ./engine
+//   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_BF16 -DEXAMPLE_CUDA -Iinclude
+//        examples/engine.cpp examples/moek.cu -o engine && ./engine
 //
 //   ENGINE_MOE=cpu ./engine            demand a backend: cpu, sm80.  ENGINE_MOE_NOT=sm80: pass one over.
 // The library reads no environment and throws nothing; what an engine maps to backend and exclude is its own business.

@@ -1,8 +1,8 @@
 /* moe_layer.c -- one MoE layer from plain C99, on the GPU or, without one, on the CPU.
  *
  *   cc -O3 -Iinclude examples/moe_layer.c examples/moek.c -lm -o moe_layer
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -Iinclude examples/moe_layer.c examples/moek.cu \
- *        -o moe_layer
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_BF16 -DEXAMPLE_CUDA -Iinclude \
+ *        examples/moe_layer.c examples/moek.cu -o moe_layer
  *   ./moe_layer [TOKENS]
  *
  * The kernels are in examples/moek.c or moek.cu, which are two lines long; this file knows nothing of them.  example.h,

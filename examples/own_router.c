@@ -1,8 +1,8 @@
 /* own_router.c -- an engine with its own router, and work of its own between the stages of a layer.
  *
  *   cc -O3 -Iinclude examples/own_router.c examples/moek.c -lm -o own_router && ./own_router
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DEXAMPLE_CUDA -Iinclude examples/own_router.c examples/moek.cu \
- *        -o own_router && ./own_router
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_BF16 -DEXAMPLE_CUDA -Iinclude \
+ *        examples/own_router.c examples/moek.cu -o own_router && ./own_router
  *
  * Leave router_logits NULL, and topk_ids and topk_weights are read instead of written.  Then the stages: moek_run is
  * nothing but begin, route, prepare, experts, finalize; an engine may call them one by one. */

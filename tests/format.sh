@@ -67,7 +67,7 @@ macros=$(echo "bf16|fp16|$formats" | tr a-z A-Z)
 say "a format by number or name, where formats.h of tests has what is asked" \
     "$(grep -nE "(^|[^A-Z_])MOEK_($macros)([^A-Z0-9_]|$)|\"($formats)\"" \
            tests/*.[ch] bench/*.[ch] bench/*.cu examples/*.[ch]* codegen/moegen.py |
-       grep -vE '^[^:]*:[0-9]*: \*|/\*.*MOEK_|^examples/.*(quant = |config_of\(|#define MOEK_QUANT )MOEK_' |
+       grep -vE '^[^:]*:[0-9]*:(//| \*)|/\*.*MOEK_|^examples/.*(quant = |config_of\(|#define MOEK_QUANT )MOEK_' |
        grep -vE '^(examples/checkpoint[.]h|tests/make_checkpoints[.]py):')"
 say "C++ in a kernel" \
     "$(grep -nE '(^|[^a-z_])(template *<|auto |class |constexpr |namespace |operator *[^a-z ])' $library /dev/null)"
