@@ -71,6 +71,7 @@ say "a format by number or name, where formats.h of tests has what is asked" \
        grep -vE '^(examples/checkpoint[.]h|tests/make_checkpoints[.]py):')"
 say "C++ in a kernel" \
     "$(grep -nE '(^|[^a-z_])(template *<|auto |class |constexpr |namespace |operator *[^a-z ])' $library /dev/null)"
+say "README.md has more than 150 lines" "$(sed -n '151p' README.md)"
 say "notes: longer than 160 characters" "$(awk 'length > 160 { print FILENAME ":" FNR }' docs/notes/*.md)"
 say "notes: an id without its entry, its line of the index and the link of that, or twice" \
     "$(for form in '### \([a-z0-9-]*\)$' '| \[\([a-z0-9-]*\)\] .*' '\[\([a-z0-9-]*\)\]: .*'; do
