@@ -255,6 +255,7 @@ const char *moek_source_name(int source);                                       
 #include "moek.h"
 #include "moek/import/codes.h"
 #include "moek/import/scales.h"
+#include "moek/import/host.h"
 #include "moek/import/launch.h"
 #include "moek/import/quantize.h"
 #include "moek/import/shape.h"

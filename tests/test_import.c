@@ -586,6 +586,27 @@ static void test_source(int i, const moek_format *f, int turns)
     }
 }
 
+/* So large that rows are shared out among threads, that tiles are full, and that some are not. */
+static void test_large(int i)
+{
+    const moek_format *const f = moek_format_of(facts[i].quant);
+    int turn;
+    for (turn = 0; turn < 3; turn++) {
+        matrix m = matrix_new(i, f, turn ? 4 * turn : 0);      /* none; lost or kept; with an order of rows */
+        m.rows = 1112; m.columns = 1792 + (f->blocks ? 0 : f->w_scale.columns ? f->w_scale.columns : 36);
+        if (m.source == MOEK_FROM_MXFP4_GGUF) m.columns = 1824;
+        m.step = 1;
+        m.has_zero = turn && takes_zero(m.source);
+        m.keep_zero = m.has_zero && f->zero;
+        if (turn == 2 && f->w_scale.rows < 2) m.row_order = random_order(m.rows);
+        matrix_sizes(&m);
+        matrix_fill(&m, turn == 1 ? HOSTILE : SANE, m.has_zero && !f->zero);
+        snprintf(m.what, sizeof m.what, "%s, large, turn %d", moek_source_name(m.source), turn);
+        check_matrix(&m, turn == 1 ? HOSTILE : SANE);
+        matrix_free(&m);
+    }
+}
+
 /* ---- a layer ----------------------------------------------------------------------------------------------------- */
 
 enum { HIDDEN = 128, INTER = 96, EXPERTS = 4, TOPK = 2, TOKENS = 9, GROUP = 32 };
@@ -1648,6 +1669,9 @@ int main(int argc, char **argv)
     for (i = 0; i < SOURCES; i++) {
         for (n = 0; n < FORMATS; n++)
             if (fits(i, format_at(n))) test_source(i, format_at(n), quick_set ? 12 : 48);
+#ifndef MOEK_EMU
+        test_large(i);
+#endif
         test_in_place(i, 0);
         if (mem_can_run(80)) test_in_place(i, 80);
     }
