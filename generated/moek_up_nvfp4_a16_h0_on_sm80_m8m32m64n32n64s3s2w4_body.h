@@ -317,7 +317,8 @@ MOEK_DEVICE void MOEK_K_(tile)(const moek_gemm_more_args *args, int dtype)
     for (kt = 0; kt < steps; kt++) {
         const int in = out == 0 ? STAGES - 1 : out - 1;
         const unsigned char *const x_at = shared + out * STAGE + g * MOEK_K_(X_PITCH);
-        const unsigned char *const w_at = shared + out * STAGE + M * MOEK_K_(X_PITCH) + (r0 + g) * MOEK_K_(W_PITCH);
+        const unsigned char *const w_at = shared + out * STAGE + MOEK_K_(M) * MOEK_K_(X_PITCH) +
+                                          (r0 + g) * MOEK_K_(W_PITCH);
         const MOEK_K_(scales) these = scales;
         moek_cp_async_wait_(STAGES - 2);
         __syncthreads();

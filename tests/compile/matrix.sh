@@ -71,6 +71,7 @@ cat > import.c <<'END'
 #define MOEK_IMPLEMENTATION
 #include "moek_import.h"
 END
+printf '#include "moek_ep.h"\n#include "moek_import.h"\n' > everything.c
 cat > import_caller.c <<'END'
 #include "moek_import.h"
 #ifdef __cplusplus
@@ -163,7 +164,10 @@ order() {                                              # FILE HEADER ...
         else printf '#include "%s"\n' "$h"; fi
     done > "$file"
 }
-for f in implementation caller main ranks ranks_caller import import_caller; do cp $f.c $f.cc; cp $f.c $f.cu; done
+for f in implementation caller main ranks ranks_caller import import_caller everything; do
+    cp $f.c $f.cc
+    cp $f.c $f.cu
+done
 
 warnings="-Wall -Wextra -Werror -I$root/include"
 
@@ -200,6 +204,8 @@ c_part() {
         must "$cc -std=c99: caller of moek_ep.h" $cc -std=c99 -pedantic $warnings -c ranks_caller.c -o ranks_caller.o
         must "$cc -std=c99: implementation of moek_import.h" \
             $cc -std=c99 -pedantic $warnings $o1 -DMOEK_QUANT=MOEK_BF16 -c import.c -o import.o
+        must "$cc -Wconversion, headers by -isystem" $cc -std=c99 -Wall -Wextra -Werror -Wconversion -Wsign-conversion \
+            -isystem "$root/include" -DMOEK_IMPLEMENTATION -fsyntax-only everything.c
         must "$cc -std=c99 -fopenmp $o3: implementation" \
             $cc -std=c99 -pedantic $warnings $o3 -fopenmp -c implementation.c -o openmp.o
     done
@@ -218,7 +224,14 @@ c_part() {
             $cxx -std=c++11 -pedantic $warnings $o1 -DMOEK_QUANT=MOEK_BF16 -c import.cc -o import_cc.o
         must "$cxx -std=c++11: caller of moek_import.h" \
             $cxx -std=c++11 -pedantic $warnings -c import_caller.cc -o import_caller_cc.o
+        # C++20 deprecates arithmetic of an enum with a float, and of two enums.
+        must "$cxx -std=c++20: implementations" \
+            $cxx -std=c++20 -pedantic $warnings -DMOEK_IMPLEMENTATION -fsyntax-only everything.cc
+        # With -Wconversion, headers are for -isystem (docs/embedding.md).
+        must "$cxx -Wconversion, headers by -isystem" $cxx -std=c++20 -Wall -Wextra -Werror -Wconversion \
+            -Wsign-conversion -isystem "$root/include" -DMOEK_IMPLEMENTATION -fsyntax-only everything.cc
     done
+    [ "$quick" ] || emulated_part
     for f in caller ranks_caller import_caller; do
         have clang && must "clang -Weverything: $f" \
             clang -std=c99 -Weverything -Wno-padded -Wno-declaration-after-statement $warnings -c $f.c -o $f.o
@@ -273,6 +286,27 @@ c_part() {
     must_fail "MSVC's /fp:fast: the implementation says no" "without -ffast-math" \
         $cc -std=c99 -D_M_FP_FAST -I"$root/include" -c implementation.c -o never.o
 
+    # Machines that kernels are not written for, as their compilers say so: not there either; callers may.
+    order="-Wno-builtin-macro-redefined -U__BYTE_ORDER__ -D__BYTE_ORDER__=4321"
+    own="-Wno-builtin-macro-redefined -U__FLT_EVAL_METHOD__ -D__FLT_EVAL_METHOD__=16"  # gcc -std=gnu17 with _Float16
+    wider="-Wno-builtin-macro-redefined -U__FLT_EVAL_METHOD__ -D__FLT_EVAL_METHOD__=2"
+    for f in "implementation.c" "-DMOEK_SPLIT -x c $row"; do
+        must_fail "big-endian: ${f##*/} says no" "this machine is big-endian" \
+            $cc -std=c99 $order -I"$root/include" -c $f -o never.o
+        must_fail "float in a wider type: ${f##*/} says no" "add -msse2 -mfpmath=sse" \
+            $cc -std=c99 $wider -I"$root/include" -c $f -o never.o
+        must "float in its own type, _Float16 there: ${f##*/}" \
+            $cc -std=c99 $own -I"$root/include" -fsyntax-only -DMOEK_QUANT=MOEK_BF16 $f
+    done
+    must "big-endian, float in a wider type: callers may" $cc -std=c99 $order $wider -I"$root/include" \
+        -fsyntax-only caller.c ranks_caller.c import_caller.c
+    if $cc -mfpmath=387 -dM -E -x c /dev/null 2> /dev/null | grep -q 'FLT_EVAL_METHOD__ 2'; then
+        must_fail "-mfpmath=387: the implementation says no" "add -msse2 -mfpmath=sse" \
+            $cc -std=c99 -mfpmath=387 -I"$root/include" -c implementation.c -o never.o
+    else
+        skip "no -mfpmath=387"
+    fi
+
     if have "${CXX:-g++}"; then
         must "link: C++ caller, C implementation" \
             ${CXX:-g++} $warnings caller.cc main.cc -x none implementation.o -o program_cc -lm
@@ -318,6 +352,23 @@ c_part() {
         if have "${CXX:-g++}"; then example "$f" "${CXX:-g++} -std=c++11" c++ "${CXX:-g++} -std=c++11"
         else skip "no C++: $(basename "$f")"; fi
     done
+}
+
+# The code of CUDA rows, of the exchange and of imports for GPUs, in C++20: by the emulator's words, only read.
+emulated_part() {
+    cxx=${CXX:-g++}
+    have "$cxx" || { skip "no $cxx: CUDA rows in C++20"; return; }
+    emu="$cxx -std=c++20 $warnings -Wno-unknown-pragmas -Wno-unused-parameter -Wno-psabi -DMOEK_EMU -DMOEK_SPLIT \
+        -I$root/tests -I$root -fsyntax-only"
+    printf '#define MOEK_IMPLEMENTATION\n#include "emu.h"\n#include "everything.c"\n' > emulated.cc
+    must "$cxx -std=c++20: implementations, emulated" $emu -DMOEK_ARCH=80 -I. emulated.cc
+    sed -e ':more' -e '/\$$/{N;s/ *\$\n */ /;b more' -e '}' "$root/generated/kernels.ninja" |
+        sed -n 's,^build build/emu/\([a-z0-9_]*\).o: split_emu ,\1 ,p' > units
+    [ -s units ] || { echo "generated/kernels.ninja has no split_emu" > log; bad "CUDA rows in C++20"; }
+    while read -r unit files <&3; do
+        for f in emu.h $files; do [ "$f" = "|" ] && break; echo "#include \"$f\""; done > emulated.cc
+        must "$cxx -std=c++20: rows of $unit" $emu -DEMU_UNIT=$unit emulated.cc
+    done 3< units
 }
 
 # An example that needs CUDA's headers is compiled where they are; "c++20" or so in its first lines raises the standard.

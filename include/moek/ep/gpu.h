@@ -255,7 +255,7 @@ static int moek_ep_parts_of_(const moek_ep *ep, const moek_ep_message_ *m, int p
 
 static moek_status moek_ep_move_parts_(const moek_ep *ep, const moek_ep_part_of_ *part, int parts, moek_stream stream)
 {
-    moek_ep_piece piece[MOEK_EP_PARTS_OF_ * MOEK_EP_MAX_RANKS];
+    moek_ep_piece piece[(int)MOEK_EP_PARTS_OF_ * MOEK_EP_MAX_RANKS];
     char *const own = ep->base[ep->config.rank];
     int i, n, count = 0;
     for (n = 0; n < parts && ep->config.ranks > 1; n++) {

@@ -39,7 +39,7 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
     if (c->transport < 0 || c->transport > MOEK_EP_GPU)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "transport is %d; MOEK_EP_HOST or MOEK_EP_GPU", c->transport);
-    if (c->transport == MOEK_EP_GPU && !MOEK_HAVE_CUDA_)
+    if (c->transport == MOEK_EP_GPU && MOEK_HAVE_CUDA_ == 0)
         MOEK_NO_(why, MOEK_E_BACKEND, "transport is MOEK_EP_GPU, but this was compiled without nvcc");
     return MOEK_OK;
 }

@@ -177,7 +177,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     memset(l, 0, sizeof *l);
     l->slots = c->combine == MOEK_EP_EXACT ? ep->slots : c->move ? 1 : ep->slots < c->ranks ? ep->slots : c->ranks;
     /* For the most ranks: ranks that were told different numbers of ranks find each other's abort_word, too. */
-    l->hello = moek_ep_place_(&used, MOEK_EP_HELLO_LINES_ * MOEK_EP_MAX_RANKS * line, line);
+    l->hello = moek_ep_place_(&used, (size_t)MOEK_EP_HELLO_LINES_ * MOEK_EP_MAX_RANKS * line, line);
     l->abort_word = moek_ep_place_(&used, line, line);
     l->latch = moek_ep_place_(&used, line, line);
     l->counts_stride = MOEK_EP_FLAGS_ + moek_ep_up_(4 * (few ? (size_t)ep->physical_experts : ranks), line);

@@ -69,7 +69,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
     if (is && me < 32) a->weights[row * g->slots + lane] = weight;
     if (is && me < 32) a->slot_row[row * g->slots + lane] = at;
     slots = __ballot_sync(0xffffffff, at >= 0);
-    for (w0 = 0; w0 < size.words && slots; w0 += MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
+    for (w0 = 0; w0 < size.words && slots; w0 += (int)MOEK_EP_TAKEN_ * MOEK_EP_THREADS_) {
         if (w0) moek_ep_gpu_look_(size, x, w0, v);
         for (left = slots; left; left &= left - 1) {
             char *const to = a->x + (size_t)__shfl_sync(0xffffffff, at, __ffs(left) - 1) * size.words * 16;

@@ -410,7 +410,7 @@ static moek_status moek_import_run_(int arch, const moek_import_args *a, int bac
     moek_status status;
     if (!a) return MOEK_E_ARGUMENT;
     memset(&m, 0, sizeof m);
-    if (arch && !MOEK_HAVE_CUDA_)
+    if (arch && MOEK_HAVE_CUDA_ == 0)
         MOEK_REFUSE_(a, MOEK_E_NO_KERNEL, "arch is %d: this implementation was compiled without CUDA; arch 0 is the "
                      "host", arch);
     if (moek_plain_dtype_(a->source)) return moek_import_plain_(arch, a, &m, back, stream);

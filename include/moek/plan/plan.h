@@ -204,8 +204,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
     if (pf->max_rows && pf->format == MOEK_STANDARD) rows = pf->max_rows;
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
-    if ((double)plan->local_experts * (double)per_expert > MOEK_MAX_SLOTS_ ||
-        (double)rows * plan->slots > MOEK_MAX_SLOTS_)
+    if ((double)plan->local_experts * (double)per_expert > (double)MOEK_MAX_SLOTS_ ||
+        (double)rows * plan->slots > (double)MOEK_MAX_SLOTS_)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
