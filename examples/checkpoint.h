@@ -50,6 +50,7 @@ typedef struct checkpoint {
     tensors files;
     char *json, *quant_json;                           /* config.json; a file beside it that says what is quantized */
     const char *text, *quantized, *method;             /* sizes; quantization_config; its quant_method */
+    char tool[64];                                     /* what wrote it: "gptqmodel" of meta.quantizer */
     int depth, hidden, inter, experts, topk;           /* depth: layers */
     checkpoint_format format[CHECKPOINT_FORMATS];      /* that there may be, plain weights last */
     int formats;
@@ -283,19 +284,20 @@ static inline const tensor *checkpoint_part(const checkpoint *c, const checkpoin
     snprintf(name + module_end, (size_t)(NAME - module_end), "%s", part + 7);
     return tensor_of(&c->files, name);
 }
-static inline int checkpoint_has_word(const char *words, const char *value)
+static inline int checkpoint_has_word(const char *words, const char *value)            /* value: JSON, or plain */
 {
     char spaced[68], shown[64];
-    if (!words || !value) return 0;
-    snprintf(spaced, sizeof spaced, " %s ", json_shown(value, shown));
-    return strstr(words, spaced) != NULL;
+    if (!words || !value || !*value) return 0;
+    snprintf(spaced, sizeof spaced, " %s ", *value == '"' ? json_shown(value, shown) : value);
+    return strlen(spaced) > 2 && strstr(words, spaced) != NULL;
 }
 /* Is it one of the architecture's rows? */
 static inline int checkpoint_may_be_named(const checkpoint *c, const checkpoint_names *row)
 {
     const char *whole = json_at(c->json, "model_type"), *text = json_at(c->text, "model_type");
     const checkpoint_names *other;
-    if (row->methods && !checkpoint_has_word(row->methods, c->method)) return 0;
+    if (row->methods && !checkpoint_has_word(row->methods, c->method) && !checkpoint_has_word(row->methods, c->tool))
+        return 0;
     if (checkpoint_has_word(row->models, whole) || checkpoint_has_word(row->models, text)) return 1;
     if (row->methods || row->interleaved) return 0;
     for (other = checkpoint_name_rows; other->models; other++)
@@ -521,6 +523,7 @@ static inline int checkpoint_open(checkpoint *c, const char *folder)
 {
     static const char *const beside[] = { "hf_quant_config.json", "quantize_config.json", "quant_config.json" };
     checkpoint_layer l;
+    const char *tool;
     size_t i;
     int n;
     memset(c, 0, sizeof *c);
@@ -538,6 +541,9 @@ static inline int checkpoint_open(checkpoint *c, const char *folder)
     *c->unread = 0;
     c->method = json_at(c->quantized, "quant_method");
     if (!c->method && c->quant_json) c->method = i == 2 ? "\"gptq\"" : i == 3 ? "\"awq\"" : NULL;
+    tool = json_at(json_at(c->quantized, "meta"), "quantizer");
+    json_shown(tool && *tool == '[' ? json_first(tool) : tool, c->tool);
+    c->tool[strcspn(c->tool, ":")] = 0;
     checkpoint_quantized(c);
     if (!add_folder(&c->files, folder)) return say(c->why, "%s", c->files.why);
     c->order = (int32_t *)malloc(sizeof *c->order * (size_t)c->inter);
@@ -631,11 +637,12 @@ static inline int checkpoint_rearranged(checkpoint *c, const checkpoint_layer *l
     char name[NAME];
     if (!split && !turned) return 1;
     a->their_w = checkpoint_gather(c, 0, a->their_w, all, rows, first, step, turned, &a->w_tensor);
-    if (a->their_w && (a->scale_tensor.bytes <= sizeof(float) || a->scale_tensor.shape[2])) return 1;
+    if (a->their_w && a->scale_tensor.bytes <= sizeof(float)) return 1;
     a->their_scale = checkpoint_gather(c, 1, a->their_scale, all, rows, first, step, turned, &a->scale_tensor);
     if (a->their_w && a->their_scale) return 1;
     checkpoint_part(c, l, split ? MOEK_MATRIX_GATE_UP : which, e, l->format->w, name);
-    return say(c->why, "%s: weights or scales have another shape than [experts][in][out] of this format", name);
+    return say(c->why, "%s: stacked weights are [experts][in][out], with groups along `in`; weights or scales of this "
+               "file have another shape", name);
 }
 /* A part of expert e's matrix, and what the file says of it; NULL: there is none. */
 static inline void *checkpoint_of(checkpoint *c, const checkpoint_layer *l, int which, int e, const char *part,

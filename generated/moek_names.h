@@ -24,7 +24,7 @@
       "block_sparse_moe.experts.%d.up_proj", NULL, \
       "block_sparse_moe.experts.%d.down_proj", 0, 0, 0) \
     X(" gpt_oss ", \
-      " auto-round ", "mlp.router", "mlp.experts.%d.gate_proj", \
+      " gptqmodel ", "mlp.router", "mlp.experts.%d.gate_proj", \
       "mlp.experts.%d.up_proj", NULL, \
       "mlp.experts.%d.down_proj", 1, 0, 1) \
     X(" mixtral minimax minimax_m2 phimoe qwen2_moe" \
@@ -72,6 +72,10 @@
       NULL, "feed_forward.router", "feed_forward.experts.%d.gate_proj", \
       "feed_forward.experts.%d.up_proj", NULL, \
       "feed_forward.experts.%d.down_proj", 0, 0, 0) \
+    X(" granitemoe granitemoeshared granitemoehybrid ", \
+      NULL, "block_sparse_moe.router.layer", NULL, \
+      NULL, "block_sparse_moe.input_linear", \
+      "block_sparse_moe.output_linear", 0, 0, 0) \
     X(" lfm2_moe ", \
       NULL, "feed_forward.gate", "feed_forward.experts.%d.w1", \
       "feed_forward.experts.%d.w3", NULL, \

@@ -231,11 +231,13 @@ class Folder:
 
     def make(self, name, says, cls, how, quantization, model="qwen3_moe", hidden=64, inter=32, parts="",
              module="mlp.experts.{}.", proj=PROJ, change=None, files=None, biases=False, prefix="model.layers.0.",
-             down_order=None, more=None, dtype="bfloat16", **of):
+             down_order=None, more=None, dtype="bfloat16", gated=True, sizes=None, **of):
         """A matrix for each of gate, up, down of each expert.  cls: its class, how: the method for its parts."""
         rng, tensors, values = random.Random(name), {}, {}
         for e in range(EXPERTS):
             for i, matrix in enumerate(("gate", "up", "down")):
+                if not gated and not i:
+                    continue
                 rows, columns = (hidden, inter) if matrix == "down" else (inter, hidden)
                 if matrix == "down" and down_order:
                     of["order"] = down_order(rng, columns)
@@ -255,7 +257,41 @@ class Folder:
         tensors.update(more or {})
         if change:
             change(tensors)
-        self.write(name, config_of(model, hidden, inter, quantization, dtype), tensors, values, says, files or {})
+        config = {**config_of(model, hidden, inter, quantization, dtype), **(sizes or {})}
+        self.write(name, config, tensors, values, says, files or {})
+
+    def stack(self, name, says, model, base, both, down, weights="", turn=False, alternate=False, nv=False, **of):
+        """All experts in one tensor, and gate with up: [experts][out][in], or [in][out]; nv: nvfp4 of ModelOpt."""
+        hidden, inter, rng, second = 64, 32, random.Random(name), 2.0 ** -7
+        tensors, values = {}, {}
+
+        def array_of(dtype, matrices):                 # of all experts
+            rows = [turned(m) if turn else m for m in matrices]
+            return array(dtype, [EXPERTS, len(rows[0]), len(rows[0][0])], flat(flat(m) for m in rows))
+
+        def joined(parts):                             # rows of gate and up, or of down
+            return flat(zip(*parts)) if alternate else flat(parts)
+        for module, keys, rows, columns in ((both, ("gate", "up"), inter, hidden), (down, ("down",), hidden, inter)):
+            codes, scales = [], []
+            for e in range(EXPERTS):
+                of_expert = [Floats(rng, rows, columns, kind="nv") if nv else Plain(rng, rows, columns) for _ in keys]
+                for key, m in zip(keys, of_expert):
+                    factor = second / m.second if nv else 1
+                    values[f"layers.0.experts.{e}.{key}"] = array("F32", [rows, columns],
+                                                                  [v * factor for v in flat(m.values)])
+                if not nv:
+                    codes.append(joined([m.values for m in of_expert]))
+                    continue
+                codes.append(joined([[[a | b << 4 for a, b in zip(r[::2], r[1::2])] for r in m.codes]
+                                     for m in of_expert]))
+                scales.append(joined([[m.bits[r * m.groups:(r + 1) * m.groups] for r in range(rows)]
+                                      for m in of_expert]))
+            tensors[f"model.layers.0.{base}{module}{weights}"] = array_of("U8" if nv else "BF16", codes)
+            if nv:
+                tensors[f"model.layers.0.{base}{module}_weight_scale"] = array_of("F8_E4M3", scales)
+                tensors[f"model.layers.0.{base}{module}_weight_scale_2"] = array("F32", [], [second])
+        config = config_of(model, hidden, inter, {"quant_method": "modelopt", "quant_algo": "NVFP4"} if nv else None)
+        self.write(name, {**config, **of}, tensors, values, says, {})
 
     def gpt_oss(self, name, says, way, quantization=None):
         """Both in one tensor, rows of gate and up alternating: stacked, per expert, or cut in two."""
@@ -437,7 +473,22 @@ def names(f):
     f.gpt_oss("names-gpt-oss-mxfp4", "MXFP4 to mxfp4_a16, biases, interleaved", "blocks", {"quant_method": "mxfp4"})
     f.gpt_oss("names-gpt-oss-fused", "plain to bf16, biases, interleaved", "fused")
     f.gpt_oss("names-gpt-oss-lists", "plain to bf16, biases, interleaved", "lists")
-    f.gpt_oss("names-gpt-oss-cut", "plain to bf16, biases, interleaved", "cut", {"quant_method": "auto-round"})
+    f.gpt_oss("names-gpt-oss-cut", "plain to bf16, biases, interleaved", "cut",
+              {"quant_method": "gptq", "meta": {"quantizer": ["gptqmodel:5.0.0"]}})
+    experts = "mlp.experts."
+    f.stack("names-gpt-oss-nvfp4", "NVFP4_MODELOPT to nvfp4_a16, interleaved", "gpt_oss", experts, "gate_up_proj",
+            "down_proj", turn=True, alternate=True, nv=True)
+    f.stack("names-qwen3-5", "plain to bf16", "qwen3_5_moe", experts, "gate_up_proj", "down_proj",
+            moe_intermediate_size=32)
+    f.stack("names-qwen3-vl", "plain to bf16", "qwen3_vl_moe", experts, "gate_up_proj", "down_proj", turn=True,
+            moe_intermediate_size=32)
+    f.stack("names-llama-4", "plain to bf16", "llama4", "feed_forward.experts.", "gate_up_proj", "down_proj", turn=True)
+    f.stack("names-granite", "plain to bf16", "granitemoe", "block_sparse_moe.", "input_linear", "output_linear",
+            weights=".weight", intermediate_size=32)
+    f.make("names-nemotron", "plain to bf16", Plain, "plain", None, "nemotron_h", module="mixer.experts.{}.",
+           prefix="backbone.layers.0.", gated=False, sizes={"mlp_hidden_act": "relu2", "n_routed_experts": EXPERTS})
+    f.make("names-lfm2", "plain to bf16", Plain, "plain", None, "lfm2_moe", module="feed_forward.experts.{}.",
+           proj=proj)
     f.make("names-gpt-oss-apart", "GPTQ_INT4 to int4_a16, zero points, biases", Integers, "gptq",
            {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, "gpt_oss", biases="F16", scale="F16")
 
