@@ -4,7 +4,8 @@
 
 Seconds are CPU time of the compiler with all its passes, which other programs of the machine change little.
 
-kernels, lines: rows of kernels.toml with the format, and their files; a body that formats share counts for each.
+kernels, lines: rows of kernels.toml with the format, and their files or instances; a body that formats share counts for
+each, but for bodies in templates/.
 c, sm_80, sm_90a: gcc -O3 -march=native -fopenmp of layer.c; nvcc -O3 of layer.cu with -DMOEK_QUANT, one core."""
 import os
 import re
@@ -27,6 +28,10 @@ def lines_of(quant):
     folder, seen, kernels = os.path.join(ROOT, "generated"), {}, 0
     for name in os.listdir(folder):
         text = open(os.path.join(folder, name)).read()
+        instances = re.findall(rf"^#if MOEK_ROW_\(MOEK_{quant.upper()}, .*?^#endif$", text, re.M | re.S)
+        if instances:
+            kernels += len(instances)
+            seen[name] = sum(instance.count("\n") + 1 for instance in instances)
         if not re.search(rf"^ \* row: .* quant={quant} ", text, re.M):
             continue
         kernels += 1

@@ -36,6 +36,7 @@ LETTER = {"hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
 GEMMS = ("up", "down", "layer", "mlp")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
+FOLDERS = ("gemm",)                                   # of templates/: bodies in C++, and which rows are instances
 BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
@@ -389,6 +390,25 @@ def body_file_of(rows):
     return name_of({"op": rows[0]["op"], "arch": rows[0]["arch"], **joined}) + BODY
 
 
+def instances_file_of(row):
+    """The file of the kernels of a row's op and family on its machine, where they are instances of a body."""
+    return f"{row['op']}_{row['template'].partition('_')[2] or row['template']}_{row['arch']}.h"
+
+
+def struct_of(fmt, block=None):
+    """The struct of a format's facts (moek_formats.h)."""
+    return f"moek_format_{fmt.name}_" + (f"b{block}_" if block is not None else "")
+
+
+def moved(text, path):
+    """The text of a file of templates/ with its includes as a file of generated/ writes them."""
+    folder = os.path.dirname(os.path.join("templates", path))
+
+    def include(m):
+        return f'#include "{os.path.relpath(os.path.join(folder, m.group(1)), "generated")}"'.replace(os.sep, "/")
+    return re.sub(r'#include "([^"]+)"', include, text)
+
+
 def mentioned(word, text):
     """Is the macro MOEK_X_ or MOEK_X_(x) in a text?"""
     return re.search(word.partition("(")[0] + r"\b", text) is not None      # (\b in front would cost a second)
@@ -483,7 +503,8 @@ class Generator:
                                 naming=names, text_of=text_of, about=self.about,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
-                                max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having)
+                                max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
+                                struct_of=struct_of, wanted=self.wanted, gpu_elements=self.gpu_elements())
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
 
     def names(self, folder=""):
@@ -493,9 +514,28 @@ class Generator:
         except OSError as e:
             raise Bad(f"templates/{folder}: {e.strerror}")
 
+    def gpu_elements(self):
+        """The elements that have a file for GPUs, too."""
+        return [n for n in self.elements if os.path.exists(os.path.join(self.root, "templates", "element", n + ".cuh"))]
+
+    def wanted(self, row):
+        """What MOEK_WANT_ asks of a row."""
+        quant = "MOEK_" + row["quant"].upper() if row.get("quant") else 0
+        return f"{quant}, {row.get('hidden', 0)}, {row.get('block', 0)}, {self.manifest['arch'][row['arch']]}"
+
     def having(self, *macros):
         """The elements whose files define all of these macros."""
         return " ".join(n for n, module in self.elements.items() if all(hasattr(module, m) for m in macros))
+
+    def source(self, template):
+        """The file in templates/ of the rows of a template: in the folder of its first word, of instances of a body."""
+        inner = template.replace("_", "/", 1) + ".j2"
+        return inner if os.path.exists(os.path.join(self.root, "templates", inner)) else template + ".h.j2"
+
+    def templates(self):
+        """What a row may have as its template, and other files of that form."""
+        inner = [f"{folder}_{n[:-3]}" for folder in FOLDERS for n in self.names(folder) if not n.startswith("_")]
+        return inner + [n[:-len(".h.j2")] for n in self.names() if n.endswith(".h.j2")]
 
     def template(self, name):
         try:
@@ -516,7 +556,8 @@ class Generator:
         return fmt and fmt.of(row.get("block"))
 
     def body(self, row):
-        """A row's kernel without its name.  The template sets granule, threads and shared: they go into the table."""
+        """A row's kernel, without its name or as an instance of a body.  The template sets granule, threads and shared:
+        they go into the table; and body, the file of templates/ of which the row is an instance."""
         def require(ok, sentence):
             if not ok:
                 raise Bad(f"{self.where}: {text_of(row)}: {sentence}")
@@ -560,25 +601,39 @@ class Generator:
                 require(what in more or not getattr(fmt, what),
                         f"template {template} knows no {what}; {fmt.name} has it")
         fmt = self.manifest["formats"].get(row.get("quant"))
-        asked, axes = [], {k: row.get(k) for k in KEYS}
-        template = self.template(row["template"] + ".h.j2")
+        asked, axes, source = [], {k: row.get(k) for k in KEYS}, self.source(row["template"])
+        template = self.template(source)
         try:
             module = template.make_module({**axes, "row": row, "require": require, "serves": serves,
                                            "fmt": self.format_of(row)})
         except Bad:
             raise
         except Exception as e:                        # of jinja2, or whatever an expression of the template raises
-            raise Bad(f"templates/{row['template']}.h.j2: {text_of(row)}: {type(e).__name__}: {e}")
-        require(asked, f"templates/{row['template']}.h.j2 is no template of a kernel: it does not say what it serves")
+            raise Bad(f"templates/{source}: {text_of(row)}: {type(e).__name__}: {e}")
+        require(asked, f"templates/{source} is no template of a kernel: it does not say what it serves")
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
-        row["header"] = getattr(module, "header", None)
+        row["header"], row["body"] = getattr(module, "header", None), getattr(module, "body", None)
+        row["file"] = instances_file_of(row) if row["body"] else row["name"] + ".h"
         return str(module)
 
+    def instances(self, rows, texts, whole=False):
+        """The text of a file of instances; whole: in one piece, with the body."""
+        row = rows[0]
+        file = row["name"] + ".h" if whole else row["file"]
+        text = moved(read(os.path.join(self.root, "templates", row["body"])), row["body"]) if whole else None
+        guard = "MOEK_" + re.sub("^MOEK_", "", file[:-2].upper()) + "_H"
+        return self.rendered("_instances.j2", file=file, guard=guard, body=row["body"],
+                             source=self.source(row["template"]), text=text, shared=rows, texts=texts)
+
     def kernel(self, row, body=None, file=None):
-        """The text of a row's file; file: where its body is, if not in place."""
+        """The text of a row's file, in one piece; file: where its body is, if not in place."""
+        if body is None:
+            body = self.body(row)
+        if row["body"]:
+            return self.instances([row], [body], whole=True)
         return self.rendered("_kernel.j2", **{k: row.get(k) for k in ("name", "arch", "template", "header")}, row=row,
-                             body=self.body(row) if body is None else body, file=file,
+                             body=body, file=file,
                              fmt=self.format_of(row))
 
     def rendered(self, which, **given):
@@ -591,9 +646,12 @@ class Generator:
 
     def kernels(self):
         """name -> text, for the files of all rows.  A body that several rows have is a file of its own."""
-        out, alike = {}, {}
+        out, alike, families = {}, {}, {}
         for row in self.rows:
             body = self.body(row)
+            if row["body"]:
+                families.setdefault(row["file"], []).append((row, body))
+                continue
             alike.setdefault((row["op"], row["template"], row["arch"], body), []).append(row)
         for (_, template, _, body), rows in alike.items():
             file = None
@@ -601,7 +659,9 @@ class Generator:
                 file = body_file_of(rows)
                 out[file] = self.rendered("_body.j2", file=file, template=template, shared=rows, body=body)
             for row in rows:
-                out[row["name"] + ".h"] = self.kernel(row, body, file)
+                out[row["file"]] = self.kernel(row, body, file)
+        for file, instances in families.items():
+            out[file] = self.instances(*(list(column) for column in zip(*instances)))
         return out
 
     def files(self):
@@ -832,7 +892,7 @@ def write(g, a, start):
         os.remove(os.path.join(folder, name))
     inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py", "include/moek.h",
               "include/moek/plan/fields.h"]
-    inputs += ["templates/" + folder + n for folder in ("", "element/") for n in g.names(folder)]
+    inputs += [os.path.join("templates", folder, n) for folder in ("", "element") + FOLDERS for n in g.names(folder)]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")
     print(f"{len(files)} files, {changed} changed, {len(left_over)} removed, {time.process_time() - start:.2f} s")

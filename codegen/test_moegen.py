@@ -344,8 +344,7 @@ def test_serves():
     generator = moegen.Generator(ROOT)
     manifest, rows = generator.manifest, generator.rows
     serves = {(r["template"], r["op"], r["arch"]) for r in rows}
-    templates = [n[:-len(".h.j2")] for n in sorted(os.listdir(os.path.join(ROOT, "templates"))) if n.endswith(".h.j2")]
-    for template in templates:
+    for template in generator.templates():
         like = next((r for r in rows if r["template"] == template), None)
         for op in manifest["op"]:
             for arch in manifest["arch"]:
@@ -602,6 +601,8 @@ def test_stable():
     kernels = [n for n in seen if "_on_" in n and not n.endswith(moegen.BODY)]
     alone, shared = ([n for n in kernels if (moegen.BODY.encode() in seen[n]) == has] for has in (0, 1))
     check(len(alone) > 1 and len(shared) > 1, f"{len(alone)} kernels in one file, {len(shared)} that share a body")
+    of_root = moegen.Generator(ROOT)
+    of_root.files()
     for name in alone[:1] + shared[:1]:
         status, out, err = generate(root, "one", name[:-2])
         body = re.search(rb'#include "(.*_body[.]h)"\n', seen[name])
@@ -611,6 +612,13 @@ def test_stable():
         whole = seen[body.group(1).decode()].partition(b" */\n")[2]
         check(whole.strip(b"\n") in out.encode() and moegen.BODY not in out and f"MOEK_NAME_ {name[:-2]}\n" in out,
               f"one {name[:-2]} prints something else than its file with the body in place")
+    for file in sorted({r["file"] for r in of_root.rows if r["body"]}):    # of each file the first instance, with body
+        row = next(r for r in of_root.rows if r["file"] == file)
+        status, out, err = generate(root, "one", row["name"])
+        body = moegen.read(os.path.join(ROOT, "templates", row["body"]))
+        instance = re.search(rf"#if MOEK_ROW_\(.*{row['name']}\)\n(.*?\n)#endif", seen[file].decode(), re.S).group(1)
+        check(body.partition("*/")[0] in out and instance in out and f"shared memory {row['shared']}\n" in out and
+              out.count("#if MOEK_ROW_(") == 1, f"one {row['name']} prints something else than its body and itself")
     words = set(generate(root, "list", "up", "cpu")[1].split())
     check(words == {n[:-2] for n in kernels if "up" in n and "cpu" in n}, f"list up cpu: {words}")
 

@@ -767,7 +767,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_up_mxfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -776,7 +776,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 8, 90, 640, 200624, moek_up_nvfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -785,7 +785,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 205232, moek_up_int4_a16_h0_b3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -794,7 +794,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 193712, moek_up_int4_a16_h0_b6
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -803,7 +803,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 192560, moek_up_int4_a16_h0_b1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -812,7 +812,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 90, 640, 182192, moek_up_int4_a16_h0_b0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -821,7 +821,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 16, 90, 640, 188864, moek_up_mxfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -830,7 +830,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 16, 90, 640, 197056, moek_up_nvfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -839,7 +839,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 201152, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -848,7 +848,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 190912, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -857,7 +857,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 189888, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -866,7 +866,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 90, 640, 180672, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -875,7 +875,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 32, 90, 640, 197104, moek_up_mxfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -884,7 +884,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 32, 90, 640, 204272, moek_up_nvfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -893,7 +893,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 207856, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -902,7 +902,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198896, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -911,7 +911,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198000, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -920,7 +920,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 90, 640, 189936, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -929,7 +929,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 197200, moek_up_mxfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -938,7 +938,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 202320, moek_up_nvfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -947,7 +947,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 204880, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -956,7 +956,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 198480, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -965,7 +965,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 197840, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -974,7 +974,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 90, 640, 192080, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -983,7 +983,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 191168, moek_up_mxfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -992,7 +992,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 195264, moek_up_nvfp4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1001,7 +1001,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_up_mxfp4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1010,7 +1010,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 128, 90, 384, 225088, moek_up_nvfp4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1019,7 +1019,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 197312, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1028,7 +1028,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 192192, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1037,7 +1037,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 191680, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1046,7 +1046,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_up_int4_a16_h0_b
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1055,7 +1055,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 227136, moek_up_int4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1064,7 +1064,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 222016, moek_up_int4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1073,7 +1073,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 221504, moek_up_int4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1082,7 +1082,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_up_int4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12.h"
+#include "up_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1091,7 +1091,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 8, 90, 640, 191408, moek_down_mxfp4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1100,7 +1100,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 8, 90, 640, 200624, moek_down_nvfp4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1109,7 +1109,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 205232, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1118,7 +1118,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 193712, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1127,7 +1127,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 192560, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1136,7 +1136,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 90, 640, 182192, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1145,7 +1145,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 16, 90, 640, 188864, moek_down_mxfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1154,7 +1154,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 16, 90, 640, 197056, moek_down_nvfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1163,7 +1163,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 201152, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1172,7 +1172,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 190912, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1181,7 +1181,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 189888, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1190,7 +1190,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 90, 640, 180672, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1199,7 +1199,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 32, 90, 640, 197104, moek_down_mxfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1208,7 +1208,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 32, 90, 640, 204272, moek_down_nvfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1217,7 +1217,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 207856, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1226,7 +1226,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198896, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1235,7 +1235,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 198000, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1244,7 +1244,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 90, 640, 189936, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1253,7 +1253,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 90, 640, 197200, moek_down_mxfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1262,7 +1262,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 64, 90, 640, 202320, moek_down_nvfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1271,7 +1271,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 204880, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1280,7 +1280,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 198480, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1289,7 +1289,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 197840, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1298,7 +1298,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 90, 640, 192080, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1307,7 +1307,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 96, 90, 384, 191168, moek_down_mxfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1316,7 +1316,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 96, 90, 384, 195264, moek_down_nvfp4_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -1325,7 +1325,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 128, 90, 384, 220992, moek_down_mxfp4_a
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -1334,7 +1334,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 128, 90, 384, 225088, moek_down_nvfp4_a
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1343,7 +1343,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 197312, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1352,7 +1352,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 192192, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1361,7 +1361,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 191680, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1370,7 +1370,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 90, 384, 187072, moek_down_int4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -1379,7 +1379,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 227136, moek_down_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -1388,7 +1388,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 222016, moek_down_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -1397,7 +1397,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 221504, moek_down_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90)
@@ -1406,7 +1406,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_down_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12.h"
+#include "down_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1415,7 +1415,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_mxfp4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1424,7 +1424,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_nvfp4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1433,7 +1433,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_up_int4_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m8n256s11w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1442,7 +1442,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_mxfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1451,7 +1451,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_up_nvfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1460,7 +1460,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_up_int4_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m16n256s10w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1469,7 +1469,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_mxfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1478,7 +1478,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_up_nvfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1487,7 +1487,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_up_int4_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m32n256s9w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1496,7 +1496,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 214640, moek_up_mxfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1505,7 +1505,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 214640, moek_up_nvfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1514,7 +1514,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 64, 90, 640, 207472, moek_up_int4_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m64n256s7w20.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1523,7 +1523,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 186592, moek_up_mxfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1532,7 +1532,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 186592, moek_up_nvfp4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1541,7 +1541,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 96, 90, 512, 180448, moek_up_int4_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m96n192s6w16.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1550,7 +1550,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_mxfp4_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1559,7 +1559,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_up_nvfp4_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1568,7 +1568,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_up_int4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm90_m128n192s6w16.h"
+#include "up_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1577,7 +1577,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_mxfp4_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1586,7 +1586,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 8, 90, 640, 230352, moek_down_nvfp4_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1595,7 +1595,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 8, 90, 640, 219088, moek_down_int4_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m8n256s11w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1604,7 +1604,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_mxfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1613,7 +1613,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 16, 90, 640, 221664, moek_down_nvfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1622,7 +1622,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 16, 90, 640, 211424, moek_down_int4_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m16n256s10w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1631,7 +1631,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_mxfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1640,7 +1640,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 32, 90, 640, 220688, moek_down_nvfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1649,7 +1649,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 32, 90, 640, 211472, moek_down_int4_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m32n256s9w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1658,7 +1658,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 64, 90, 640, 214640, moek_down_mxfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1667,7 +1667,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 64, 90, 640, 214640, moek_down_nvfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1676,7 +1676,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 64, 90, 640, 207472, moek_down_int4_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m64n256s7w20.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1685,7 +1685,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 96, 90, 512, 186592, moek_down_mxfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1694,7 +1694,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 96, 90, 512, 186592, moek_down_nvfp4_a8_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1703,7 +1703,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 96, 90, 512, 180448, moek_down_int4_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m96n192s6w16.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -1712,7 +1712,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_mxfp4_a8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -1721,7 +1721,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 64, 128, 90, 512, 206688, moek_down_nvfp4_a8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -1730,7 +1730,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 64, 128, 90, 512, 200544, moek_down_int4_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm90_m128n192s6w16.h"
+#include "down_fragments_e4m3_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1739,7 +1739,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8t_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1748,7 +1748,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 8, 90, 640, 225152, moek_up_fp8c_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1757,7 +1757,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 8, 90, 640, 225152, moek_up_int8_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm90_m8n256s6w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1766,7 +1766,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 16, 90, 640, 201104, moek_up_fp8t_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1775,7 +1775,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 16, 90, 640, 201104, moek_up_fp8c_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1784,7 +1784,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 16, 90, 640, 201104, moek_up_int8_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm90_m16n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1793,7 +1793,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8t_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1802,7 +1802,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_up_fp8c_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1811,7 +1811,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_up_int8_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm90_m32n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1820,7 +1820,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 224832, moek_up_fp8t_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1829,7 +1829,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 224832, moek_up_fp8c_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1838,7 +1838,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 64, 90, 640, 224832, moek_up_int8_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm90_m64n256s4w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1847,7 +1847,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8t_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1856,7 +1856,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 64, 128, 90, 384, 216880, moek_up_fp8c_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1865,7 +1865,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 64, 128, 90, 384, 216880, moek_up_int8_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm90_m128n256s3w12.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -1874,7 +1874,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 8, 90, 640, 231296, moek_up_fp8b128_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -1883,7 +1883,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_up_fp8b128_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -1892,7 +1892,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_up_fp8b128_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -1901,7 +1901,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 222784, moek_up_fp8b128_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -1910,7 +1910,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 198320, moek_up_fp8b128_a1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12.h"
+#include "up_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1919,7 +1919,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8t_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1928,7 +1928,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 8, 90, 640, 225152, moek_down_fp8c_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1937,7 +1937,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 8, 90, 640, 225152, moek_down_int8_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm90_m8n256s6w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1946,7 +1946,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 16, 90, 640, 201104, moek_down_fp8t_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1955,7 +1955,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 16, 90, 640, 201104, moek_down_fp8c_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1964,7 +1964,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 16, 90, 640, 201104, moek_down_int8_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm90_m16n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -1973,7 +1973,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8t_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -1982,7 +1982,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 32, 90, 640, 222672, moek_down_fp8c_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -1991,7 +1991,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 32, 90, 640, 222672, moek_down_int8_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm90_m32n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -2000,7 +2000,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 64, 90, 640, 224832, moek_down_fp8t_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -2009,7 +2009,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 64, 90, 640, 224832, moek_down_fp8c_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -2018,7 +2018,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 64, 90, 640, 224832, moek_down_int8_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm90_m64n256s4w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
@@ -2027,7 +2027,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8t_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
@@ -2036,7 +2036,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 128, 90, 384, 216880, moek_down_fp8c_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
@@ -2045,7 +2045,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 128, 90, 384, 216880, moek_down_int8_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm90_m128n256s3w12.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -2054,7 +2054,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 8, 90, 640, 231296, moek_down_fp8b128
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -2063,7 +2063,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 16, 90, 640, 206224, moek_down_fp8b12
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -2072,7 +2072,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 32, 90, 640, 227792, moek_down_fp8b12
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -2081,7 +2081,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 64, 90, 384, 222784, moek_down_fp8b12
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
@@ -2090,7 +2090,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 198320, moek_down_fp8b12
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12.h"
+#include "down_fragments_bytes_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 90)

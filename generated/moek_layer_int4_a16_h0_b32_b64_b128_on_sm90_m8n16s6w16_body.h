@@ -152,23 +152,6 @@ MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsig
     if (at->run == 0 && at->down < 2) MOEK_K_(next)(p, at, mine);
 }
 
-/* 64 of k of this lane's two rows: codes, times scales -> T. */
-MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
-                                  uint32_t zeros, int zero, int dtype)
-{
-    int i;
-    moek_scales_u4b8_ by[MOEK_K_(G)];
-    #pragma unroll
-    for (i = 0; i < MOEK_K_(G); i++) {
-        moek_scales_t_u4b8_(by + i, scales[i], dtype);
-        if (zero) moek_zeros_t_u4b8_(by + i, zeros >> 8 * i, dtype);
-    }
-    #pragma unroll
-    for (i = 0; i < 4; i++)
-        if (zero) moek_fragment_zero_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
-        else moek_fragment_u4b8_(to[i], codes->w[i], by + i * MOEK_K_(G) / 4, dtype);
-}
-
 /* c += item * b, in four sums that do not wait for each other.  b: this lane's part of a row of x or h. */
 MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const unsigned char *scales,
                               const unsigned char *zeros, int zero, const unsigned char *b)
@@ -186,7 +169,7 @@ MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const un
             const unsigned char *const at = zeros + (UNITS == 2 ? h : 0) * (OF_16 / 4);
             of_zeros = MOEK_K_(G) == 2 ? *(const uint16_t *)(const void *)at : *at;
         }
-        MOEK_K_(convert)(a, &codes, of, of_zeros, zero, MOEK_DTYPE_BF16);
+        MOEK_FORMAT_::fragment(a, &codes, of, of_zeros, zero, MOEK_DTYPE_BF16);
         moek_mma_bf16_(c[0], a[0], low.w);
         moek_mma_bf16_(c[1], a[1], low.w + 2);
         moek_mma_bf16_(c[2], a[2], high.w);

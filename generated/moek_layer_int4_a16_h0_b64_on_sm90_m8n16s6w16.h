@@ -10,6 +10,7 @@
 #define MOEK_NAME_ moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16
 #define MOEK_K_(x) moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16_##x##_
 #define MOEK_S_ 6
+#define MOEK_FORMAT_ moek_format_int4_a16_b64_
 #define MOEK_W_(x) moek_##x##_u4b8_
 #define MOEK_W_SCALE_BITS_ 16
 #define MOEK_W_SCALE_COLUMNS_ 64
@@ -20,6 +21,7 @@
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_S_
+#undef MOEK_FORMAT_
 #undef MOEK_W_
 #undef MOEK_W_SCALE_BITS_
 #undef MOEK_W_SCALE_COLUMNS_

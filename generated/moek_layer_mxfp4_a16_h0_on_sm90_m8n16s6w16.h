@@ -10,8 +10,8 @@
 #define MOEK_NAME_ moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16
 #define MOEK_K_(x) moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16_##x##_
 #define MOEK_S_ 6
+#define MOEK_FORMAT_ moek_format_mxfp4_a16_
 #define MOEK_W_(x) moek_##x##_e2m1_
-#define MOEK_W_SCALE_(x) moek_##x##_e8m0_e2m1_
 #define MOEK_W_SCALE_BITS_ 8
 #define MOEK_W_SCALE_COLUMNS_ 32
 #define MOEK_W_SECOND_ 0
@@ -21,8 +21,8 @@
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_S_
+#undef MOEK_FORMAT_
 #undef MOEK_W_
-#undef MOEK_W_SCALE_
 #undef MOEK_W_SCALE_BITS_
 #undef MOEK_W_SCALE_COLUMNS_
 #undef MOEK_W_SECOND_

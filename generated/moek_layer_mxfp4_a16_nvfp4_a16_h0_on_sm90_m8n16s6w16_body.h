@@ -142,19 +142,6 @@ MOEK_DEVICE void MOEK_K_(ask)(const MOEK_K_(params) *p, MOEK_K_(walk) *at, unsig
     if (at->run == 0 && at->down < 2) MOEK_K_(next)(p, at, mine);
 }
 
-/* 64 of k of this lane's two rows: codes, times scales -> T. */
-MOEK_DEVICE void MOEK_K_(convert)(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
-                                  int dtype)
-{
-    int i;
-    uint32_t by[MOEK_K_(G)];
-    #pragma unroll
-    for (i = 0; i < MOEK_K_(G) / 2; i++) MOEK_W_SCALE_(scales)(by + 2 * i, scales[i], dtype);
-    #pragma unroll
-    for (i = 0; i < 2; i++)
-        moek_fragment_e2m1_(to + 2 * i, codes->w + 2 * i, by + i * MOEK_K_(G) / 2, MOEK_K_(G) / 4, dtype);
-}
-
 /* c += item * b, in four sums that do not wait for each other.  b: this lane's part of a row of x or h. */
 MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const unsigned char *scales,
                               const unsigned char *b)
@@ -168,7 +155,7 @@ MOEK_DEVICE void MOEK_K_(add)(float c[4][4], const unsigned char *item, const un
         uint32_t of[WORDS], a[4][4];
         #pragma unroll
         for (i = 0; i < WORDS; i++) of[i] = *(const uint32_t *)(scales + (UNITS == 2 ? h : 0) * OF_16 + i * 4);
-        MOEK_K_(convert)(a, &codes, of, MOEK_DTYPE_BF16);
+        MOEK_FORMAT_::fragment(a, &codes, of, 0, 0, MOEK_DTYPE_BF16);
         moek_mma_bf16_(c[0], a[0], low.w);
         moek_mma_bf16_(c[1], a[1], low.w + 2);
         moek_mma_bf16_(c[2], a[2], high.w);

@@ -467,4 +467,34 @@ MOEK_DEVICE void moek_wgmma_of_registers_n128_e4m3_(float *d, const uint32_t a[4
     MOEK_WGMMA_OF_REGISTERS_N128_("k32.f32.e4m3.e4m3", "");
 }
 
+template <int N>
+MOEK_DEVICE void moek_wgmma_of_registers_bf16_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    if constexpr (N == 8) moek_wgmma_of_registers_n8_bf16_(d, a, b, add);
+    if constexpr (N == 16) moek_wgmma_of_registers_n16_bf16_(d, a, b, add);
+    if constexpr (N == 32) moek_wgmma_of_registers_n32_bf16_(d, a, b, add);
+    if constexpr (N == 64) moek_wgmma_of_registers_n64_bf16_(d, a, b, add);
+    if constexpr (N == 96) moek_wgmma_of_registers_n96_bf16_(d, a, b, add);
+    if constexpr (N == 128) moek_wgmma_of_registers_n128_bf16_(d, a, b, add);
+}
+template <int N>
+MOEK_DEVICE void moek_wgmma_of_registers_fp16_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    if constexpr (N == 8) moek_wgmma_of_registers_n8_fp16_(d, a, b, add);
+    if constexpr (N == 16) moek_wgmma_of_registers_n16_fp16_(d, a, b, add);
+    if constexpr (N == 32) moek_wgmma_of_registers_n32_fp16_(d, a, b, add);
+    if constexpr (N == 64) moek_wgmma_of_registers_n64_fp16_(d, a, b, add);
+    if constexpr (N == 96) moek_wgmma_of_registers_n96_fp16_(d, a, b, add);
+    if constexpr (N == 128) moek_wgmma_of_registers_n128_fp16_(d, a, b, add);
+}
+template <int N>
+MOEK_DEVICE void moek_wgmma_of_registers_e4m3_(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    if constexpr (N == 8) moek_wgmma_of_registers_n8_e4m3_(d, a, b, add);
+    if constexpr (N == 16) moek_wgmma_of_registers_n16_e4m3_(d, a, b, add);
+    if constexpr (N == 32) moek_wgmma_of_registers_n32_e4m3_(d, a, b, add);
+    if constexpr (N == 64) moek_wgmma_of_registers_n64_e4m3_(d, a, b, add);
+    if constexpr (N == 96) moek_wgmma_of_registers_n96_e4m3_(d, a, b, add);
+    if constexpr (N == 128) moek_wgmma_of_registers_n128_e4m3_(d, a, b, add);
+}
 #endif

@@ -35,8 +35,8 @@ settings = {"moek": pathlib.Path(__file__).resolve().parents[2], "library": None
 # ---- the library -----------------------------------------------------------------------------------------------------
 
 def _sources(root):
-    for folder in ("include", "generated"):
-        yield from sorted((root / folder).rglob("*.h"))
+    for folder, name in (("include", "*.h"), ("generated", "*.h"), ("templates", "*.cuh")):
+        yield from sorted((root / folder).rglob(name))
 
 
 def _compilers(arch, quant):

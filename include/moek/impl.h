@@ -5,12 +5,8 @@
 #include <stdio.h>
 #include "strict.h"
 #include "kernel/numbers.h"
+#include "want.h"
 
-#if defined(__CUDACC__) || defined(MOEK_EMU)
-#define MOEK_HAVE_CUDA_ 1
-#else
-#define MOEK_HAVE_CUDA_ 0
-#endif
 #if MOEK_HAVE_CUDA_ && (!defined(MOEK_EMU) || defined(MOEK_EMU_CUDA))
 #define MOEK_HAVE_CUDART_ 1                            /* what cuda_runtime_api.h declares: CUDA's, or a test's */
 #else

@@ -421,6 +421,10 @@ cuda_part() {
     fi
     row=$(ls "$root"/generated/moek_combine_h0_on_sm80*.h | sed -n 1p)
     must "nvcc: a row alone" $all -DMOEK_SPLIT -x cu -c "$row" -o row.o
+    must_fail "C++14: a row says no" "GPU kernels are C++17: compile this file with -std=c++17" \
+        $(echo "$all" | sed 's/c++17/c++14/') -DMOEK_SPLIT -x cu -c "$row" -o never.o
+    must "nvcc: an instance of a body alone" $all -DMOEK_SPLIT -DMOEK_ONE_ROW -x cu \
+        -c "$root/generated/up_fragments_sm90.h" -o row.o
     for flag in --use_fast_math --ftz=true --prec-div=false; do
         must_fail "$flag: a row says no" "moek_is_not_for_use_fast_math" \
             $all $flag -DMOEK_SPLIT -x cu -c "$row" -o never.o

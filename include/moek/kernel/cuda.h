@@ -7,6 +7,10 @@
 #define MOEK_CUDA_H
 #include "../strict.h"
 
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 201703L
+#error "moek: GPU kernels are C++17: compile this file with -std=c++17 (what nvcc takes by itself from CUDA 12 on)"
+#endif
+
 typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 bytes, as one load or store moves them */
 
 #ifndef MOEK_EMU
@@ -609,7 +613,7 @@ MOEK_DEVICE uint32_t moek_nibbles_together_(uint32_t w)
     low = (low | low >> 4) & 0x00ff00ff, high = (high | high >> 4) & 0x00ff00ff;
     return ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
 }
-#include "../../../generated/moek_element_cuda.h"
+#include "../../../generated/moek_formats.h"             /* elements, and formats */
 
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
 

@@ -2,38 +2,7 @@
  * table, filtered by #if; selection at run time is a walk through it. */
 #ifndef MOEK_TABLE_H
 #define MOEK_TABLE_H
-
-#ifndef MOEK_WANT_HIDDEN
-#ifdef MOEK_HIDDEN
-#define MOEK_WANT_HIDDEN(h) ((h) == 0 || (h) == (MOEK_HIDDEN))
-#else
-#define MOEK_WANT_HIDDEN(h) 1
-#endif
-#endif
-#ifndef MOEK_WANT_BLOCK
-#ifdef MOEK_BLOCK
-#define MOEK_WANT_BLOCK(b) ((b) == 0 || (b) == (MOEK_BLOCK))
-#else
-#define MOEK_WANT_BLOCK(b) 1
-#endif
-#endif
-#ifndef MOEK_WANT_QUANT
-#ifdef MOEK_QUANT
-#define MOEK_WANT_QUANT(q) ((q) == (MOEK_QUANT))
-#else
-#define MOEK_WANT_QUANT(q) 1
-#endif
-#endif
-#ifndef MOEK_WANT_ARCH
-#ifdef MOEK_ARCH
-#define MOEK_WANT_ARCH(a) ((a) == (MOEK_ARCH))
-#else
-#define MOEK_WANT_ARCH(a) 1
-#endif
-#endif
-#define MOEK_WANT_(quant, hidden, block, arch) \
-    (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
-     MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))
+#include "../want.h"
 
 #include "../../../generated/moek_kernels.h"
 

@@ -1,0 +1,47 @@
+/* moek/kernel/act.h -- the activation of a thread's sums by wgmma, where rows of w are its M: its switch, once. */
+#ifndef MOEK_ACT_SUMS_H
+#define MOEK_ACT_SUMS_H
+#include "sm90.h"
+
+#ifdef MOEK_SM90_CODE_
+/* One activation, by its number, of N rows of a. */
+template <int ACT, int GATED, int N>
+MOEK_DEVICE void moek_act_of_sums_(float *sum, float alpha, float beta, float limit)
+{
+    int i;
+    if constexpr (GATED)
+        #pragma unroll
+        for (i = 0; i < N / 4; i++)
+            sum[i / 2 * 4 + i % 2] = moek_act_any_(ACT, sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta,
+                                                   limit);
+    else
+        #pragma unroll
+        for (i = 0; i < N / 2; i++) sum[i] = moek_act_any_(ACT, sum[i], 0, alpha, beta, limit);
+}
+/* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
+template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_args *a, float *sum, int swapped)
+{
+    int i;
+    if (swapped)
+        #pragma unroll
+        for (i = 0; i < N / 4; i++) {
+            const float up = sum[i / 2 * 4 + i % 2];
+            sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2 + 2];
+            sum[i / 2 * 4 + i % 2 + 2] = up;
+        }
+    if (a->act == MOEK_SILU && !(a->limit > 0)) {
+        #pragma unroll
+        for (i = 0; i < N / 4; i++)
+            sum[i / 2 * 4 + i % 2] = moek_fast_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2]);
+    } else {
+        const float alpha = a->alpha, beta = a->beta, limit = a->limit;
+        switch (a->act) {
+#define MOEK_ACT_CASE_(NAME, name, number, gated) \
+        case number: moek_act_of_sums_<number, gated, N>(sum, alpha, beta, limit); break;
+        MOEK_EACH_ACT(MOEK_ACT_CASE_)
+#undef MOEK_ACT_CASE_
+        }
+    }
+}
+#endif
+#endif

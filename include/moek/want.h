@@ -1,0 +1,50 @@
+/* moek/want.h -- which kernels are compiled: what MOEK_QUANT, MOEK_ARCH, MOEK_HIDDEN and MOEK_BLOCK, or tests of the
+ * user's own, leave (docs/embedding.md).  For the table, and for files of kernels. */
+#ifndef MOEK_WANT_H
+#define MOEK_WANT_H
+
+#if defined(__CUDACC__) || defined(MOEK_EMU)
+#define MOEK_HAVE_CUDA_ 1
+#else
+#define MOEK_HAVE_CUDA_ 0
+#endif
+#ifndef MOEK_WANT_HIDDEN
+#ifdef MOEK_HIDDEN
+#define MOEK_WANT_HIDDEN(h) ((h) == 0 || (h) == (MOEK_HIDDEN))
+#else
+#define MOEK_WANT_HIDDEN(h) 1
+#endif
+#endif
+#ifndef MOEK_WANT_BLOCK
+#ifdef MOEK_BLOCK
+#define MOEK_WANT_BLOCK(b) ((b) == 0 || (b) == (MOEK_BLOCK))
+#else
+#define MOEK_WANT_BLOCK(b) 1
+#endif
+#endif
+#ifndef MOEK_WANT_QUANT
+#ifdef MOEK_QUANT
+#define MOEK_WANT_QUANT(q) ((q) == (MOEK_QUANT))
+#else
+#define MOEK_WANT_QUANT(q) 1
+#endif
+#endif
+#ifndef MOEK_WANT_ARCH
+#ifdef MOEK_ARCH
+#define MOEK_WANT_ARCH(a) ((a) == (MOEK_ARCH))
+#else
+#define MOEK_WANT_ARCH(a) 1
+#endif
+#endif
+#define MOEK_WANT_(quant, hidden, block, arch) \
+    (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
+     MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))
+
+/* The same of a kernel by its name: with MOEK_ONE_ROW (where each kernel is an object of its own, MOEK_SPLIT), the one
+ * for which MOEK_ROW_<name> is 1. */
+#ifdef MOEK_ONE_ROW
+#define MOEK_ROW_(quant, hidden, block, arch, name) (MOEK_ROW_##name + 0 && MOEK_WANT_(quant, hidden, block, arch))
+#else
+#define MOEK_ROW_(quant, hidden, block, arch, name) MOEK_WANT_(quant, hidden, block, arch)
+#endif
+#endif

@@ -1,0 +1,27 @@
+/* element/e4m3.cuh -- e4m3 on GPUs (e4m3.j2 says what it is).  generated/moek_formats.h includes this file, behind what
+ * kernel/cuda.h has. */
+#ifndef MOEK_E4M3_CUH
+#define MOEK_E4M3_CUH
+
+/* 8 e4m3 -> 4 pairs of T, exactly.  NaN becomes 480 in bf16: moek_nan_e4m3_.  In bf16's places, the bits of a code are
+ * 2^-120 of its value. */
+MOEK_DEVICE void moek_pairs_e4m3_(uint32_t to[4], const uint32_t *codes, int dtype)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        if (dtype == MOEK_DTYPE_FP16) {
+            moek_fp16_of_e4m3_(to + 2 * i, codes[i]);
+        } else {
+            const uint32_t low = __byte_perm(codes[i], 0, 0x1404), high = __byte_perm(codes[i], 0, 0x3424);
+            to[2 * i] = moek_fma_t2_((low >> 4 & 0x07f007f0) | (low & 0x80008000), 0x7b807b80, 0x80008000, dtype);
+            to[2 * i + 1] = moek_fma_t2_((high >> 4 & 0x07f007f0) | (high & 0x80008000), 0x7b807b80, 0x80008000, dtype);
+        }
+    }
+}
+MOEK_DEVICE uint32_t moek_nan_e4m3_(const uint32_t *codes)
+{
+    return (((codes[0] & 0x7f7f7f7f) + 0x01010101) | ((codes[1] & 0x7f7f7f7f) + 0x01010101)) & 0x80808080;
+}
+
+#endif

@@ -1,0 +1,784 @@
+/* gemm/fragments.cuh -- up or down with weights in the order of fragments, on Hopper, of the rows r of each expert:
+ * out[r] = act(gate(x[r]), up(x[r])), or out[r] = h[r] . w_down.  For gemm_fragments, gemm_fragments_bytes and
+ * gemm_fragments_e4m3 of the table.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  Weights have 4 or 8 bits and lie in the order of fragments
+ * (moek/ops.h: repack).  A tile is M rows of a by N rows of w.  Rows of w are wgmma's M, and come from registers: a
+ * lane loads 16 bytes of codes, makes T or e4m3 of them, and hands them to the tensor cores.  Rows of a are wgmma's N,
+ * and come from shared memory.  Warps have roles:
+ *
+ *     producer warp (0): codes, scales of 4    producer warps (1, 2, 3): rows of a, their scales, and scales of w of
+ *     bits, zero points                        8 bits, by cp.async
+ *              | full [s]                                   ^ empty [s]
+ *              v                                            |
+ *     stages [s] of 128 of k: rows of a, of T two times 64 of k | codes of 64 rows each | scales of w | scales of a
+ *              |
+ *              v
+ *     two, three or four consumer warpgroups (from warp 4 on): codes -> T or e4m3, wgmma, scales, exchange of sums,
+ *                                                  bias, activation -> out
+ *
+ * - Walk: as in gemm_wgmma.  Tiles are numbered expert by expert, row block by row block, column by column; their
+ *   stages are cut into equal parts, one a block.  Of tall tiles (M >= 96) blocks take whole ones in turns, so that
+ *   those of an expert, which share rows of w and of a, are near each other in time, and L2 holds both.
+ * - A last stage with 64 of k has its codes twice; the second ones meet zeros of a.
+ * - A gated tile has half as many columns.  Rows of gate and of up alternate, 8 by 8, so that a thread has both of a
+ *   column.
+ * - a is T, scales of w are not for 128 x 128: conversion runs beside the tensor cores.  Registers for the next 64 of k
+ *   are made while those before are read.  From 32 rows on, those of a stage's first 64 of k are made in the stage
+ *   before, so that no stage begins with conversion.  Elements, of 4 bits times their scales, are w * 2^-lift
+ *   (templates/element/), so that they fit in T.  The epilogue multiplies by 2^lift.
+ * - BY_BLOCK, a is T and scales of w are for 128 x 128: the tensor cores sum 128 of k and up to 32 rows of a at a time.
+ *   These sums are multiplied by the scales of w and added in f32.  Conversion of one warpgroup runs beside the tensor
+ *   cores, which another one keeps busy.  Tall tiles have but two: each has two sets of such sums, and adds one while
+ *   the tensor cores make the other.
+ * - E4M3, a is e4m3: the tensor cores sum 128 of k and up to 96 rows of a at a time.  These sums are multiplied by
+ *   scales and added in f32: sums of e4m3 keep few bits (docs/notes: thirteen-bit-sums).
+ *   BLOCKED: scales of a are for 128 columns, and in the stages.  Else a row of a has one, for the sums of a tile.
+ *   WHOLE: scales of w are e4m3, for 16 columns.  Elements take them in, times the power of 2 that brings the largest
+ *   of 128 of k to 32 .. 60, and round to e4m3: only 1.5, 3 and 6 may differ then.  A scale that is below 2^-5 so
+ *   counts as 0.  A lane has all 16 columns of a scale, so that one table serves 16 elements.  So the codes of a lane
+ *   lie, and words of 4 of k of a: word 4q + i of 16 is word q of chunk i.
+ *   Scales of w for 32 columns are powers of 2.  Elements take in how much they are below the largest of 128 of k, in
+ *   tall tiles of the row up to there: exact to 2^-11, and 0 below.  So sums of tall tiles have one unit (RISES).
+ *   Scales of w for 128 columns are multiplied by what the tensor cores sum.
+ */
+#ifndef MOEK_GEMM_FRAGMENTS_CUH
+#define MOEK_GEMM_FRAGMENTS_CUH
+#include "../../include/moek/kernel/sm90_schedule.h"
+#include "../../include/moek/kernel/act.h"
+
+/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_ {
+    typedef typename Format::args Args;
+    enum {
+        UP = OP == MOEK_OP_UP,
+        BYTES = Format::W_BITS == 8, E4M3 = Format::X_BITS == 8,
+        COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
+        BY_ROW = !COLUMNS, BY_BLOCK = BYTES && COLUMNS,
+        ZERO = Format::ZERO,                            /* there may be zero points */
+        TALL = M >= (BY_BLOCK ? 64 : 96),
+        GROUPS = !TALL ? 4 : E4M3 ? 3 : 2,              /* consumer warpgroups; 64s of w of each: */
+        MI = N / 64 / GROUPS, CONSUMERS = 128 * GROUPS, THREADS = 128 + CONSUMERS,
+        PAGES = M >= 64 && M < 128 ? 4 * 512 * GROUPS : 0,                     /* bytes */
+        X_SIZE = E4M3 ? 1 : 2,                          /* bytes of an element of a */
+        W_64 = 1024 * Format::W_BITS,                   /* bytes of codes of 64 rows of w, of 128 of k */
+        CODES = M * 128 * X_SIZE, SCALES = CODES + N / 64 * W_64,              /* in a stage: where they begin */
+        /* Of 4 bits: scales of a row in 64 of k; their bytes, two rows; so many times in 128 of k; bytes of 64 rows. */
+        G = !BY_ROW && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW) : 1,
+        EACH = BYTES || BY_ROW ? 0 : 2 * G * Format::W_SCALE_BITS / 8,
+        UNITS = !BY_ROW && COLUMNS < 128 ? 2 : 1,
+        OF_64 = 32 * EACH,
+        ZEROS = ZERO ? N / 64 * UNITS * OF_64 / 4 : 0,  /* bytes of zero points of a stage */
+        X_SCALES = SCALES + (BY_BLOCK ? N / 8 : N / 64 * OF_64 * UNITS),
+        BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16, RISES = TALL && BLOCKED,
+        STAGE = (X_SCALES + (BLOCKED ? 4 * M : 0) + 1023) / 1024 * 1024,
+        AHEAD = M != 64,                                /* 64 rows have no registers for the item behind the next */
+        PART = E4M3 ? (M == 128 || M == 64 ? M / 2 : M) : M > 32 ? 32 : M,     /* rows of a of a sum of tensor cores */
+        SETS = TALL ? 2 : 1                             /* BY_BLOCK: of such sums */
+    };
+
+#ifdef MOEK_SM90_CODE_
+    /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
+    struct block {
+        unsigned char *ring;                           /* stages */
+        uint64_t *full, *empty;                        /* barriers [STAGES] */
+        int *row;                                      /* [M]: the tile's rows of a; slots, [M] a warp */
+        uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
+        unsigned char *page;                           /* M >= 64: 512 bytes a warp, where sums change lanes */
+        unsigned char *zeros;                          /* of stages, where there are such */
+        moek_part_ part;
+        int n, k, columns;                             /* columns: of a tile */
+    };
+    /* What a lane converts at a time, to T: of 64 rows of w and 64 of k. */
+    struct item {
+        moek_words_ codes[Format::W_BITS / 4];
+        uint32_t scales[EACH ? EACH / 4 : 1], zeros;
+    };
+
+    /* ---- producers ----------------------------------------------------------------------------------------------- */
+
+    /* Producer of codes, and of scales of 4 bits, one thread: weights are there before anything else is. */
+    MOEK_DEVICE void produce(const Args *args, const block *b, int zero)
+    {
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
+        /* Bytes of 64 rows.  (Zero points of a row have a byte.) */
+        enum { TWO = BY_ROW ? 1 : 2 * COLUMNS };
+        const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * (W_64 / 2);
+        const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
+        const unsigned zeros_row = ((unsigned)b->k + TWO - 1) / TWO * 64;
+        moek_tile_ at;
+        int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
+        at.e = -1;
+        for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
+            const unsigned char *codes, *scales = NULL, *zeros = NULL;
+            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            size_t first;
+            unsigned last;
+            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
+            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
+            first = (size_t)at.e * blocks + (unsigned)at.j * (N / 64);
+            last = min(N / 64 - 1, blocks - 1 - at.j * (N / 64));      /* (behind it: the last again, in vain) */
+            codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * W_64;
+            if constexpr (!BYTES)
+                scales = (const unsigned char *)a->w_scale + first * scales_row + (unsigned)step * (UNITS * OF_64);
+            if constexpr (ZERO)
+                zeros = (const unsigned char *)args->w_zero + first * zeros_row + (unsigned)step * (UNITS * OF_64 / 4);
+            for (; step < until; step++) {
+                unsigned char *const stage = b->ring + slot * STAGE;
+                unsigned char *const to = stage + CODES, *const scales_to = stage + SCALES;
+                uint64_t *const full = b->full + slot;
+                moek_mbar_wait_(b->empty + slot, phase);
+                moek_mbar_arrive_expect_(full, N / 64 * (W_64 + UNITS * OF_64) + (zero ? ZEROS : 0));
+                if (128 * step + 64 != b->k) {
+                    #pragma unroll
+                    for (i = 0; i < N / 64; i++) {
+                        moek_bulk_(to + i * W_64, codes + min(i, last) * codes_row, W_64, full, policy);
+                        if (BYTES || BY_ROW) continue;
+                        moek_bulk_(scales_to + i * (UNITS * OF_64), scales + min(i, last) * scales_row, UNITS * OF_64,
+                                   full, policy);
+                        if (zero)
+                            moek_bulk_(b->zeros + slot * ZEROS + i * (UNITS * OF_64 / 4),
+                                       zeros + min(i, last) * zeros_row, UNITS * OF_64 / 4, full, policy);
+                    }
+                } else {                                               /* there are 64 of k: twice */
+                    #pragma unroll 1
+                    for (i = 0; i < N / 64 * 2; i++)
+                        moek_bulk_(to + i * (W_64 / 2), codes + min(i / 2, last) * codes_row, W_64 / 2, full, policy);
+                    #pragma unroll 1
+                    for (i = 0; !BYTES && !BY_ROW && i < N / 64 * UNITS; i++)
+                        moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full,
+                                   policy);
+                    #pragma unroll 1
+                    for (i = 0; zero && !BY_ROW && i < N / 64 * UNITS; i++)
+                        moek_bulk_(b->zeros + slot * ZEROS + i * (OF_64 / 4), zeros + min(i / UNITS, last) * zeros_row,
+                                   OF_64 / 4, full, policy);
+                }
+                codes += W_64;
+                scales += UNITS * OF_64;
+                zeros += UNITS * OF_64 / 4;
+                moek_next_(slot, phase, STAGES);
+            }
+            step = 0;
+        }
+    }
+
+    /* By the producers of rows of a, u of 96: the list of a tile's rows of expert e, [row0, end), each times pitch.
+     * Returns how many. */
+    MOEK_DEVICE int list_rows(const moek_gemm_args *a, const block *b, int e, int row0, int end, unsigned u,
+                              unsigned pitch)
+    {
+        int *const row = b->row;
+        int source[(M + 95) / 96];
+        unsigned i;
+        #pragma unroll
+        for (i = 0; i < (M + 95) / 96; i++) {
+            const int r = row0 + (int)(u + 96 * i);
+            source[i] = r >= end ? 0 : a->a_order && (M == 128 || !a->ids) ? a->a_order[r] / a->a_div : r;
+        }
+        moek_named_wait_(1, 96);                       /* the rows before are no longer looked at */
+        if (UP && M < 128 && a->ids) {
+            if (u < 32)
+                moek_slots_of_(row, b->ids, a->slots, e, row0 - b->part.s.row[e], M, a->a_div);
+            if constexpr (WHOLE)
+                for (i = u; i < M && u < 32; i += 32) row[i] *= pitch;
+        } else
+            #pragma unroll
+            for (i = 0; i < (M + 95) / 96; i++)
+                if (u + 96 * i < M) row[u + 96 * i] = source[i] * (int)pitch;
+        moek_named_wait_(1, 96);
+        return min(end - row0, M);
+    }
+    /* Producer of rows of a, three warps.  Rows lie in a stage as they lie in memory, 128 bytes of each, with wgmma's
+     * swizzle. */
+    MOEK_DEVICE void gather(const moek_gemm_args *a, const block *b)
+    {
+        enum { ROWS = (M + 11) / 12 };
+        /* A lane copies 16 bytes of each 128 of the rows first, first + 12, ... */
+        const unsigned u = threadIdx.x - 32, chunk = u % 8, first = u / 8;
+        const unsigned to = first * 128 + (chunk ^ first % 8) * 16;
+        unsigned from[ROWS];                           /* where they are, in 16 bytes */
+        const int row_bytes = b->k * X_SIZE;
+        int *const row = b->row;
+        int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
+        const float *w_scale = NULL;
+        unsigned i;
+        moek_tile_ at;
+        at.e = -1;
+        moek_grid_wait_();                             /* now a is there */
+        for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
+            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
+            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
+            if (at.row0 != row0) {
+                rows = list_rows(a, b, at.e, at.row0, at.end, u, 1);
+                row0 = at.row0;
+                #pragma unroll
+                for (i = 0; i < ROWS; i++)
+                    from[i] = first + 12 * i >= (unsigned)rows ? 0
+                            : (unsigned)row[first + 12 * i] * ((unsigned)a->a_row_bytes / 16) + chunk;
+            }
+            if (BY_BLOCK && u < N / 32) {              /* half u % 2 of 64 rows of w: their scale, of the first 128 */
+                const int of = at.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
+                const moek_halves *const h = &a->halves;
+                w_scale = h->scale[u % 2] + ((size_t)at.e * h->scale_rows +
+                          (h->shift[u % 2] + min(of, b->n - 1) * h->step) / 128) * (size_t)b->part.steps;
+            }
+            for (; step < until; step++) {
+                unsigned char *const stage = b->ring + slot * STAGE;
+                const int k_byte = step * (128 * X_SIZE);
+                const unsigned char *const at_k = (const unsigned char *)a->a + k_byte;
+                const int bytes = k_byte + (int)chunk * 16 < row_bytes ? 16 : 0;
+                const int bytes_64 = k_byte + 128 + (int)chunk * 16 < row_bytes ? 16 : 0;      /* of the next 64 of k */
+                moek_mbar_wait_(b->empty + slot, phase);
+                #pragma unroll
+                for (i = 0; i < ROWS; i++)                             /* 12 rows on, the swizzle is 4 chunks on */
+                    if (first + 12 * i < (unsigned)rows) {
+                        unsigned char *const here = stage + i * (12 * 128) + (to ^ i % 2 * 64);
+                        moek_cp_async16_(here, at_k + (size_t)from[i] * 16, bytes);
+                        if (!E4M3) moek_cp_async16_(here + M * 128, at_k + (size_t)from[i] * 16 + 128, bytes_64);
+                    }
+                if (BY_BLOCK && u < N / 32) moek_cp_async4_(b->ring + slot * STAGE + SCALES + u * 4, w_scale + step);
+                for (i = u; BLOCKED && i < (unsigned)rows; i += 96)
+                    moek_cp_async4_(stage + X_SCALES + i * 4, MOEK_F32_(a->a_scale) +
+                                    (size_t)(uint32_t)row[i] * (uint32_t)b->part.steps + step);
+                moek_mbar_arrive_copied_(b->full + slot);
+                moek_next_(slot, phase, STAGES);
+            }
+            step = 0;
+        }
+        moek_cp_async_commit_();
+        moek_cp_async_wait_(0);
+    }
+    /* WHOLE: the same by words, into another order. */
+    MOEK_DEVICE void gather_words(const moek_gemm_args *a, const block *b)
+    {
+        const unsigned u = threadIdx.x - 32, word = u % 32, chunk = word / 16 * 4 + word % 4;      /* from, to */
+        const int row_bytes = b->k;
+        const unsigned char *const x = (const unsigned char *)a->a + word * 4;
+        int *const row = b->row;
+        int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
+        const unsigned pitch = (unsigned)a->a_row_bytes / 16;          /* row: where rows begin, in 16 bytes */
+        unsigned at_word[8], i, j;                                     /* in eight rows of a stage */
+        moek_tile_ at;
+        #pragma unroll
+        for (j = 0; j < 8; j++) at_word[j] = j * 128 + (chunk ^ j) * 16 + word % 16 / 4 * 4;
+        at.e = -1;
+        moek_grid_wait_();                             /* now a is there */
+        for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
+            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
+            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
+            if (at.row0 != row0) {
+                rows = list_rows(a, b, at.e, at.row0, at.end, u, pitch);
+                row0 = at.row0;
+            }
+            for (; step < until; step++) {
+                unsigned char *const stage = b->ring + slot * STAGE;
+                const int k_byte = step * 128;
+                const int bytes = k_byte + (int)word * 4 < row_bytes ? 4 : 0;
+                const unsigned char *const at_k = (const unsigned char *)moek_now_(x + (bytes ? k_byte : 0));
+                moek_mbar_wait_(b->empty + slot, phase);
+                #pragma unroll 1
+                for (i = u / 32 * 8; i < (unsigned)rows; i += 24) {    /* a warp copies eight rows, one by one */
+                    const moek_words_ of[2] = { moek_load_words_(row + i), moek_load_words_(row + i + 4) };
+                    const unsigned left = (unsigned)rows - i;
+                    #pragma unroll
+                    for (j = 0; j < 8; j++)
+                        if (j < left)
+                            moek_cp_async4_of_(stage + i * 128 + at_word[j], at_k + (size_t)of[j / 4].w[j % 4] * 16,
+                                               bytes);
+                }
+                moek_mbar_arrive_copied_(b->full + slot);
+                moek_next_(slot, phase, STAGES);
+            }
+            step = 0;
+        }
+        moek_cp_async_commit_();
+        moek_cp_async_wait_(0);
+    }
+
+    /* ---- consumers, a is T: conversion ahead --------------------------------------------------------------------- */
+
+    /* d (+)= 64 rows of w in registers times R rows of a, 16 of k, of e4m3 32. */
+    template <int R> MOEK_DEVICE void multiply(float *d, const uint32_t w[4], uint64_t xs, int add, int dtype)
+    {
+        if (E4M3) moek_wgmma_of_registers_e4m3_<R>(d, w, xs, add);
+        else if (dtype == MOEK_DTYPE_FP16) moek_wgmma_of_registers_fp16_<R>(d, w, xs, add);
+        else moek_wgmma_of_registers_bf16_<R>(d, w, xs, add);
+    }
+    /* 8 bits: 32 of k of this lane's two rows -> T.  odd: for a NaN in row g of 64 rows `of`, bit 7 - 2 * of of a byte;
+     * in row g + 8, the one below.  (fp16 shows it.) */
+    MOEK_DEVICE void convert(uint32_t to[2][4], const moek_words_ *codes, uint32_t *odd, int of, int dtype)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < 2; i++) {                      /* 16 of k: 4 of row g, 4 of row g + 8 */
+            uint32_t pairs[4];
+            Format::pairs(pairs, codes->w + 2 * i, dtype);
+            to[i][0] = pairs[0]; to[i][1] = pairs[2]; to[i][2] = pairs[1]; to[i][3] = pairs[3];
+        }
+        #pragma unroll
+        for (i = 0; i < 2 && dtype == MOEK_DTYPE_BF16; i++) {
+            const uint32_t both[2] = { codes->w[i], codes->w[i + 2] };
+            *odd |= Format::nan(both) >> (2 * of + i);
+        }
+    }
+    /* Item i of a stage: all rows of w of the first 64 of k come first. */
+    MOEK_DEVICE void load(item *to, const block *b, int slot, int mine, const uint32_t *row_zeros, int zero, int i)
+    {
+        const unsigned char *const stage = b->ring + slot * STAGE;
+        const int of = i % MI, half = i / MI, block = mine * MI + of, t = threadIdx.x % 128;
+        int k;
+        #pragma unroll
+        for (k = 0; k < Format::W_BITS / 4; k++)
+            to->codes[k] = moek_load_words_(stage + CODES + block * W_64 + ((BYTES ? 2 * half : half) + k) * 2048 +
+                                            t * 16);
+        #pragma unroll
+        for (k = 0; k < EACH / 4; k++)
+            to->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) * OF_64 +
+                                                              t / 4 * EACH))[k];
+        if (zero) {
+            const unsigned char *const at = b->zeros + slot * ZEROS + (block * UNITS + half % UNITS) * (OF_64 / 4) +
+                                            t / 4 * (EACH / 4);
+            if (BY_ROW) to->zeros = row_zeros[of];
+            else to->zeros = G == 2 ? *(const uint16_t *)(const void *)at : *at;
+        }
+    }
+    /* An item becomes T.  of: which 64 rows of w of the warpgroup. */
+    MOEK_DEVICE void to_t(uint32_t w[4][4], const item *it, int of, uint32_t *odd, int zero, int dtype)
+    {
+        int k;
+        if constexpr (BYTES) {
+            #pragma unroll
+            for (k = 0; k < 2; k++) convert(w + 2 * k, it->codes + k, odd, of, dtype);
+        } else {
+            Format::fragment(w, it->codes, it->scales, zero ? it->zeros : 0, zero, dtype);
+        }
+    }
+    /* A stage, 64 of k and 64 rows of w at a time.  The last multiplication is not waited for; the one of the stage
+     * before is, and then that stage (if `had`) given back.
+     * From 32 rows on, the next item becomes T while one is multiplied: w has this stage's first item, and then the
+     * next stage's (`next`, whose barrier has that phase); it: the one behind that. */
+    MOEK_DEVICE void step_ahead(float sum[MI][M / 2], uint32_t w[2][4][4], item *it, const block *b, int slot,
+                                int next, int next_phase, int had, int mine, uint32_t *odd,
+                                const uint32_t *row_zeros, int zero, int dtype)
+    {
+        enum { ITEMS = 2 * MI };
+        const uint64_t xs = moek_uniform_(moek_wgmma_operand_(b->ring + slot * STAGE));
+        item items[M < 32 ? ITEMS : 1];
+        int i, k;
+        if constexpr (M < 32)
+            #pragma unroll
+            for (i = 0; i < ITEMS; i++) load(items + i, b, slot, mine, row_zeros, zero, i);
+        #pragma unroll
+        for (i = 0; i < ITEMS; i++) {
+            if constexpr (M < 32) to_t(w[i % 2], items + i, i % MI, odd, zero, dtype);
+            moek_wgmma_fence_();
+            #pragma unroll
+            for (k = 0; k < 4; k++)
+                multiply<M>(sum[i % MI], w[i % 2][k], xs + i / MI * (M * 128 / 16) + 2 * k, 1, dtype);
+            moek_wgmma_commit_();
+            moek_wgmma_wait_(1);
+            if (i == 0 && had) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
+            if constexpr (M >= 32) {
+                if (AHEAD) to_t(w[(i + 1) % 2], it, (i + 1) % MI, odd, zero, dtype);
+                if (i == ITEMS - 1 - AHEAD) moek_mbar_wait_(b->full + next, next_phase);
+                load(it, b, i < ITEMS - 1 - AHEAD ? slot : next, mine, row_zeros, zero, (i + 1 + AHEAD) % ITEMS);
+                if (!AHEAD) to_t(w[(i + 1) % 2], it, (i + 1) % MI, odd, zero, dtype);
+            }
+        }
+    }
+
+    /* ---- consumers, sums of 128 of k with scales ----------------------------------------------------------------- */
+
+    /* BY_BLOCK: sums of 128 of k, times the scales of rows g and g + 8, to those of the stages before: of 64 rows of w
+     * and of rows p * PART on of a. */
+    MOEK_DEVICE void add(float *sum, const float *part, const float by[2], int p)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < PART / 4; i++) {               /* rows 2q and 2q + 1 of a of each 8, rows g and g + 8 of w */
+            const int of = i / 2 * 4 + i % 2, to = p * (PART / 2) + of;
+            sum[to] += part[of] * by[0];
+            sum[to + 2] += part[of + 2] * by[1];
+        }
+    }
+    /* BY_BLOCK: a stage.  This lane's codes become T, 64 of k and 64 rows of w at a time, and are multiplied.  The sums
+     * are scaled and added to those of the stages before, and the stage is given back. */
+    MOEK_DEVICE void step_by_block(float sum[MI][M / 2], const block *b, int slot, uint32_t *odd, int mine,
+                                   int dtype)
+    {
+        const unsigned char *const stage = b->ring + slot * STAGE;
+        const unsigned char *const codes_at = stage + CODES + mine * (MI * 8192) + threadIdx.x % 128 * 16;
+        const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
+        int i, k, p, c;
+        #pragma unroll
+        for (i = 0; i < MI; i++) {
+            uint32_t w[8][4];
+            float part[SETS][PART / 2], by[2];
+            #pragma unroll
+            for (k = 0; k < 2; k++) by[k] = ((const float *)(const void *)(stage + SCALES))[(mine * MI + i) * 2 + k];
+            #pragma unroll
+            for (p = 0; p < M / PART; p++) {
+                #pragma unroll
+                for (k = 0; k < 8; k++) {              /* of 16 of k */
+                    if (p == 0 && k % 4 == 0)
+                        #pragma unroll
+                        for (c = 0; c < 2; c++) {
+                            const moek_words_ codes = moek_load_words_(codes_at + i * 8192 + (k / 2 + c) * 2048);
+                            convert(w + k + 2 * c, &codes, odd, i, dtype);
+                        }
+                    if (k == 0 || (p == 0 && k == 4)) moek_wgmma_fence_();
+                    multiply<PART>(part[p % SETS], w[k],
+                                   xs + p * (PART * 128 / 16) + k / 4 * (M * 128 / 16) + 2 * (k % 4), k > 0, dtype);
+                    if (p == 0 && k == 3) {
+                        moek_wgmma_commit_();
+                        moek_wgmma_wait_(1);
+                    }
+                }
+                moek_wgmma_commit_();
+                if (p >= SETS - 1) {                   /* with two sets, these are made while those before are added */
+                    moek_wgmma_wait_(SETS - 1);
+                    add(sum[i], part[(p + 1) % SETS], by, p + 1 - SETS);
+                }
+            }
+            if (SETS > 1) {
+                moek_wgmma_wait_(0);
+                add(sum[i], part[(p + 1) % SETS], by, p + 1 - SETS);
+            }
+        }
+        moek_mbar_arrive_warp_(b->empty + slot);
+    }
+    /* E4M3: as add. */
+    MOEK_DEVICE void add_e4m3(float *sum, const float *part, const float *by, const unsigned char *stage, int p)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < PART / 4; i++) {
+            const int of = i / 2 * 4 + i % 2, to = p * (PART / 2) + of;
+            if (BLOCKED) {
+                const float x = ((const float *)(const void *)(stage + X_SCALES))
+                                [p * PART + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2];
+                sum[to] += part[of] * (RISES ? x : x * by[0]);
+                sum[to + 2] += part[of + 2] * (RISES ? x : x * by[1]);
+            } else {
+                sum[to] += part[of] * by[0];
+                sum[to + 2] += part[of + 2] * by[1];
+            }
+        }
+    }
+    /* E4M3: a stage.  This lane's codes become e4m3, 64 of k and 64 rows of w at a time, and are multiplied.  The sums
+     * are scaled and added to those of the stages before, and the stage is given back.  top: RISES; see consume. */
+    MOEK_DEVICE void step_e4m3(float sum[MI][M / 2], const block *b, int slot, uint32_t *top, int mine)
+    {
+        const unsigned char *const stage = b->ring + slot * STAGE;
+        const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
+        const unsigned char *const scales_at = stage + SCALES + mine * (MI * UNITS * OF_64) +
+            (WHOLE ? threadIdx.x % 128 * 2 : threadIdx.x % 128 / 4 * EACH);
+        const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
+        int i, k, p;
+        #pragma unroll
+        for (i = 0; i < MI; i++) {
+            moek_words_ codes[2];
+            uint32_t scales[2], w[4][4];
+            float part[PART / 2];
+            typename Format::folded by;
+            #pragma unroll
+            for (k = 0; k < 2; k++) {
+                codes[k] = moek_load_words_(codes_at + i * 4096 + k * 2048);
+                {
+                    const void *const at = scales_at + i * (UNITS * OF_64) + k * (UNITS == 2 ? OF_64 : 4);
+                    scales[k] = WHOLE ? *(const uint16_t *)at : *(const uint32_t *)at;
+                }
+            }
+            if constexpr (RISES) {
+                float fall[2];
+                if (Format::raise(&by, scales, top + i, fall))         /* seldom */
+                    #pragma unroll
+                    for (p = 0; p < M / 2; p++) sum[i][p] *= fall[p % 4 / 2];
+            } else {
+                Format::fold(&by, scales);
+            }
+            #pragma unroll
+            for (p = 0; p < M / PART; p++) {
+                #pragma unroll
+                for (k = 0; k < 4; k++) {              /* of 32 of k */
+                    if (p == 0 && k % 2 == 0) Format::fragment_e4m3(w + k, &codes[k / 2], &by, k / 2);
+                    if (k == 0 || (p == 0 && k == 2)) moek_wgmma_fence_();
+                    multiply<PART>(part, w[k], xs + p * (PART * 128 / 16) + 2 * k, k > 0, 0);
+                    if (p == 0 && k == 1) {
+                        moek_wgmma_commit_();
+                        moek_wgmma_wait_(1);
+                    }
+                }
+                moek_wgmma_commit_();
+                moek_wgmma_wait_(0);
+                add_e4m3(sum[i], part, by.by, stage, p);
+            }
+        }
+        moek_mbar_arrive_warp_(b->empty + slot);
+    }
+
+    /* ---- consumers ----------------------------------------------------------------------------------------------- */
+
+    /* Sums of rows of w in which a code was NaN become NaN.  odd: of this lane's k, as convert notes it. */
+    MOEK_DEVICE void spoil(float sum[MI][M / 2], uint32_t odd)
+    {
+        int i, j;
+        odd |= __shfl_xor_sync(0xffffffff, odd, 1);
+        odd |= __shfl_xor_sync(0xffffffff, odd, 2);
+        if (!odd) return;
+        #pragma unroll
+        for (i = 0; i < MI * 2; i++)
+            #pragma unroll
+            for (j = 0; j < M / 4; j++)
+                if (odd & 0x80808080 >> i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = moek_float_(0x7fc00000);
+    }
+    /* One zero point a row: those of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
+    MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *at, int n, int block)
+    {
+        const moek_halves *const h = &args->gemm.halves;
+        const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4;
+        const int gated = UP ? args->gemm.w_rows > n : 0;
+        const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);
+        uint32_t zeros = 0;
+        int i;
+        if (j < n)
+            #pragma unroll
+            for (i = 0; i < 2; i++)
+                zeros |= (((const uint8_t *)args->zero[i])
+                          [(size_t)at->e * h->rows + (size_t)(gated ? j + g : j + g + 8 * i) * h->step] & 15u) << 4 * i;
+        return zeros;
+    }
+    /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
+     * way round), columns 2q and 2q + 1 of each 8 rows of a.  block: of 64 rows of w of the tile.  rows: where its rows
+     * of a go, or -1.  a_scales: E4M3, not BLOCKED: of the tile's rows lane, lane + 32, ... of a. */
+    MOEK_DEVICE void finish(const Args *args, float *sum, const moek_tile_ *at, const int *rows,
+                            const float *a_scales, unsigned char *page, int n, int block, int dtype)
+    {
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4;
+        const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->halves.swapped : 0;
+        const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);   /* of the warp's row 0 */
+        const float lifted = Format::lift(dtype);      /* sums are too small by it */
+        float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
+        int i;
+        if (j >= n) return;
+        #pragma unroll
+        for (i = 0; i < 2; i++) {
+            const int column = gated ? j + g : j + g + 8 * i;
+            if (a->bias)
+                bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])
+                                       [(size_t)at->e * a->halves.rows + column * (UP ? a->halves.step : 1)], dtype);
+            if constexpr (Format::SECOND) scale[i] *= moek_second_of_(args, i, at->e);
+            if constexpr (!E4M3 && BY_ROW) {
+                const size_t w_row = (size_t)at->e * a->halves.scale_rows + column * a->halves.step;
+                scale[i] *= Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : at->e, dtype);
+            }
+        }
+        #pragma unroll
+        for (i = 0; i < M / 2; i += E4M3 && !BLOCKED ? 2 : 1) {
+            if (E4M3 && !BLOCKED) {                    /* a row of a: its scale */
+                const int r = i / 4 * 8 + i / 2 % 2, to = i / 4 * 4 + i / 2 % 2;
+                const float s = __shfl_sync(0xffffffff, a_scales[r / 32], r % 32 + moek_here_(lane % 4 * 2));
+                sum[to] = sum[to] * s * scale[0] + bias[0];
+                sum[to + 2] = sum[to + 2] * s * scale[1] + bias[1];
+            } else {
+                sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
+            }
+        }
+        if constexpr (UP) moek_act_sums_<M>(a, sum, swapped);
+        moek_store_sums_(sum, M, gated, page + (threadIdx.x / 32 - 4) * 512, rows, a->out, n, j, dtype);
+    }
+    /* A warpgroup multiplies its rows of w of a tile. */
+    MOEK_DEVICE void consume(const Args *args, const block *b, int zero, int dtype)
+    {
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
+        moek_tile_ at;
+        int tile, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
+        int *const rows = b->row + (t / 32 - 3) * M;   /* of this warp: where the tile's rows go, or -1 */
+        uint32_t w[2][4][4], row_zeros[MI] = {0}, odd;
+        item it;
+        float a_scales[(M + 31) / 32];                 /* of the tile's rows of a, 32 apart, if not BLOCKED */
+        at.e = -1;
+        moek_grid_wait_();
+        for (tile = b->part.tile;
+             tile < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
+             tile += moek_stride_of_(M)) {
+            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : steps;
+            const int first = first_step, whole = first == 0 && until == steps;
+            float sum[MI][M / 2];
+            int step;
+            if (TALL) moek_jump_tile_(a, &b->part, tile, M, UP && moek_here_(a->w_rows) > b->n ? N / 2 : N, &at);
+            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
+            if (at.row0 != row0) {
+                const int there = min(at.end - at.row0, M);
+                if (!UP && M < 128 && a->ids) {
+                    moek_slots_of_(rows, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, 1);
+                } else {
+                    __syncwarp();                      /* the list before is no longer looked at */
+                    for (i = t % 32; i < there; i += 32)
+                        if (a->out_order && (M == 128 || !a->ids))
+                            moek_cp_async4_(rows + i, a->out_order + at.row0 + i);
+                        else rows[i] = at.row0 + i;
+                }
+                for (i = there + t % 32; i < M; i += 32) rows[i] = -1;
+                __syncwarp();
+                #pragma unroll
+                for (i = 0; E4M3 && !BLOCKED && i < (M + 31) / 32; i++) {
+                    const int r = at.row0 + 32 * i + t % 32;
+                    a_scales[i] = r >= at.end ? 0 : MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[r] / a->a_div : r];
+                }
+                row0 = at.row0;
+            }
+            #pragma unroll
+            for (i = 0; i < MI; i++)
+                #pragma unroll
+                for (j = 0; j < M / 2; j++) sum[i][j] = 0;
+            odd = 0;
+            if constexpr (E4M3) {
+                uint32_t top[MI];                      /* the largest scale of w up to here, of rows g and g + 8 */
+                if constexpr (RISES)
+                    #pragma unroll
+                    for (i = 0; i < MI; i++) top[i] = Format::lowest;
+                for (step = first; step < until; step++) {
+                    moek_mbar_wait_(b->full + slot, phase);
+                    step_e4m3(sum, b, slot, top, mine);
+                    moek_next_(slot, phase, STAGES);
+                }
+                if constexpr (RISES)
+                    #pragma unroll
+                    for (i = 0; i < MI; i++) {
+                        float by[2];
+                        Format::by(by, top[i]);
+                        #pragma unroll
+                        for (j = 0; j < M / 2; j++) sum[i][j] *= by[j % 4 / 2];
+                    }
+            } else if constexpr (BY_BLOCK) {
+                for (step = first; step < until; step++) {
+                    moek_mbar_wait_(b->full + slot, phase);
+                    step_by_block(sum, b, slot, &odd, mine, dtype);
+                    moek_next_(slot, phase, STAGES);
+                }
+            } else {
+                if constexpr (ZERO && BY_ROW)
+                    if (zero)
+                        #pragma unroll
+                        for (i = 0; i < MI; i++) row_zeros[i] = row_zero(args, &at, b->n, mine * MI + i);
+                if (M >= 32 && first < until) {
+                    moek_mbar_wait_(b->full + slot, phase);
+                    load(&it, b, slot, mine, row_zeros, zero, 0);
+                    to_t(w[0], &it, 0, &odd, zero, dtype);
+                    if (AHEAD) load(&it, b, slot, mine, row_zeros, zero, 1);
+                }
+                for (step = first; step < until; step++) {
+                    const int this_slot = slot, this_phase = phase, last = step == until - 1;
+                    if (M < 32) moek_mbar_wait_(b->full + slot, phase);
+                    moek_next_(slot, phase, STAGES);
+                    /* Behind the last stage comes itself: there, and converted in vain. */
+                    step_ahead(sum, w, &it, b, this_slot, last ? this_slot : slot, last ? this_phase : phase,
+                               step > first, mine, &odd, row_zeros, zero, dtype);
+                }
+                moek_wgmma_wait_(0);
+                if (until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
+            }
+            if constexpr (Format::W_CHECKED && BYTES) spoil(sum, odd);
+            moek_cp_async_commit_();                   /* rows */
+            moek_cp_async_wait_(0);
+            __syncwarp();
+            first_step = 0;
+            if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
+            #pragma unroll
+            for (i = 0; i < MI; i++)
+                finish(args, sum[i], &at, rows, a_scales, b->page, b->n, mine * MI + i, dtype);
+        }
+    }
+
+    /* A block.  zero: there are zero points; a constant, as dtype is where a is T. */
+    MOEK_DEVICE void run(const Args *args, int zero, int dtype)
+    {
+        MOEK_SHARED_1024_(shared);
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const int t = threadIdx.x;
+        block b;
+        int i;
+        b.ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
+        b.full = (uint64_t *)(b.ring + STAGES * STAGE); b.empty = b.full + STAGES;
+        b.row = (int *)(b.empty + STAGES);
+        b.ids = (uint16_t *)(b.row + (1 + CONSUMERS / 32) * M);
+        b.page = (unsigned char *)b.ids + (PAGES > 0 ? 6144 + 8448 : 0);       /* (M = 128 never sorts.) */
+        b.zeros = (unsigned char *)b.ids + 6144 + 8448 + PAGES;
+        b.k = UP && HIDDEN ? HIDDEN : a->k; b.n = !UP && HIDDEN ? HIDDEN : a->n;
+        b.columns = UP && a->w_rows > b.n ? N / 2 : N;
+        b.part.tiles = (b.n + b.columns - 1) / b.columns;
+        b.part.steps = (b.k + 127) / 128;
+        if (t == 0) {
+            for (i = 0; i < STAGES; i++) {
+                moek_mbar_init_(b.full + i, 1 + 96);   /* the bytes of bulk copies, what threads copied */
+                moek_mbar_init_(b.empty + i, CONSUMERS / 32);
+            }
+            moek_mbar_init_fence_();
+        }
+        moek_part_of_(a, &b.part, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP);
+        if (t < 128) {
+            if constexpr (TALL) moek_registers_less_(E4M3 ? 80 : 72);
+            else if (M >= 32) moek_registers_less_(64);
+            if (t >= 32) {
+                if constexpr (WHOLE) gather_words(a, &b);
+                else gather(a, &b);
+            } else if (moek_elect_()) {
+                produce(args, &b, zero);
+            }
+        } else {
+            if constexpr (TALL) moek_registers_more_(E4M3 ? 144 : 216);
+            else if (M >= 32) moek_registers_more_(104);
+            consume(args, &b, zero, dtype);
+        }
+    }
+#else
+    MOEK_DEVICE void run(const Args *args, int zero, int dtype) { (void)args; (void)zero; (void)dtype; }
+#endif
+};
+
+/* Launches one of these kernels, of `shared` bytes of shared memory: of bf16 (with e4m3, of either T), of fp16, and the
+ * same for zero points.  args NULL: makes them ready. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
+static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_stream stream, int shared,
+                                                      void (*bf16)(typename Format::args),
+                                                      void (*fp16)(typename Format::args) = NULL,
+                                                      void (*bf16_zero)(typename Format::args) = NULL,
+                                                      void (*fp16_zero)(typename Format::args) = NULL)
+{
+    typedef moek_fragments_<OP, M, N, STAGES, HIDDEN, Format> K;
+    const moek_gemm_args *const a = (const moek_gemm_args *)args;
+    void (*const kernels[4])(typename Format::args) = { bf16, fp16, bf16_zero, fp16_zero };
+    const int plain = shared - STAGES * K::ZEROS;      /* bytes, without zero points */
+    typename Format::args found;
+    moek_gemm_args *const g = (moek_gemm_args *)&found;
+    long long tiles;
+    int i;
+    if (!a) {
+        moek_status status = MOEK_OK;
+        for (i = 0; i < 4 && status == MOEK_OK; i++)
+            if (kernels[i]) status = MOEK_READY_SM90_(kernels[i], K::THREADS, i < 2 ? plain : shared);
+        return status;
+    }
+    if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
+    if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
+        return MOEK_E_ARGUMENT;
+    found = *(const typename Format::args *)args;
+    if (!a->a_row_bytes) g->a_row_bytes = a->k * K::X_SIZE;
+    moek_find_halves_of_(g, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS, 1);
+    if constexpr (Format::MORE) moek_find_more_(&found, Format::W_BITS, Format::W_SCALE_COLUMNS);
+    tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
+    if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */
+    if (K::TALL || tiles * ((a->k + 127) / 128) > 0x3fffffff) g->split = NULL;
+    i = fp16 && a->dtype == MOEK_DTYPE_FP16;
+    if constexpr (Format::ZERO)
+        if (found.w_zero)
+            return MOEK_CHAIN_(kernels[2 + i], moek_multiprocessors_(), K::THREADS, shared, stream, a->early, found);
+    return MOEK_CHAIN_(kernels[i], moek_multiprocessors_(), K::THREADS, plain, stream, a->early, found);
+}
+#endif
