@@ -6,8 +6,10 @@ This holds for models with experts_implementation="moek", and not with dequantiz
 for each expert, transformers' own conversions stack their bytes as they stack plain weights.
 
 A checkpoint is packed as a whole: if moek cannot read one of its layers, transformers' own quantizer does its work, and
-one warning says why.  moek_torch.FORMATS says which format of moek the bytes are.  On Hopper, the first run rearranges
+one warning says why.  moek_torch.FORMATS says which format of moek the bytes are.  Experts are found by all names that
+models.toml has for the architecture: quantizers rename them.  On Hopper, the first run rearranges
 weights of 4 bits at their place; state_dict and load_state_dict still give and take the bytes of the checkpoint."""
+import importlib.util
 import types
 
 import torch
@@ -21,7 +23,11 @@ from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 import moek_transformers
-from moek_torch import DTYPES, UP_SCALES_APART
+from moek_torch import DTYPES, UP_SCALES_APART, settings
+
+_spec = importlib.util.spec_from_file_location("moek_names", settings["moek"] / "generated" / "moek_names.py")
+moek_names = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(moek_names)
 
 
 def register():
@@ -137,8 +143,30 @@ def stacking(conversions, names):
             yield of
 
 
+def namings(model_type):
+    """What gate, up and down of an expert are called in checkpoints of this architecture."""
+    return [{key: row[key].rpartition(".")[2] for key in ("gate", "up", "down")} for row in moek_names.EXPERTS
+            if model_type in row["models"] and row["gate"] and not row["methods"]]
+
+
+def renamed(sources, names):
+    """Patterns of transformers, x.NAME.weight, and the same with each of the other names."""
+    of = [next((key for naming in names for key in naming if naming[key] == source.split(".")[-2]), None)
+          for source in sources]
+    every = [list(sources)]
+    for naming in names if None not in of else []:
+        other = [f"{source.rsplit('.', 2)[0]}.{naming[key]}.weight" for source, key in zip(sources, of)]
+        if other not in every:
+            every.append(other)
+    return every
+
+
 class Stacking(Packing):
     """Of these checkpoints: tensors `weight` with other ends."""
+    def _pack(self, model):
+        self.namings = namings(model.config.get_text_config().model_type)
+        return super()._pack(model)
+
     def sources(self, name, module):
         """Names of the first expert's matrices: those of gate, up and down; [] where they are not stacked plainly."""
         found = list(stacking(self.conversions, [f"{name}.{of}" for of, *_ in matrices(module)]))
@@ -149,9 +177,10 @@ class Stacking(Packing):
     def update_weight_conversions(self, conversions, *model):
         names = [f"{name}.{of}" for name in self.packed for of in ("gate_up_proj", "up_proj", "down_proj")]
         plain, ours = list(stacking(conversions, names)), []
-        for of in plain:
+        for of, sources in ((of, sources) for of in plain for sources in renamed(of._original_source_patterns,
+                                                                                 getattr(self, "namings", []))):
             for end in self.ends:
-                copy = WeightConverter([source + end + END for source in of._original_source_patterns],
+                copy = WeightConverter([source + end + END for source in sources],
                                        [target + end + END for target in of._original_target_patterns],
                                        list(of.operations))
                 copy.scope_prefix, copy.base_model_prefix = of.scope_prefix, of.base_model_prefix

@@ -483,6 +483,23 @@ def int4_and_others():
         return check(plain, model, build_exact(plain))
 
 
+def int4_renamed():
+    """Mixtral with the names that llm-compressor gives to its experts."""
+    needs("compressed_tensors")
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        plain = save_int4(folder / "packed", build_128("Mixtral"), 32)
+        save(folder / "plain", build_128("Mixtral"), lambda tensors: tensors.update(plain))
+        for file in (folder / "packed").glob("*.safetensors"):
+            tensors = load_file(file)
+            for theirs, ours in ("w1", "gate_proj"), ("w3", "up_proj"), ("w2", "down_proj"):
+                tensors = {name.replace(f".{theirs}.", f".{ours}."): of for name, of in tensors.items()}
+            save_file(tensors, file, {"format": "pt"})
+        model, plain = load(folder / "packed"), load(folder / "plain", "eager")
+        assert len(packed_blocks(model)) == len(plain.model.layers)
+        return check(plain, model, build_exact(plain))
+
+
 def int4_unpacked():
     """What of compressed-tensors moek does not read packed."""
     needs("compressed_tensors")
@@ -613,7 +630,8 @@ def main():
     tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, fp8_saved))
     tests.update((f"mxfp4-{inter}", lambda inter=inter: mxfp4(inter)) for inter in (96, 128))
     tests.update((f"int4-{block}", lambda block=block: int4(block)) for block in (32, 64, 128, 0))
-    tests.update((f.__name__, f) for f in (int4_and_others, int4_unpacked, compiled, graphs, falls_back, moves))
+    tests.update((f.__name__, f) for f in (int4_and_others, int4_renamed, int4_unpacked, compiled, graphs, falls_back,
+                                           moves))
     words = [word for word in sys.argv[1:] if word not in ("quick", "cuda")]
     if "quick" in sys.argv:
         del tests["compiled"]
