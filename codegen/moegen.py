@@ -331,7 +331,8 @@ def check_naming(row, where):
         raise Bad(f"{at}: a row has models, router and down, and up, gate and up, or gate_up")
     if len({"N" in row[key].split(".") for key in ("gate", "up", "gate_up", "down") if key in row}) > 1:
         raise Bad(f"{at}: N is in all of its matrices or in none")
-    if row.get("order") not in (None, "INTERLEAVED") or any(row.get(k, 1) not in (1,) for k in ("turned", "cut")):
+    if row.get("order") not in (None, "INTERLEAVED") or \
+            not all(is_number(row.get(k, 1), 1, 1) for k in ("turned", "cut")):
         raise Bad(f"{at}: order must be \"INTERLEAVED\" or absent, turned and cut 1 or absent")
     return {key: row.get(key) for key in NAMES}
 

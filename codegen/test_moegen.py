@@ -228,6 +228,36 @@ def test_nonsense_rows():
             check(says or fits or nonsense == '"up"' and 'op = "up"' in text, f"{text[:200]}: accepted")
 
 
+def test_expert_names():
+    """names of models.toml: each key is nonsense in turn, or missing, or one that does not go with the others."""
+    root = copy("expert_names")
+    path = os.path.join(root, "models.toml")
+    text = moegen.read(path)
+    row = {"models": '["a_b"]', "methods": '["gptq"]', "router": '"m.gate"', "gate": '"m.N.g"', "up": '"m.N.u"',
+           "down": '"m.N.d"', "order": '"INTERLEAVED"', "turned": "1", "cut": "1"}
+
+    def says(layers, experts, what):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(f"names.layers = {layers}\nnames.experts = {experts}\n" + text[text.index("[models]"):])
+        return sentence(root, ["list"], f"names: {what[:100]}")
+
+    def row_of(**other):
+        return "[{ " + ", ".join(f"{k} = {v}" for k, v in {**row, **other}.items() if v is not None) + " }]"
+    check(not says('["a.L."]', row_of(), "a good row"), "names: a good row is refused")
+    for nonsense in part(NONSENSE + ['["a.L"]', '["a."]', '["L.L."]'], 7):
+        check(says(nonsense, row_of(), f"layers = {nonsense}"), f"names.layers = {nonsense[:100]}: accepted")
+        check(says('["a.L."]', nonsense, f"experts = {nonsense}"), f"names.experts = {nonsense[:100]}: accepted")
+        for key in row:
+            fits = key in ("turned", "cut") and nonsense == "1" or key == "router" and nonsense in ('"x"', '"up"') or \
+                key == "methods" and nonsense == "[]"
+            check(says('["a.L."]', row_of(**{key: nonsense}), f"{key} = {nonsense}") or fits,
+                  f"names.experts: {key} = {nonsense[:100]}: accepted")
+    for other in ({"models": None}, {"router": None}, {"down": None}, {"up": None}, {"gate_up": '"m.N.x"'},
+                  {"down": '"m.d"'}, {"up": '"m.N.N.u"'}, {"unknown": "1"}, {"order": '"HALVES"'}):
+        check(says('["a.L."]', row_of(**other), str(other)), f"names.experts: {other}: accepted")
+    check(not says('["a.L."]', row_of(gate=None), "not gated"), "names: a row that is not gated is refused")
+
+
 def test_rules():
     """Expressions of rules.toml in C give what Python makes of them; what is none is a sentence."""
     facts = {"a": "", "b": "", "c": ""}
@@ -895,8 +925,8 @@ if __name__ == "__main__":
     os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
-        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_rules, test_serves,
-                     test_formats, test_blocks, test_fields, test_stable, test_check, test_more_rows, test_python,
+        for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_expert_names, test_rules,
+                     test_serves, test_formats, test_blocks, test_fields, test_stable, test_check, test_more_rows, test_python,
                      test_bundle_words, test_bundle, test_new_row):
             try:
                 test()

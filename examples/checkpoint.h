@@ -681,8 +681,9 @@ static inline int checkpoint_order(checkpoint *c, const checkpoint_layer *l, int
 }
 static inline int checkpoint_dtype(const tensor *t)
 {
-    return json_is(t->type, "F32") ? MOEK_DTYPE_F32 : json_is(t->type, "F16") ? MOEK_DTYPE_FP16
-         : json_is(t->type, "BF16") ? MOEK_DTYPE_BF16 : MOEK_DTYPE_E8M0;
+    if (json_is(t->type, "F32")) return MOEK_DTYPE_F32;
+    if (json_is(t->type, "F16")) return MOEK_DTYPE_FP16;
+    return json_is(t->type, "BF16") ? (int)MOEK_DTYPE_BF16 : (int)MOEK_DTYPE_E8M0;
 }
 /* All but the report: where the matrix is, and where it goes.  source 0, plain weights: checkpoint_copy. */
 static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, int first, const moek_weights *w,

@@ -94,15 +94,15 @@ static double real(const char *object, const char *key, double otherwise, double
 /* Tensor `name` and `part` of layer n, or, n < 0, outside of the layers; NULL: there is none, and none is needed. */
 static const tensor *find(const lm *m, int n, const char *name, const char *part, int needed)
 {
-    char whole[NAME];
-    const int at = n < 0 ? 0 : snprintf(whole, NAME, "model.layers.%d.", n);
+    char path[NAME];
+    const int at = n < 0 ? 0 : snprintf(path, NAME, "model.layers.%d.", n);
     const tensor *t;
-    snprintf(whole + at, (size_t)(NAME - at), "%s%s", name, part);
-    t = tensor_of(&m->of.files, whole);
-    example_must(t || !needed, whole, "the folder has no such tensor");
+    snprintf(path + at, (size_t)(NAME - at), "%s%s", name, part);
+    t = tensor_of(&m->of.files, path);
+    example_must(t || !needed, path, "the folder has no such tensor");
     return t;
 }
-/* A vector of n elements, or of `other`. */
+/* A vector of `size` elements, or of `other`. */
 static vector vector_of(const lm *m, int n, const char *name, const char *part, int needed, int size, int other)
 {
     const tensor *t = find(m, n, name, part, needed);

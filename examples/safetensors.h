@@ -84,7 +84,10 @@ static inline char *json_text(const unsigned char *from, size_t bytes, const cha
 {
     char *text = (char *)calloc(bytes + 1, 1);
     const char *end;
-    if (!text) return say(why, "%s: out of memory", path), NULL;
+    if (!text) {
+        say(why, "%s: out of memory", path);
+        return NULL;
+    }
     if (bytes) memcpy(text, from, bytes);
     end = json_blank(text);
     end = *end == '{' ? json_checked(end, NESTED) : NULL;
@@ -93,7 +96,8 @@ static inline char *json_text(const unsigned char *from, size_t bytes, const cha
         return (char *)memmove(text, first, strlen(first) + 1);
     }
     free(text);
-    return say(why, "%s: no JSON object; is the file damaged?", path), NULL;
+    say(why, "%s: no JSON object; is the file damaged?", path);
+    return NULL;
 }
 
 static inline const char *json_end(const char *p)             /* behind a value */
@@ -177,10 +181,11 @@ typedef struct tensor {
     int dims;
     size_t shape[DIMS];
 } tensor;
+typedef struct mapped { const unsigned char *at; size_t bytes; char *text; } mapped;   /* a file, its header */
 typedef struct tensors {
     tensor *at;
     size_t count, room;
-    struct { const unsigned char *at; size_t bytes; char *text; } *file;
+    mapped *file;
     size_t files;
     char why[WHY];                                     /* where a function returned 0 */
 } tensors;
@@ -192,15 +197,18 @@ static inline const unsigned char *map_file(const char *path, size_t *bytes, cha
     void *p = MAP_FAILED;
     int file;
     *bytes = 0;
-    if (stat(path, &s) || !S_ISREG(s.st_mode)) return say(why, "%s: there is no such file", path), NULL;
-    if (s.st_size <= 0) return say(why, "%s: the file is empty", path), NULL;
-    file = open(path, O_RDONLY);
+    if (stat(path, &s) || !S_ISREG(s.st_mode)) {       /* (a pipe would be waited for) */
+        say(why, "%s: there is no such file", path);
+        return NULL;
+    }
+    file = s.st_size > 0 ? open(path, O_RDONLY) : -1;
     if (file >= 0) {
         p = mmap(NULL, *bytes = (size_t)s.st_size, PROT_READ, MAP_PRIVATE, file, 0);
         close(file);
     }
-    if (p == MAP_FAILED) return say(why, "%s: it can not be read", path), NULL;
-    return (const unsigned char *)p;
+    if (p != MAP_FAILED) return (const unsigned char *)p;
+    say(why, s.st_size > 0 ? "%s: it can not be read" : "%s: the file is empty", path);
+    return NULL;
 }
 static inline size_t type_bytes(const char *type)             /* of an element; 0: unknown */
 {
@@ -259,10 +267,9 @@ static inline int read_tensor(tensor *t, const char *key, const char *value, con
 }
 static inline int keep_file(tensors *all, const unsigned char *at, size_t bytes, char *text)
 {
-    const size_t n = all->files + 1;
-    void *more = realloc(all->file, n * sizeof *all->file);
+    mapped *more = (mapped *)realloc(all->file, (all->files + 1) * sizeof *more);
     if (!more) return say(all->why, "out of memory");
-    memcpy(&all->file, &more, sizeof more);
+    all->file = more;
     all->file[all->files].at = at; all->file[all->files].bytes = bytes;
     all->file[all->files++].text = text;
     return 1;
