@@ -38,7 +38,7 @@ typedef struct subject {
 #define SUBJECT(name, number, quant, codes, xor, scales, type, zeros, less, global) \
     { #name, number, MOEK_##quant, CODES_##codes, SCALES_##scales, MOEK_DTYPE_##type, ZEROS_##zeros, 0, 0, 0 },
 #define PLAIN(name, number) \
-    { #name, number, MOEK_FP8B128, CODES_ROWS, SCALES_BLOCKS, MOEK_DTYPE_##name, ZEROS_NONE, 0, 0, 0 },
+    { #name, number, 0, CODES_ROWS, SCALES_BLOCKS, MOEK_DTYPE_##name, ZEROS_NONE, 0, 0, 0 },
 static subject subjects[] = { MOEK_EACH_SOURCE(SUBJECT) MOEK_EACH_PLAIN_SOURCE(PLAIN) };
 enum { SUBJECTS = sizeof subjects / sizeof *subjects };
 
@@ -49,10 +49,16 @@ static int block_of(const subject *s) { return moek_format_of(s->quant)->blocks 
 static size_t scale_bytes(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : dtype ? 2 : 1; }
 static void sizes(subject *s)
 {
+    int i = 0;
     const size_t all = (size_t)ROWS * COLUMNS;
-    const moek_format *const f = moek_format_of(s->quant);
-    const moek_scale_shape of = moek_weight_scale(f, block_of(s));
-    const size_t scales = moek_scale_count(&of, ROWS, COLUMNS);
+    const moek_format *f;
+    moek_scale_shape of;
+    size_t scales;
+    while (plain(s) && subjects[i].source != MOEK_FROM_FP8_BLOCK) i++;
+    if (plain(s)) s->quant = subjects[i].quant;
+    f = moek_format_of(s->quant);
+    of = moek_weight_scale(f, block_of(s));
+    scales = moek_scale_count(&of, ROWS, COLUMNS);
     s->w = s->codes == CODES_BYTES ? all : all * (size_t)f->w_bits / 8;
     if (plain(s)) s->w = all * scale_bytes(s->type);
     if (s->codes == CODES_GGUF) s->w = all / 32 * 17;

@@ -151,7 +151,7 @@ enum {                                                /* of an expert.  Not gate
  *     scales_negative   with the sign set; of integers (int4, int8) such a scale is a number as any other
  *     signs_bad         with the sign set in a format whose scales are positive: damaged, or of another type
  *     scales_apart      FP8_TENSOR to fp8t: each is a matrix whose gate and up have two scales
- *     zeros_other       GPTQ: read as 7 (v2) or 9 (v1), where the other version reads 8, the middle                   */
+ *     zeros_other       GPTQ: read as 7 (v2) or 9 (v1), where the other version reads 8, the middle                  */
 #define MOEK_EACH_IMPORT_COUNT(X) \
     X(scales,          "scales") \
     X(scales_zero,     "scales that are 0") \

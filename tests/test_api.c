@@ -1579,8 +1579,8 @@ static void test_quantize(void)
     QUANTIZE(a.ue8m0 = 1, FORMAT_ROW, 0, E_ARGUMENT);
     for (i = 0; i < FORMATS; i++)
         if (!format_at(i)->ue8m0)
-            QUANTIZE(a.ue8m0 = 1; a.static_scale = scale; a.dtype = format_dtype_in(format_at(i), 0), format_numbers[i], 0,
-                     E_ARGUMENT);
+            QUANTIZE(a.ue8m0 = 1; a.static_scale = scale; a.dtype = format_dtype_in(format_at(i), 0),
+                     format_numbers[i], 0, E_ARGUMENT);
     for (i = 0; i < FORMATS; i++) {
         static const float below = -0.25f;
         if (format_at(i)->static_x) QUANTIZE(a.static_scale = &below, format_numbers[i], 0, E_ARGUMENT);

@@ -190,14 +190,14 @@ static int moek_source_words_(const moek_source_ *s)
 static moek_status moek_import_tensors_(const moek_import_args *a, const moek_import_ *m)
 {
     const moek_source_ *const s = m->source;
-    const moek_wanted_ w = moek_shape_codes_("their_w", &m->theirs, moek_source_words_(s));
-    const moek_wanted_ zero = moek_shape_codes_("their_zero", &m->their_zero, 1);
+    const moek_wanted_ w = moek_shape_codes_(s->name, "their_w", &m->theirs, moek_source_words_(s));
+    const moek_wanted_ zero = moek_shape_codes_(s->name, "their_zero", &m->their_zero, 1);
     const int one = s->scales == MOEK_SCALES_ONE, turned = s->scales == MOEK_SCALES_GROUPS;
     moek_status status = moek_shape_check_(a, &a->w_tensor, &w);
     if (status == MOEK_OK && s->scales != MOEK_SCALES_BLOCKS)
-        status = moek_shape_scales_(a, &m->their_scale, one ? 1 : m->scale_rows, one ? 1 : m->groups, turned);
+        status = moek_shape_scales_(a, s->name, &m->their_scale, one ? 1 : m->scale_rows, one ? 1 : m->groups, turned);
     if (status == MOEK_OK && a->their_zero) status = moek_shape_check_(a, &a->zero_tensor, &zero);
-    return status == MOEK_OK && a->their_global ? moek_shape_global_(a) : status;
+    return status == MOEK_OK && a->their_global ? moek_shape_global_(a, s->name) : status;
 }
 static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m)
 {
@@ -321,7 +321,7 @@ static moek_status moek_plain_recipe_(const moek_import_args *a, const moek_form
 static moek_status moek_plain_tensor_(const moek_import_args *a, int dtype)
 {
     moek_wanted_ w;
-    w.name = "their_w"; w.bytes = dtype == MOEK_DTYPE_F32 ? 4 : 2;
+    w.source = moek_source_name(a->source); w.name = "their_w"; w.bytes = dtype == MOEK_DTYPE_F32 ? 4 : 2;
     w.size[0] = (uint64_t)a->rows; w.size[1] = (uint64_t)a->columns;
     return moek_shape_check_(a, &a->w_tensor, &w);
 }

@@ -2,8 +2,8 @@
 #ifndef MOEK_IMPORT_SHAPE_H
 #define MOEK_IMPORT_SHAPE_H
 
-/* Sizes that an array must have, and bytes of an element. */
-typedef struct moek_wanted_ { const char *name; uint64_t size[2]; int bytes; } moek_wanted_;
+/* Sizes that an array of a source must have, and bytes of an element. */
+typedef struct moek_wanted_ { const char *source, *name; uint64_t size[2]; int bytes; } moek_wanted_;
 
 /* Do sizes multiply to those wanted, the slower one first?  One size may stand for both. */
 static int moek_shape_fits_(const moek_import_tensor *is, uint64_t slow, uint64_t fast)
@@ -48,27 +48,27 @@ static moek_status moek_shape_check_(const moek_import_args *a, const moek_impor
     moek_shape_say_(&t, is);
     if (fits && is->shape[0]) moek_say_(&t, " of %llu bytes", (unsigned long long)is->bytes);
     moek_say_(&t, ": %s with rows %d and columns %d has [%llu][%llu] there, %d bytes an element%s",
-              moek_source_name(a->source), a->rows, a->columns, (unsigned long long)w->size[0],
+              w->source, a->rows, a->columns, (unsigned long long)w->size[0],
               (unsigned long long)w->size[1], w->bytes, fits ? "" : moek_shape_guess_(a, is, w));
     return MOEK_E_ARGUMENT;
 }
 /* [rows][columns] of a layout of codes.  (Whole words, or bytes.) */
-static moek_wanted_ moek_shape_codes_(const char *name, const moek_codes_ *c, int words)
+static moek_wanted_ moek_shape_codes_(const char *source, const char *name, const moek_codes_ *c, int words)
 {
     const moek_plane_ n = moek_codes_plane_(c);
     moek_wanted_ w;
-    w.name = name;
+    w.source = source; w.name = name;
     w.size[0] = n.p; w.size[1] = n.q; w.bytes = 4;
     if (words) return w;
     w.bytes = 1;
     w.size[1] = c->layout == MOEK_CODES_GGUF ? c->columns / 32 * MOEK_GGUF_BLOCK_ : c->row_bytes;
     return w;
 }
-static moek_status moek_shape_scales_(const moek_import_args *a, const moek_factors_ *s, size_t rows, size_t groups,
-                                      int turned)
+static moek_status moek_shape_scales_(const moek_import_args *a, const char *source, const moek_factors_ *s,
+                                      size_t rows, size_t groups, int turned)
 {
     moek_wanted_ w;
-    w.name = "their_scale"; w.bytes = (int)moek_factors_bytes_(s->type);
+    w.source = source; w.name = "their_scale"; w.bytes = (int)moek_factors_bytes_(s->type);
     w.size[0] = turned ? groups : rows; w.size[1] = turned ? rows : groups;
     if (s->tiles) {
         w.size[0] = 1;
@@ -76,10 +76,10 @@ static moek_status moek_shape_scales_(const moek_import_args *a, const moek_fact
     }
     return moek_shape_check_(a, &a->scale_tensor, &w);
 }
-static moek_status moek_shape_global_(const moek_import_args *a)
+static moek_status moek_shape_global_(const moek_import_args *a, const char *source)
 {
     moek_wanted_ w;
-    w.name = "their_global"; w.bytes = 4;
+    w.source = source; w.name = "their_global"; w.bytes = 4;
     w.size[0] = w.size[1] = 1;
     return moek_shape_check_(a, &a->global_tensor, &w);
 }
