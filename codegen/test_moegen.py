@@ -926,8 +926,8 @@ if __name__ == "__main__":
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
         for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_expert_names, test_rules,
-                     test_serves, test_formats, test_blocks, test_fields, test_stable, test_check, test_more_rows, test_python,
-                     test_bundle_words, test_bundle, test_new_row):
+                     test_serves, test_formats, test_blocks, test_fields, test_stable, test_check, test_more_rows,
+                     test_python, test_bundle_words, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

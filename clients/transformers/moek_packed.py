@@ -22,6 +22,7 @@ from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQu
 from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
+import moek_torch
 import moek_transformers
 from moek_torch import DTYPES, UP_SCALES_APART, settings
 
@@ -56,12 +57,22 @@ def pack(module, suffixes, shapes, **fields):
     module._moek_packed, module._moek_fields = suffixes, fields
     module._is_hf_initialized = True                   # by the checkpoint; its class knows other parameters
     module.forward = types.MethodType(_forward, module)
+    module._apply = types.MethodType(_moved, module)
     module.register_state_dict_post_hook(_untiled)
     module.register_load_state_dict_pre_hook(_untile)
 
 
-def _untile(module, *_):
-    moek_transformers.untile(module)
+def _moved(module, act, recurse=True):
+    """In the place of _apply, behind to(), cuda() and their like: what was tiled is tiled in its new place, too."""
+    tiled = moek_transformers.tiled_names(module)
+    type(module)._apply(module, act, recurse)
+    for name in tiled:
+        moek_torch.mark(module._parameters[name], True)
+    return module
+
+
+def _untile(module, state_dict, prefix, *_):
+    moek_transformers.untile(module, [name for name in module._parameters if prefix + name in state_dict])
 
 
 @torch.no_grad()
@@ -111,6 +122,20 @@ class Packing:
 
     def fields(self, name, module):
         return {}
+
+    def postprocess_model(self, model, **kwargs):
+        self.check_loaded(model)
+        return super().postprocess_model(model, **kwargs)
+
+    def check_loaded(self, model):
+        """transformers leaves what a checkpoint does not hold uninitialized in modules that are packed."""
+        lost = [f"{name}.{key}" for name in self.packed
+                for key, value in model.get_submodule(name).named_parameters(recurse=False)
+                if not getattr(value, "_is_hf_initialized", False) and value.device.type != "meta"]    # (not offloaded)
+        if lost:
+            raise RuntimeError(f"the checkpoint does not hold {len(lost)} parameters of packed experts: "
+                               f"{', '.join(lost[:6])}{', ...' if len(lost) > 6 else ''}.  transformers' report above "
+                               "names what it found in their place, if anything: complete or rename these tensors")
 
     def _pack(self, model):
         """Packs all experts that the checkpoint has packed, or none."""

@@ -9,6 +9,7 @@ import collections
 import ctypes
 import functools
 import hashlib
+import itertools
 import math
 import os
 import pathlib
@@ -178,15 +179,60 @@ def plan_of(x_dtype, tokens, topk, weights, formula, transposed):
 
 def tile(plan, weights, back=False):
     """Weights of 4 bits and their scales, from the order of a checkpoint to that of Hopper's kernels, or back: an
-    expert at a time, at its place.  `plan`: of these weights, on their device."""
+    expert at a time, at its place.  What lies so already stays.  `plan`: of these weights, on their device."""
     with torch.cuda.device_of(weights.w_up):
-        stream = torch.cuda.current_stream().cuda_stream
+        stream = torch.cuda.current_stream().cuda_stream if weights.w_up.is_cuda else None
         for function, name in REPACK.items():
-            for expert in getattr(weights, name).detach():
+            matrices = getattr(weights, name)
+            if lies_tiled(matrices) != back:
+                continue
+            if not back and not alone(matrices):       # another tensor keeps its values
+                matrices.data = matrices.data.clone()
+            for expert in matrices.detach():
                 copy = expert.clone()
                 status = getattr(plan.lib, function)(plan.bytes, copy.data_ptr(), expert.data_ptr(), 1, back, stream)
                 if status:
                     raise RuntimeError(f"{function}: {plan.lib.moek_status_name(status).decode()}")
+            mark(matrices, not back)
+
+
+def tileable(weights):
+    return [getattr(weights, name) for name in REPACK.values()]
+
+
+# What tile() has rearranged is marked: at the storage, which goes with the bytes, so that layers with the same weights
+# see the mark: {address: a number of its own, or 0 once the bytes are back}.  The tensor has a note of that number and
+# of the version of its values, which tells bytes that came from elsewhere.
+
+_numbers = itertools.count(1)
+
+
+def mark(w, tiled):
+    marks = w.untyped_storage().__dict__.setdefault("_moek_tiled", {})
+    marks[w.data_ptr()] = next(_numbers) if tiled else 0
+    w.__dict__.pop("_moek_note", None)
+
+
+def lies_tiled(w):
+    """Are its bytes in the order of tile()?  None: it was written or got other bytes since, in an unknown order."""
+    number = getattr(w.untyped_storage(), "_moek_tiled", {}).get(w.data_ptr())
+    noted, version = getattr(w, "_moek_note", (0, None))
+    if number is None:                                 # no bytes that tile() knows
+        return None if noted else False
+    if number and number != noted:                     # the first look after tile()
+        w._moek_note = number, _version(w)
+    elif number and version != _version(w):
+        return None
+    return number > 0
+
+
+def alone(w):
+    """Has no other tensor the same memory?  (Two use a storage here: the tensor, and the object of Python.)"""
+    return torch._C._storage_Use_Count(w.untyped_storage()._cdata) <= 2
+
+
+def _version(w):
+    return None if w.is_inference() else w._version    # (tensors of inference_mode have none)
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -229,8 +275,10 @@ def _experts(x, ids, weights, w_up, w_down, w_up_bias, w_down_bias, w_up_scale, 
     y = torch.empty_like(x)
     if not tokens:
         return y
-    plan = plan_of(x.dtype, tokens, ids.shape[1],
-                   Weights(w_up, w_down, w_up_bias, w_down_bias, w_up_scale, w_down_scale),
+    of = Weights(w_up, w_down, w_up_bias, w_down_bias, w_up_scale, w_down_scale)
+    if tiled and not all(map(lies_tiled, tileable(of))):                   # (in a graph that is older than the weights)
+        raise RuntimeError("weights were replaced behind a compiled graph: moek_transformers.prepare(model) tiles them")
+    plan = plan_of(x.dtype, tokens, ids.shape[1], of,
                    Formula(act, up_layout, alpha, beta, limit, on_input, block, up_scales, tiled), transposed)
     room = torch.empty(plan.workspace + 256, dtype=torch.uint8, device=device)
     state = {}

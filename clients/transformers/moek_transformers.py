@@ -11,9 +11,11 @@ What a layer is, comes from its module: shapes from the weights, layout from is_
 activation from a few values that the module's own function is asked for.  A layer that moek cannot serve runs
 transformers' grouped_mm instead, and one warning says why.
 
-Nothing here holds a weight: a plan has their addresses and is looked up by these addresses.  README.md of this folder
-says what happens to transposed weights, what works under torch.compile and CUDA graphs, and what one_launch is."""
+Nothing here holds a weight: a plan has their addresses and is looked up by these addresses.  Each run compares its
+layer's arrays with those that were seen, and looks at the layer anew if one is another.  README.md of this folder says
+what happens to transposed weights, what works under torch.compile and CUDA graphs, and what one_launch is."""
 import collections
+import copy
 import itertools
 import pathlib
 import types
@@ -71,7 +73,8 @@ def _decorated(module):                                # by @use_experts_impleme
 
 # ---- what a module is ------------------------------------------------------------------------------------------------
 
-Layer = collections.namedtuple("Layer", "why dtype device formula")
+# What a look at a module found.  names: of its parameters.  facts, addresses: of these, to see whether they still hold.
+Layer = collections.namedtuple("Layer", "why formula names facts addresses")
 GATED = {
     "silu": lambda g, u, alpha, limit: F.silu(g) * u,
     "gelu": lambda g, u, alpha, limit: F.gelu(g) * u,
@@ -123,21 +126,31 @@ def _names(module):
     return up + w, "down_proj" + w, up + "_bias", "down_proj_bias", up + scale, "down_proj" + scale
 
 
-def _weights(module):
+def _weights(module, names=None):
     has = module._parameters                           # (faster than getattr, and only parameters count)
-    return Weights(*(has.get(name) for name in _names(module)))
+    return Weights(*map(has.get, names or _names(module)))
+
+
+def _facts(weights):
+    return [w if w is None else (type(w), w.dtype, w.device, w.shape, w.stride()) for w in weights]
+
+
+def _addresses(weights):
+    return [w if w is None else w.data_ptr() for w in weights]
 
 
 def _turn(parameter):
     """From [experts][in][out] in memory to [experts][out][in], an expert at a time and at its place.  The parameter's
     shape stays, its strides change: what else reads the parameter sees the same values."""
-    data = parameter.data
-    if not data.transpose(1, 2).is_contiguous():
-        data = data.contiguous()
-        experts, rows, columns = data.shape
-        for expert in data:
-            expert.view(columns, rows).copy_(expert.t().clone(memory_format=torch.contiguous_format))
-        parameter.data = data.view(experts, columns, rows).transpose(1, 2)
+    if parameter.transpose(1, 2).is_contiguous():
+        return
+    if not moek_torch.alone(parameter):                # what else has this memory would not see the strides
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    data = parameter.data.contiguous()
+    experts, rows, columns = data.shape
+    for expert in data:
+        expert.view(columns, rows).copy_(expert.t().clone(memory_format=torch.contiguous_format))
+    parameter.data = data.view(experts, columns, rows).transpose(1, 2)
 
 
 def _reason(module):
@@ -153,29 +166,75 @@ def _reason(module):
     dtype = weights.w_up.dtype
     if dtype not in FORMATS or weights.w_down.dtype != dtype or not (dtype.is_floating_point or _packed(module)):
         return f"its weights are {dtype}, neither bfloat16 nor float16 nor float8_e4m3fn"
-    if weights.w_up_bias is not None and weights.w_up_bias.dtype not in ((dtype,) if dtype in DTYPES else DTYPES):
-        return f"its biases are {weights.w_up_bias.dtype}, its weights {dtype}"
+    for bias in weights.w_up_bias, weights.w_down_bias:
+        if bias is not None and bias.dtype not in ((dtype,) if dtype in DTYPES else DTYPES):
+            return f"its biases are {bias.dtype}, its weights {dtype}"
     if getattr(module, "has_post_expert_norm", False):
         return "it has a norm behind each expert"
-    return _fp8_reason(module, weights) if dtype == torch.float8_e4m3fn and not _packed(module) else None
+    why = _fp8_reason(module, weights) if dtype == torch.float8_e4m3fn and not _packed(module) else None
+    return why or _scales_reason(weights) or _shapes_reason(module, weights)
 
 
 def _fp8_reason(module, weights):
     if tuple(module.block_size or ()) != (128, 128) or module.activation_scheme != "dynamic":
         return f"block_size {module.block_size}, activation_scheme {module.activation_scheme}, not (128, 128), dynamic"
-    if weights.w_up_scale.dtype != torch.float32:
-        return f"its scales are {weights.w_up_scale.dtype}, not float32"
     if weights.w_down.shape[2] % 128:
         return f"inter is {weights.w_down.shape[2]}: gate and up share blocks of 128 rows"
     return None
 
 
-# Packed weights of 4 bits have faster kernels on Hopper, which read an order of their own.  _moek_tiled of a module:
-# the formula and the device with which its parameters were brought into this order; without: they lie as in the
-# checkpoint.
+def _scales_reason(weights):
+    dtype, scales = weights.w_up.dtype, (weights.w_up_scale, weights.w_down_scale)
+    wanted = {torch.float8_e4m3fn: [torch.float32], torch.uint8: [torch.uint8], torch.int32: DTYPES}.get(dtype)
+    found = [getattr(scale, "dtype", None) for scale in scales]
+    if wanted and (found[0] not in wanted or found[1] != found[0]):
+        return f"its scales are {' and '.join(map(str, found))}, not {' or '.join(map(str, wanted))}"
+    return None
+
+
+def _shapes_reason(module, weights):
+    """Kernels read no sizes but those of w_up and w_down, so each other array has what these ask for."""
+    hidden, inter = (moek_torch.columns(w, module.is_transposed) for w in weights[:2])
+    block = getattr(module, "_moek_fields", {}).get("block")
+    for name, w, parts, rows, columns in zip(_names(module), weights, (1 + module.has_gate, 1) * 3,
+                                             (inter, hidden) * 3, (hidden, inter) * 3):
+        if w is None:
+            continue
+        found, wanted = [w.shape[0], w.shape[2 if module.is_transposed and w.dim() == 3 else 1]], [parts * rows]
+        if w is weights.w_up_scale or w is weights.w_down_scale:
+            high, wide = {torch.float8_e4m3fn: (128, 128), torch.uint8: (1, 32)}.get(
+                weights.w_up.dtype, (1, block or columns))                 # of what has a scale
+            found, wanted = [*found, w.shape[2]], [parts * -(-rows // high), -(-columns // wide)]
+        if found != [weights.w_up.shape[0], *wanted]:
+            return f"{name} has the shape {tuple(w.shape)}: not {weights.w_up.shape[0]} experts with {wanted}"
+    return None
+
+
+# Packed weights of 4 bits have faster kernels on Hopper, which read an order of their own (moek_torch.tile).
+
+class Tiled:
+    """Of a module whose parameters were brought into this order: with which formula and on which device."""
+    def __init__(self, module, formula, device):
+        self.module, self.formula, self.device = module, formula, device
+
+    def __deepcopy__(self, memo):                      # of the module: what is a copy of tiled bytes is tiled
+        for w in filter(lambda w: w is not None and moek_torch.lies_tiled(w), self.module._parameters.values()):
+            moek_torch.mark(copy.deepcopy(w, memo), True)
+        return Tiled(copy.deepcopy(self.module, memo), self.formula, self.device)
+
+
+def tiled_names(module):
+    """Names of the parameters that lie so now."""
+    lie = {name: moek_torch.lies_tiled(w) for name, w in module._parameters.items() if w is not None}
+    for name in (name for name, tiled in lie.items() if tiled is None):
+        raise RuntimeError(f"{name} of {type(module).__name__} was written, or its .data replaced, while it lay in the "
+                           "order of Hopper's kernels: nothing tells which order it has now.  Load it again with "
+                           "load_state_dict, and call moek_transformers.untile(module) before a program writes it")
+    return [name for name, tiled in lie.items() if tiled]
+
 
 def is_tiled(module):
-    return getattr(module, "_moek_tiled", None) is not None
+    return bool(tiled_names(module))
 
 
 def _tile(module, weights, formula):
@@ -184,44 +243,57 @@ def _tile(module, weights, formula):
     try:
         plan = moek_torch.plan_of(_x_dtype(weights, weights.w_up), 1, 1, weights, tiled, False)
     except RuntimeError:                               # no Hopper, or sizes that are no multiples of 64
+        untile(module)                                 # (which was there before)
         return formula
+    tiled_names(module)                                # or an error
     moek_torch.tile(plan, weights)
-    module._moek_tiled = tiled, weights.w_up.device
+    module._moek_tiled = Tiled(module, tiled, weights.w_up.device)
     return tiled
 
 
 def untiled(module):
     """Copies of its tiled parameters in the checkpoint's order, {name: tensor}, on the GPU."""
-    formula, device = module._moek_tiled
-    weights = _weights(module)
-    device = weights.w_up.device if weights.w_up.is_cuda else device
+    names = tiled_names(module)
+    if not getattr(module, "_moek_tiled", None):       # a layer that shares its weights has tiled them
+        _look_at(module)
+    weights, of = _weights(module), module._moek_tiled
+    device = weights.w_up.device if weights.w_up.is_cuda else of.device
     copies = Weights(*(None if w is None else w.detach().to(device, copy=True) for w in weights))
-    moek_torch.tile(moek_torch.plan_of(_x_dtype(copies, copies.w_up), 1, 1, copies, formula, False), copies, back=True)
-    return {name: copy for name, copy in zip(_names(module), copies) if copy is not None}
+    made = {name: w for name, w in zip(_names(module), copies) if name in names}
+    for w in made.values():
+        moek_torch.mark(w, True)
+    plan = moek_torch.plan_of(_x_dtype(copies, copies.w_up), 1, 1, copies, of.formula, False)
+    moek_torch.tile(plan, copies, back=True)
+    return made
 
 
-def untile(module):
-    """The parameters lie as in the checkpoint again.  The next run of the module tiles them anew."""
+def untile(module, unknown=()):
+    """The parameters lie as in the checkpoint again.  The next run of the module tiles them anew.  unknown: names of
+    those that the caller is about to write, so that their order now does not matter."""
+    for name in unknown:
+        if moek_torch.lies_tiled(module._parameters[name]) is None:
+            moek_torch.mark(module._parameters[name], False)
     if is_tiled(module):
-        for name, copy in untiled(module).items():
-            module._parameters[name].data.copy_(copy)
+        for name, values in untiled(module).items():
+            module._parameters[name].data.copy_(values)
+            moek_torch.mark(module._parameters[name], False)
     module._moek_tiled = module._moek = None
 
 
 @torch.compiler.disable
 @torch.no_grad()
-def _look_at(module, on_input=False):
-    if is_tiled(module):                               # and has moved to another device since
-        untile(module)
+def _look_at(module, on_input=False, before=None):
+    """before: what was found when the activation was looked at, which does not depend on weights."""
     weights = _weights(module)
     w_up, w_down = weights.w_up, weights.w_down
-    why, formula = _reason(module), None
+    why, formula = _reason(module), before and before.formula
     if not why:
-        formula = _activation(module, w_up.device)
+        formula = formula or _activation(module, w_up.device)
         why = None if formula else "its activation is none of moek's"
     if not why:
-        formula = formula._replace(on_input=on_input, **getattr(module, "_moek_fields", {}))
-        if not module.is_transposed and not all(w is None or w.is_contiguous() for w in weights):
+        formula = formula._replace(on_input=on_input, tiled=False, **getattr(module, "_moek_fields", {}))
+        turns = weights[:2] if module.is_transposed else ()
+        if not all(w is None or w.is_contiguous() for w in weights[len(turns):]):
             why = "its weights are not contiguous"
     if not why:
         for w in filter(lambda w: w is not None and w.data_ptr() % 16, weights):       # mapped from a file
@@ -230,13 +302,14 @@ def _look_at(module, on_input=False):
             moek_torch.plan_of(_x_dtype(weights, w_up), 1, 1, weights, formula, module.is_transposed)
         except (RuntimeError, OSError) as error:
             why = str(error)
-    if not why and module.is_transposed:
-        _turn(w_up), _turn(w_down)
-    if not why and w_up.is_cuda and not w_up.dtype.is_floating_point:
-        formula = _tile(module, weights, formula)
+    if not why:
+        for w in turns:
+            _turn(w)
+        if not w_up.dtype.is_floating_point:
+            formula = _tile(module, weights, formula)
     if why and not _packed(module):
         _warn(f"moek does not serve {type(module).__name__}, transformers' own code does: {why}")
-    module._moek = Layer(why or "", w_up.dtype, w_up.device, formula)
+    module._moek = Layer(why or "", formula, _names(module), _facts(weights), [] if why else _addresses(weights))
     return module._moek
 
 
@@ -263,19 +336,32 @@ def _warn(text):
 
 # ---- the forward functions -------------------------------------------------------------------------------------------
 
-def _call(module, layer, x, ids, weights):
-    of = _weights(module)
-    y = torch.ops.moek.experts(x.to(_x_dtype(of, x)), ids, weights, *of, *layer.formula, module.is_transposed)
+def _call(module, found, x, ids, scores):
+    layer, weights = found
+    y = torch.ops.moek.experts(x.to(_x_dtype(weights, x)), ids, scores, *weights, *layer.formula, module.is_transposed)
     return y.to(x.dtype)
 
 
-def _layer(module, x, topk, on_input=False):
-    """What _look_at found, or None: transformers' own code is to run."""
-    w_down, layer = _weights(module).w_down, getattr(module, "_moek", None)
-    if layer is None or layer.dtype != w_down.dtype or layer.device != w_down.device or \
-            (w_down.stride(1 if module.is_transposed else -1) != 1 and not layer.why):
-        layer = _look_at(module, on_input)             # the first run, or there are new weights
-    why, grad = layer.why, torch.is_grad_enabled() and (x.requires_grad or w_down.requires_grad)
+def _still(layer, weights):
+    """Are these the arrays that _look_at saw?  A graph of torch.compile has no addresses: guards of its own see whether
+    arrays are others, and the operator whether they are tiled."""
+    if layer.facts != _facts(weights):
+        return False
+    if torch.compiler.is_compiling() or layer.why:
+        return True
+    return layer.addresses == _addresses(weights) and \
+        (not layer.formula.tiled or all(moek_torch.lies_tiled(w) for w in moek_torch.tileable(weights)))
+
+
+def _layer(module, x, scores, topk, on_input=False):
+    """What _look_at found, and the arrays; or None: transformers' own code is to run."""
+    layer = getattr(module, "_moek", None)
+    weights = layer and _weights(module, layer.names)
+    if layer is None or not _still(layer, weights):
+        layer = _look_at(module, on_input, layer)      # the first run, or there are new weights
+        weights = _weights(module, layer.names)
+    why, grad = layer.why, torch.is_grad_enabled() and any(
+        of is not None and of.requires_grad for of in (x, scores, *weights))
     if topk > moek_torch.MOST_TOPK:
         why = f"{topk} experts a token, more than {moek_torch.MOST_TOPK}"
     if _packed(module) and (why or grad):
@@ -283,16 +369,16 @@ def _layer(module, x, topk, on_input=False):
                            (why or "moek has no backward pass, so torch.no_grad() or inference_mode()"))
     if grad and not why:
         _warn("moek has no backward pass, so transformers' own code runs: torch.no_grad() or inference_mode()")
-    return None if why or grad else layer
+    return None if why or grad else (layer, weights)
 
 
 def _forward(self, default, hidden_states, top_k_index, top_k_weights):
-    layer = _layer(self, hidden_states, top_k_index.shape[-1])
-    if layer is None:
+    found = _layer(self, hidden_states, top_k_weights, top_k_index.shape[-1])
+    if found is None:
         return default(self, hidden_states, top_k_index, top_k_weights)
     if getattr(self, "_is_expert_parallel", True):     # there, num_experts is the id of an expert of another rank
         top_k_index = top_k_index.masked_fill(top_k_index >= self.num_experts, -1)
-    return _call(self, layer, hidden_states, top_k_index, top_k_weights)
+    return _call(self, found, hidden_states, top_k_index, top_k_weights)
 
 
 def experts_forward(self, hidden_states, top_k_index, top_k_weights):
@@ -307,10 +393,10 @@ def fp8_experts_forward(self, hidden_states, top_k_index, top_k_weights):
 
 def _llama4_forward(self, hidden_states):
     """In the place of Llama4TextMoe.forward, which runs each token through each expert, most of them with zeros."""
-    layer = _layer(self.experts, hidden_states, 1, True) if self.top_k == 1 else None
-    if layer is None:
+    found = _layer(self.experts, hidden_states, self.router.weight, 1, True) if self.top_k == 1 else None
+    if found is None:
         return type(self).forward(self, hidden_states)
     x = hidden_states.reshape(-1, self.hidden_dim)
     scores, logits = self.router(x)
     weights, ids = scores.max(1, keepdim=True)
-    return self.shared_expert(x) + _call(self.experts, layer, x, ids, weights), logits
+    return self.shared_expert(x) + _call(self.experts, found, x, ids, weights), logits
