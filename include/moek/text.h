@@ -70,14 +70,14 @@ static const int moek_scale_bits_[] = { 0, MOEK_EACH_SCALE_TYPE(MOEK_BITS_) };
 const moek_format *moek_format_of(int quant)
 {
     static const moek_format all[] = {
-#define MOEK_ROW_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
+#define MOEK_FACTS_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
                   x_type, x_rows, x_columns, fixed, ue8m0, second, zero, granule, blocks, b0, b1, b2, b3, \
                   expands) \
         { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
           { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, fixed, \
           ue8m0, second, zero, granule, blocks, { b0, b1, b2, b3 }, expands },
-        MOEK_EACH_FORMAT(MOEK_ROW_)
-#undef MOEK_ROW_
+        MOEK_EACH_FORMAT(MOEK_FACTS_)
+#undef MOEK_FACTS_
     };
     size_t i;
     for (i = 0; i < sizeof all / sizeof all[0]; i++) if (all[i].number == quant) return &all[i];
@@ -202,9 +202,9 @@ static const char *moek_arch_name_(int arch)
 
 typedef struct moek_backend_ { const char *name; int number, arch; } moek_backend_;
 static const moek_backend_ moek_backends_[] = {                                  /* best first */
-#define MOEK_ROW_(name, number, arch) { #name, number, arch },
-    MOEK_EACH_BACKEND(MOEK_ROW_)
-#undef MOEK_ROW_
+#define MOEK_FACTS_(name, number, arch) { #name, number, arch },
+    MOEK_EACH_BACKEND(MOEK_FACTS_)
+#undef MOEK_FACTS_
 };
 enum { MOEK_BACKENDS_ = (int)(sizeof moek_backends_ / sizeof moek_backends_[0]) };
 
@@ -222,10 +222,10 @@ typedef struct moek_method_ {
     float eps;
 } moek_method_;
 static const moek_method_ moek_methods_[] = {
-#define MOEK_ROW_(name, number, score, normalize, eps, group, text) \
+#define MOEK_FACTS_(name, number, score, normalize, eps, group, text) \
     { #name, text, number, MOEK_SCORE_##score, MOEK_NORM_##normalize, MOEK_GROUP_SCORE_##group, eps },
-    MOEK_EACH_ROUTING(MOEK_ROW_)
-#undef MOEK_ROW_
+    MOEK_EACH_ROUTING(MOEK_FACTS_)
+#undef MOEK_FACTS_
 };
 
 static const moek_method_ *moek_method_of_(int routing)                         /* NULL: there is none */

@@ -6,11 +6,11 @@ typedef struct moek_source_ {
     const char *name;
     int number, quant, codes, flip, scales, type, zeros, less, global;
 } moek_source_;
-#define MOEK_ROW_(name, number, quant, codes, flip, scales, type, zeros, less, global) \
+#define MOEK_FACTS_(name, number, quant, codes, flip, scales, type, zeros, less, global) \
     { #name, number, MOEK_##quant, MOEK_CODES_##codes, flip, MOEK_SCALES_##scales, MOEK_DTYPE_##type, \
       MOEK_CODES_##zeros, less, MOEK_GLOBAL_##global },
-static const moek_source_ moek_sources_[] = { MOEK_EACH_SOURCE(MOEK_ROW_) };
-#undef MOEK_ROW_
+static const moek_source_ moek_sources_[] = { MOEK_EACH_SOURCE(MOEK_FACTS_) };
+#undef MOEK_FACTS_
 
 #define MOEK_PLAIN_ROW_(name, number) { #name, number, MOEK_DTYPE_##name },
 static const struct { const char *name; int number, dtype; } moek_plain_sources_[] = {
