@@ -21,6 +21,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
         const size_t h = (size_t)a->hidden;
         const size_t rows_stride = a->rows_stride ? (size_t)a->rows_stride : h;
         const size_t add_at = (size_t)t * (a->addend_stride ? (size_t)a->addend_stride : h);
+        const uint16_t *const addend = a->addend ? (const uint16_t *)a->addend + add_at : NULL;
         const size_t y_at = (size_t)t * (a->y_stride ? (size_t)a->y_stride : h);
         size_t j0, j, n;
         int k;
@@ -37,8 +38,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
                 for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], a->dtype);
             }
             for (j = 0; j < n; j++) {
-                const uint16_t *addend = (const uint16_t *)a->addend + add_at + j0;
-                const float add = a->addend ? moek_from_t_(addend[j], a->dtype) : 0.0f;
+                const float add = addend ? moek_from_t_(addend[j0 + j], a->dtype) : 0.0f;
                 ((uint16_t *)a->y)[y_at + j0 + j] = moek_to_t_(sum[j] + add, a->dtype);
             }
         }

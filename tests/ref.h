@@ -725,9 +725,9 @@ static inline void ref_less_zeros(const moek_gemm_args *a, const moek_format *f,
     const int columns = f->w_scale.columns;
     const size_t row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
     const void *const all = !more ? NULL : a->w_gate && of == REF_GATE ? more->gate_zero : more->w_zero;
-    const char *const zeros = (const char *)all + (all ? row * ref_bytes(number, ref_groups_of(a, columns)) : 0);
+    const char *const zeros = all ? (const char *)all + row * ref_bytes(number, ref_groups_of(a, columns)) : NULL;
     int k;
-    for (k = 0; all && k < a->k; k++)
+    for (k = 0; zeros && k < a->k; k++)
         w_k[k] -= ref_get(number, zeros, (size_t)(columns ? (a->k_offset + k) / columns : 0));
 }
 /* Of row wrow of an expert's and column k, counted from where the groups of k begin; 1: there are none. */
