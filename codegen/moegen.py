@@ -507,6 +507,8 @@ class Generator:
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
                                 struct_of=struct_of, wanted=self.wanted, gpu_elements=self.gpu_elements())
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
+        self.env.globals["shipped"] = list(dict.fromkeys(           # whatever a bundle leaves out
+            (r["op"], r.get("quant"), r.get("hidden", 0), r.get("block", 0), r["arch"]) for r in self.rows))
 
     def names(self, folder=""):
         """The templates in a folder."""

@@ -36,6 +36,22 @@
 #define MOEK_WANT_ARCH(a) 1
 #endif
 #endif
+/* In #if a name, as sm80 or fp8b128, would count as 0: MOEK_ARCH=sm80 would leave the CPU alone. */
+enum {
+#ifdef MOEK_ARCH
+    moek_MOEK_ARCH_is_a_number_0_or_80_or_90_ = MOEK_ARCH,
+#endif
+#ifdef MOEK_QUANT
+    moek_MOEK_QUANT_is_a_format_as_MOEK_FP8B128_ = MOEK_QUANT,
+#endif
+#ifdef MOEK_HIDDEN
+    moek_MOEK_HIDDEN_is_a_number_ = MOEK_HIDDEN,
+#endif
+#ifdef MOEK_BLOCK
+    moek_MOEK_BLOCK_is_a_number_ = MOEK_BLOCK,
+#endif
+    moek_options_are_numbers_
+};
 #define MOEK_WANT_(quant, hidden, block, arch) \
     (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
      MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))

@@ -341,6 +341,11 @@ c_part() {
         must_fail "selection: $wrong leaves nothing and says so" "leave no kernel" \
             $cc -std=c99 "$wrong" -I"$root/include" -c implementation.c -o never.o
     done
+    for wrong in MOEK_ARCH=sm80 MOEK_HIDDEN=h2048 MOEK_BLOCK=b32 MOEK_QUANT=fp8b128; do                # 0 in #if
+        must_fail "selection: $wrong is no number" "moek_${wrong%=*}_is_a_" \
+            $cc -std=c99 "-D$wrong" "-DMOEK_WANT_QUANT(q)=((q)==MOEK_BF16)" -I"$root/include" -c implementation.c \
+            -o never.o
+    done
 
     for f in "$root"/examples/*.c; do
         [ -f "$f" ] || continue

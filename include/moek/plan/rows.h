@@ -9,12 +9,16 @@ typedef struct moek_oracle_ {
     int arch;                                         /* of the rows that the backend taken has asked for */
 } moek_oracle_;
 
+static int moek_is_gemm_(int op)
+{
+    return op == MOEK_OP_UP || op == MOEK_OP_DOWN || op == MOEK_OP_LAYER || op == MOEK_OP_MLP;
+}
+
 /* Why a row cannot serve its op in this plan: NULL if it can. */
 static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN || k->op == MOEK_OP_LAYER ||
-                     k->op == MOEK_OP_MLP;
+    const int gemm = moek_is_gemm_(k->op);
     moek_text_ t = moek_text_in_(why, size);
     if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm))            /* sm90 has GEMMs of its own, no more */
         moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
@@ -39,7 +43,7 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     else if (gemm && k->granule > 1 && c->inter_offset % k->granule)
         moek_say_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
     else if (c->inter_offset && (k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP))
-        moek_say_(&t, "quantizes h in groups of 128 that begin with the shard; inter_offset is %d", c->inter_offset);
+        moek_say_(&t, "takes groups of columns that begin with the shard; inter_offset is %d", c->inter_offset);
     return t.length ? why : NULL;
 }
 
@@ -105,6 +109,47 @@ static int moek_say_formats_(moek_text_ *t, int op, int quant, int arch)
     return 1;
 }
 
+/* Does a row of these facts do op for the config on arch, whatever sizes the row takes? */
+static int moek_facts_serve_(const moek_shipped_ *k, const moek_config *c, int op, int arch)
+{
+    const int gemm = moek_is_gemm_(op);
+    return k->op == op && (k->arch == arch || (arch == 90 && k->arch == 80 && !gemm)) &&
+           (!k->quant || k->quant == c->quant) && (!k->hidden || k->hidden == c->hidden) &&
+           (!gemm || k->block == c->block);
+}
+/* A row that kernels.toml has and this build has not: by which of its options.  Returns 0 if it is not so. */
+static int moek_say_left_out_(moek_text_ *t, const moek_config *c, int op, int arch)
+{
+    const moek_shipped_ *left = NULL;
+    int i;
+    for (i = 0; i < MOEK_ROWS_; i++) {
+        const moek_kernel *const k = &moek_table_[i];
+        const moek_shipped_ here = { k->op, k->quant, k->hidden, k->block, k->arch, NULL };
+        if (moek_facts_serve_(&here, c, op, arch)) return 0;
+    }
+    for (i = 0; i < MOEK_SHIPPED_ && !left; i++)
+        if (moek_facts_serve_(&moek_all_shipped_[i], c, op, arch)) left = &moek_all_shipped_[i];
+    if (!left) return 0;
+    moek_say_(t, "  kernels.toml has such kernels, and this build left them out: ");
+    if (left->by)
+        moek_say_(t, "compile the file with MOEK_IMPLEMENTATION without MOEK_%s (or MOEK_WANT_%s), or with another "
+                  "value", left->by, left->by);
+    else moek_say_(t, "it is a bundle without them.  Make the bundle again with %s and %s", moek_quant_name(c->quant),
+                   moek_arch_name_(arch));
+    return 1;
+}
+
+/* Sizes that are no multiples of what kernels take: padded, or those of a shard cut elsewhere. */
+static void moek_say_sizes_(moek_text_ *t, const moek_config *c, int granule)
+{
+    const int shard = c->inter % granule || c->inter_offset % granule;
+    if (c->hidden % granule || c->inter % granule)
+        moek_say_(t, "pad hidden and inter to multiples of %d", granule);
+    if (shard && moek_shared_by_(c->quant, c->block))
+        moek_say_(t, "%sa shard of tensor parallelism, cut inter in multiples of %d, by whole groups of scales, so "
+                  "that ranks differ in inter (docs/formats.md)", c->inter % granule ? "; or, of " : "of ", granule);
+}
+
 static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
 {
     const moek_config *c = o->config;
@@ -122,6 +167,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     }
     moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
               c->hidden, c->inter, moek_arch_name_(arch));
+    if (moek_say_left_out_(o->why, c, op, arch)) return MOEK_E_NO_KERNEL;
     if (near_row && near_row->arch == arch && moek_say_formats_(o->why, op, c->quant, arch)) return MOEK_E_NO_KERNEL;
     if (!near_row)
         MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
@@ -130,8 +176,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
     if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
         near_row->block == c->block) {
-        if (c->hidden % near_row->granule || c->inter % near_row->granule)
-            moek_say_(o->why, "pad hidden and inter to multiples of %d", near_row->granule);
+        moek_say_sizes_(o->why, c, near_row->granule);
         return MOEK_E_NO_KERNEL;
     }
     moek_say_row_(o->why, near_row, c);
