@@ -43,6 +43,7 @@ typedef struct checkpoint_format {
     int source, quant, block;                          /* source: MOEK_FROM_*, or 0: the bytes are moek's */
     const char *w, *type;                              /* how names of weights end, and of which types they may be */
     const char *scale, *zero, *order, *global, *static_x;              /* of the other parts; NULL: there is none */
+    int zeros;                                         /* zero points are kept; 0: they all are the middle */
 } checkpoint_format;
 enum { CHECKPOINT_FORMATS = 16 };
 
@@ -152,7 +153,7 @@ static inline void checkpoint_compressed(checkpoint *c, const char *group)
                            columns, ".weight", " I8 ", ".weight_scale");
     if (!f) checkpoint_unread(c, "compressed-tensors", format);
     if (!f) return;
-    if (json_is(type, "int") && !symmetric) f->zero = ".weight_zero_point";
+    if (json_is(type, "int") && !symmetric) f->zero = ".weight_zero_point", f->zeros = 1;
     if (json_is(json_at(w, "actorder"), "group")) f->order = ".weight_g_idx";
 }
 /* GPTQ and AWQ, and what auto-round writes in their way.  v2: zero points are stored as they are. */
@@ -180,6 +181,8 @@ static inline void checkpoint_words(checkpoint *c, int awq, int v2)
                                                          : (v2 ? MOEK_FROM_GPTQ_V2_INT4 : MOEK_FROM_GPTQ_INT4),
                        bits == 8 ? MOEK_INT8_A16 : MOEK_INT4_A16, columns, ".qweight", " I32 ", ".scales");
     f->zero = ".qzeros";
+    f->zeros = awq ? json_true(q, "zero_point", 1) : 1;
+    if (json_at(q, "sym")) f->zeros = !json_true(q, "sym", 0);         /* (GPTQ, auto-round) */
     if (!awq) f->order = ".g_idx";
 }
 static inline void checkpoint_auto_round(checkpoint *c)
@@ -199,7 +202,7 @@ static inline void checkpoint_auto_round(checkpoint *c)
         checkpoint_may_fp8(c, 128, 128, 1, ".weight_scale_inv");
         checkpoint_may_fp8(c, 1, 0, 1, ".weight_scale");
         checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale");
-    } else checkpoint_words(c, strstr(how, "awq") != NULL, !strstr(how, "gptq"));
+    } else checkpoint_words(c, strstr(how, "awq") != NULL, !strstr(how, "gptq") || strstr(how, "gptqmodel"));
 }
 static inline void checkpoint_modelopt(checkpoint *c, const char *given)
 {
@@ -574,7 +577,7 @@ static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, m
     const size_t parts = l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP] ? 2 : 1;
     const size_t up_scale = m->up_scales ? parts * moek_scale_bytes(&shape, inter, hidden)
                                          : moek_scale_bytes(&shape, parts * inter, hidden);
-    const int zero = f->zero && l->format->zero;
+    const int zero = f->zero && l->format->zeros;
     char *base = (char *)memory;
     size_t at = 0;
     memset(w, 0, sizeof *w);

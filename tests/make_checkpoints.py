@@ -408,29 +408,31 @@ def compressed_tensors(f):
 
 def gptq_and_awq(f):
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
-    f.make("gptq", "GPTQ_INT4 to int4_a16, zero points", Integers, "gptq", gptq, scale="F16")
+    f.make("gptq", "GPTQ_INT4 to int4_a16", Integers, "gptq", gptq, scale="F16")
     f.make("gptq-asym", "GPTQ_INT4 to int4_a16, zero points", Integers, "gptq", dict(gptq, sym=False), zero=True,
            scale="F16")
-    f.make("gptq-v2", "GPTQ_V2_INT4 to int4_a16, zero points", Integers, "gptq",
+    f.make("gptq-v2", "GPTQ_V2_INT4 to int4_a16", Integers, "gptq",
            dict(gptq, checkpoint_format="gptq_v2"), parts="v2", scale="BF16")
-    f.make("gptq-desc-act", "GPTQ_INT4 to int4_a16, zero points, act-order", Integers, "gptq",
+    f.make("gptq-desc-act", "GPTQ_INT4 to int4_a16, act-order", Integers, "gptq",
            dict(gptq, desc_act=True), inter=64, down_order=shuffled(32), scale="F16")
-    f.make("gptq-row", "GPTQ_INT4 to int4_a16, zero points", Integers, "gptq", dict(gptq, group_size=-1), group=0,
+    f.make("gptq-row", "GPTQ_INT4 to int4_a16", Integers, "gptq", dict(gptq, group_size=-1), group=0,
            scale="F16")
     f.make("gptq-8bit", "GPTQ_INT8 to int8_a16", Integers, "gptq", dict(gptq, bits=8, group_size=-1), bits=8, group=0,
            scale="F16")
-    f.make("gptq-old", "GPTQ_INT4 to int4_a16, zero points", Integers, "gptq", None, scale="F16",
+    f.make("gptq-old", "GPTQ_INT4 to int4_a16", Integers, "gptq", None, scale="F16",
            files={"quantize_config.json": {"bits": 4, "group_size": 32, "desc_act": False, "sym": True}})
     f.make("awq", "AWQ to int4_a16, zero points", Integers, "awq",
            {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}, zero=True,
            group=64, scale="F16", inter=64, dtype="float16")
     auto = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True, "data_type": "int"}
-    f.make("auto-round-gptq", "GPTQ_INT4 to int4_a16, zero points", Integers, "gptq",
+    f.make("auto-round-gptq", "GPTQ_INT4 to int4_a16", Integers, "gptq",
            dict(auto, packing_format="auto_round:auto_gptq"), scale="F16", signed=True)
     f.make("auto-round-awq", "AWQ to int4_a16, zero points", Integers, "awq",
            dict(auto, sym=False, packing_format="auto_round:auto_awq"), zero=True, scale="F16")
     f.make("auto-round-own", "GPTQ_V2_INT4 to int4_a16, zero points", Integers, "gptq",
            dict(auto, sym=False, packing_format="auto_round"), zero=True, parts="v2", scale="F16")
+    f.make("auto-round-gptqmodel", "GPTQ_V2_INT4 to int4_a16", Integers, "gptq",
+           dict(auto, packing_format="auto_round:gptqmodel"), parts="v2", scale="F16")
     f.make("auto-round-mxfp4", "MXFP4 to mxfp4_a16", Floats, "mxfp4",
            dict(auto, data_type="mx_fp", packing_format="auto_round:llm_compressor"), kind="mx4", scale="U8")
     f.make("w4afp8", "INT4_SIGNED to int4_a8", Integers, "w4afp8", {"quant_method": "w4afp8"}, hidden=128, inter=128,
@@ -489,7 +491,7 @@ def names(f):
            prefix="backbone.layers.0.", gated=False, sizes={"mlp_hidden_act": "relu2", "n_routed_experts": EXPERTS})
     f.make("names-lfm2", "plain to bf16", Plain, "plain", None, "lfm2_moe", module="feed_forward.experts.{}.",
            proj=proj)
-    f.make("names-gpt-oss-apart", "GPTQ_INT4 to int4_a16, zero points, biases", Integers, "gptq",
+    f.make("names-gpt-oss-apart", "GPTQ_INT4 to int4_a16, biases", Integers, "gptq",
            {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, "gpt_oss", biases="F16", scale="F16")
 
 
@@ -525,6 +527,8 @@ def refused(f):
                                       for k in t if k.endswith("up_proj.g_idx")}))
     f.make("refused-expert-count", "but config.json has 2 experts", Plain, "plain", None, more={
         "model.layers.0.mlp.experts.2.down_proj.weight": array("BF16", [64, 32], [0.0] * 2048)})
+    f.make("refused-gptq-sym", "zero points", Integers, "gptq",
+           {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, zero=True, scale="F16")
     f.make("refused-type", "has type F32", Plain, "plain", None, scale="F32")
     f.make("refused-last-expert", "model.layers.0.mlp.experts.1.up_proj.weight is not in the folder", Plain, "plain",
            None, change=lambda t: t.pop("model.layers.0.mlp.experts.1.up_proj.weight"))

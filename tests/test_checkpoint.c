@@ -152,7 +152,11 @@ static double check_layer(checkpoint *c, checkpoint_layer *l, const tensors *ref
         example_free(-1, memory);
         return -1;
     }
-    CHECK(moek_import_verdict(&report, why, sizeof why) == MOEK_OK, "%s", why);
+    if (moek_import_verdict(&report, why, sizeof why) != MOEK_OK) {
+        say(c->why, "%s", why);
+        example_free(-1, memory);
+        return -1;
+    }
     *rounded = report.scales_rounded > 0;
     order = (int *)calloc((size_t)l->config.inter, sizeof *order);
     for (e = 0; e < l->experts; e++) {
