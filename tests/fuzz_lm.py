@@ -6,7 +6,8 @@ endless loop.
 A folder of tests/data/lm, or one that make_checkpoints.py writes, is damaged in one to three places: a value of
 config.json or of a tensor's entry becomes another, an entry goes or comes twice, a byte of a file flips, a file ends
 early.  Passed: the program (moe_lm runs the former, test_checkpoint loads the latter) ends within 20 s, with 0, or with
-1 and one sentence.  Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again."""
+1 and one sentence.  Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again.  Besides,
+faults that have been there (FAULTS): each with the words of its sentence."""
 import concurrent.futures
 import glob
 import json
@@ -29,6 +30,49 @@ OTHERS = [None, True, False, "", "x", "fp8", "mxfp4", "auto", "BF16", "F32", "I3
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1",
                    ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=512",
                    UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
+
+
+LAYER = "model.layers.0."
+
+
+def value(key, number):
+    return lambda config, header: config.__setitem__(key, number)
+
+
+def elements(name, count, dtype="BF16", size=2):
+    """The tensor has so many elements."""
+    def change(config, header):
+        begin = header[name]["data_offsets"][0]
+        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [begin, begin + size * count]}
+    return change
+
+
+FAULTS = [                                             # model, words of the sentence, what is damaged
+    ("qwen3_moe", "num_attention_heads is 0", value("num_attention_heads", 0)),
+    ("qwen3_moe", "num_key_value_heads is 0", value("num_key_value_heads", 0)),
+    ("qwen3_moe", "must divide num_attention_heads", value("num_key_value_heads", 3)),
+    ("qwen3_moe", "hidden_size is 1e+300", value("hidden_size", 1e300)),
+    ("qwen3_moe", "hidden_size is NaN", value("hidden_size", float("nan"))),
+    ("qwen3_moe", "hidden_size is 64.5", value("hidden_size", 64.5)),
+    ("qwen3_moe", "head_dim is 16777216", value("head_dim", 1 << 24)),
+    ("qwen3_moe", "head_dim: must be even", value("head_dim", 23)),
+    ("qwen3_moe", "num_hidden_layers is -1", value("num_hidden_layers", -1)),
+    ("qwen3_moe", "num_hidden_layers is 0", value("num_hidden_layers", 0)),
+    ("qwen3_moe", "vocab_size is 0", value("vocab_size", 0)),
+    ("qwen3_moe", "rms_norm_eps is NaN", value("rms_norm_eps", float("nan"))),
+    ("qwen3_moe", "rope_theta is 0", value("rope_theta", 0)),
+    ("qwen3_moe", "num_experts is 2000", value("num_experts", 2000)),
+    ("gpt_oss", "sliding_window is -2147483648", value("sliding_window", -2**31)),
+    ("gpt_oss", "sliding_window is NaN", value("sliding_window", float("nan"))),
+    ("qwen3_moe", "model.norm.weight: has another length", elements("model.norm.weight", 0)),
+    ("qwen3_moe", "input_layernorm.weight: has another length", elements(LAYER + "input_layernorm.weight", 9600)),
+    ("qwen3_moe", "q_norm.weight: has another length", elements(LAYER + "self_attn.q_norm.weight", 23)),
+    ("gpt_oss", "sinks: has another length", elements(LAYER + "self_attn.sinks", 1)),
+    ("gpt_oss", "q_proj.bias: has another length", elements(LAYER + "self_attn.q_proj.bias", 1)),
+    ("qwen3_moe", "model.embed_tokens.weight: is neither BF16", elements("model.embed_tokens.weight", 2560, "F32", 4)),
+    ("qwen3_moe", "lm_head.weight: has another shape", elements("lm_head.weight", 2)),
+    ("qwen3_moe", "down_proj.weight is not in the folder, which has no tensors", lambda config, header: header.clear()),
+    ("qwen3_moe", "begins at an odd address", None)]
 
 
 def paths(value, at=()):
@@ -132,6 +176,43 @@ def make(rng, folder, to):
             f.write(data)
 
 
+def write(folder, config, header, data, odd=False):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8 + odd)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def fault(program, root, model, words, change):
+    """What went wrong, or 1: it is refused with these words."""
+    to, of = os.path.join(root, "fault"), os.path.join(ROOT, "tests/data/lm", model)
+    os.makedirs(to, exist_ok=True)
+    with open(os.path.join(of, "config.json")) as f:
+        config = json.load(f)
+    with open(os.path.join(of, "model.safetensors"), "rb") as f:
+        length = struct.unpack("<Q", f.read(8))[0]
+        header, data = json.loads(f.read(length)), f.read()
+    if change:
+        change(config, header)
+    write(to, config, header, data, change is None)
+    status, text = run(program + [to, "2", "1", "2", "3"])
+    return 1 if status == 1 and words in text and not BAD.search(text) else f"{words}: status {status}: {text[-300:]}"
+
+
+BAD = re.compile(r".*(runtime error|ERROR: AddressSanitizer(?!: requested allocation)|Sanitizer:DEADLY).*")
+
+
+def run(command):
+    """(status, output); None: it took more than 20 s."""
+    try:
+        p = subprocess.run(command, timeout=20, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except subprocess.TimeoutExpired:
+        return None, "more than 20 s"
+    return p.returncode, p.stdout.decode("latin-1")
+
+
 def one(programs, folders, seed, root):
     """What went wrong, or the status: 0 or 1."""
     rng = random.Random(seed)
@@ -139,17 +220,12 @@ def one(programs, folders, seed, root):
     os.makedirs(to)
     kind = seed % 2
     make(rng, rng.choice(folders[kind]), to)
-    try:
-        p = subprocess.run(programs[kind] + (["load", to] if kind else [to, "2", "1", "2", "3"]), timeout=20,
-                           env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except subprocess.TimeoutExpired:
-        return f"seed {seed}: {to}: more than 20 s"
-    text = p.stdout.decode("latin-1")
-    found = re.search(r".*(runtime error|ERROR: AddressSanitizer(?!: requested allocation)|Sanitizer:DEADLY).*", text)
-    if found or p.returncode not in (0, 1) or (p.returncode and ": " not in text):
-        return f"seed {seed}: {to}: status {p.returncode}: {found.group(0)[:200] if found else text[-200:]}"
+    status, text = run(programs[kind] + (["load", to] if kind else [to, "2", "1", "2", "3"]))
+    found = BAD.search(text)
+    if found or status not in (0, 1) or (status and ": " not in text):
+        return f"seed {seed}: {to}: status {status}: {found.group(0)[:200] if found else text[-200:]}"
     shutil.rmtree(to)
-    return 0 if p.returncode == 0 else 1
+    return status
 
 
 def main(moe_lm, checkpoint, count=400, seed=1):
@@ -161,12 +237,13 @@ def main(moe_lm, checkpoint, count=400, seed=1):
                sorted(glob.glob(os.path.join(root, "checkpoints/*")))]
     with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         results = list(pool.map(lambda n: one(programs, folders, n, root), range(seed, seed + count)))
+    results += [fault(programs[0], root, *f) for f in FAULTS]
     bad = [r for r in results if isinstance(r, str)]
     for line in bad[:40]:
         print(line)
     shutil.rmtree(root if not bad else os.path.join(root, "checkpoints"))
-    print(f"{count} folders: {results.count(0)} run all the same, {results.count(1)} are refused in a sentence")
-    print(f"{count - len(bad)} passed, {len(bad)} failed, 0 skipped")
+    print(f"{len(results)} folders: {results.count(0)} run all the same, {results.count(1)} are refused in a sentence")
+    print(f"{len(results) - len(bad)} passed, {len(bad)} failed, 0 skipped")
     return 1 if bad else 0
 
 
