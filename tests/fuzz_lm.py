@@ -6,8 +6,8 @@ endless loop.
 A folder of tests/data/lm, or one that make_checkpoints.py writes, is damaged in one to three places: a value of
 config.json or of a tensor's entry becomes another, an entry goes or comes twice, a byte of a file flips, a file ends
 early.  Passed: the program (moe_lm runs the former, test_checkpoint loads the latter) ends within 20 s, with 0, or with
-1 and one sentence.  Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again.  Besides,
-faults that have been there (FAULTS): each with the words of its sentence."""
+1 and one sentence.  Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again.
+Besides, faults that have been there (FAULTS): each with the words of its sentence."""
 import concurrent.futures
 import glob
 import json
