@@ -855,7 +855,7 @@ def incomplete():
 
     def renamed(tensors):
         for key in [key for key in tensors if ".experts." in key]:
-            tensors[key.replace("down_proj", "w2")] = tensors.pop(key)
+            tensors[key.replace("down_proj", "third")] = tensors.pop(key)
     expert = "layers.1.mlp.experts"
     spoils = {"layers.1.mlp.experts.gate_up_proj_packed": without(expert), "down_proj_packed": renamed,
               "layers.0.mlp.experts.down_proj_scale": without("layers.0.mlp.experts.3.down_proj.weight_scale"),
