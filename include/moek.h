@@ -208,7 +208,7 @@ typedef struct moek_config {
                                          (times num_dispatchers), enough unless a token names an expert twice         */
 
     int backend;                      /* demand one of MOEK_BACKEND_*; 0: the first that accepts                      */
-    unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over                                   */
+    unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over; not that of a demanded one       */
     int batch_invariant;              /* a token's result must not depend on the other tokens: one tile for all sizes,
                                          no dynamic fp8t                                                              */
     const char *kernel;               /* demand this row, by a name from moek_kernels(), for the op it serves         */
@@ -227,7 +227,9 @@ typedef struct moek_config {
     int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
                                          rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
                                          scales of gate and up are APART.  Of other formats where columns share
-                                         scales: likewise by these columns, and gate and up may be together           */
+                                         scales, of w or of x: likewise by these columns, and gate and up may be
+                                         together.  Better, where ranks may differ in inter: cut by whole groups of
+                                         scales, and leave this 0 (docs/formats.md)                                   */
     int block;                        /* columns of a scale of the weights, where a format leaves that open
                                          (moek/format.h), 0: a whole row; else 0                                      */
     int expand_weights;               /* 1: in runs of many rows an expert, all weights of a GEMM become e4m3 first, in
@@ -241,12 +243,15 @@ typedef struct moek_config {
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
 
-/* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan; 16-byte aligned. ------------- */
+/* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan. ------------------------------ */
+
+/* moek_alignment says what addresses must be multiples of: w_up, w_down, w_gate and biases of 16 bytes, scales of their
+ * type or of what kernels load at once.                                                                              */
 
 typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: format's w   */
     const void *w_down;               /* [local_experts][hidden][inter]                                               */
-    const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has and aligned as it.  fp8t
+    const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has.  fp8t
                                          [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a
                                          scale [local_experts][ceil(rows / R)][ceil(hidden / C)]; fp8b128
                                          [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
@@ -297,14 +302,16 @@ typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek
 
 typedef struct moek_args {
     int tokens;                       /* 0 .. max_tokens; 0 does nothing (and takes part in an exchange)              */
-    const void *x;                    /* [tokens][hidden] T                                                           */
+    const void *x;                    /* [tokens][hidden] T, aligned to 16 bytes                                      */
     const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given.
                                          If the kernel ahead in the stream was launched early, it must end after all
                                          kernels ahead of it                                                          */
     int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
     float *topk_weights;              /*   the range count as -1, no expert (CPU plans refuse them).  Else written,
                                            if not NULL                                                                */
-    void *y;                          /* [tokens][hidden] T, written; may be x, if y_stride is x_stride               */
+    void *y;                          /* [tokens][hidden] T, aligned to 16 bytes, written; may be x, if y_stride is
+                                         x_stride.  What is written lies in no other array of a run: not in the
+                                         workspace, nor a row further on in x                                         */
     void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
     size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
     const int32_t *token_ids;         /* [tokens], with weights.router_table; without one they are not read           */
@@ -312,7 +319,8 @@ typedef struct moek_args {
                                          Their finite x still counts in a dynamic scale of fp8t                       */
     moek_shared_fn shared;            /* or NULL                                                                      */
     void *shared_context;
-    const void *shared_y;             /* [tokens][hidden] T or NULL: added to y; may be y, if the strides are the same.
+    const void *shared_y;             /* [tokens][hidden] T, aligned to 16 bytes, or NULL: added to y; may be y, if the
+                                         strides are the same.
                                          Latent MoE, whose shared experts have another hidden size: leave NULL, add
                                          after its projection                                                         */
     int handle;                       /* 0 or 1: number of this run, of two in flight (dual-batch overlap).  Each run
@@ -457,6 +465,10 @@ MOEK_INLINE_ moek_status moek_choose_pair(moek_config *config, char *text, size_
 /* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
  * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                               */
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
+/* What the address of an array of weights or args ("weights.w_up_scale", "args.x", ...) must be a multiple of for this
+ * plan, in bytes.  moek_plan_bind and moek_run refuse others.  0: there is no such address, or the plan is not
+ * initialized.  docs/formats.md has a table.                                                                         */
+size_t      moek_alignment(const moek_plan *plan, const char *field);
 
 /* Weights for config.weight_layout = MOEK_WEIGHTS_TILED, made once on the plan's device: what a block of the GPU reads
  * at a time then lies side by side, which saves 1 to 2 % of a layer where memory is the limit, in some shapes 5 (up to
@@ -577,7 +589,10 @@ size_t      moek_explain(const moek_config *config, char *text, size_t size);   
                                                                                     not; last, what moek_plan_init says;
                                                                                     returns the length it needs       */
 size_t      moek_describe(const moek_plan *plan, char *text, size_t size);       /* the steps of a plan, a line each  */
-int         moek_hidden_round_up(int hidden);                                    /* next supported; 0: above largest  */
+/* The next of a list of usual sizes (kernels.toml: hidden; 2048, 2560, 2880, ... 8192), for which the exchange between
+ * ranks has kernels with constants; 0: above the largest.  No kernel demands such a size: hidden is any multiple of the
+ * granule of its kernels.                                                                                            */
+int         moek_hidden_round_up(int hidden);
 const char *moek_status_name(moek_status status);                                /* "MOEK_E_NO_KERNEL"                */
 const char *moek_status_text(moek_status status);
 const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none  */

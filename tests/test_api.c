@@ -236,21 +236,22 @@ static void test_kinds(void)
             "up_layout is MOEK_UP_APART: leave one of them 0");
     REFUSED(c.up_scales = 2, E_ARGUMENT, "config.up_scales is 2");
     REFUSED(c.up_scales = -1, E_ARGUMENT, "config.up_scales is -1");
-    REFUSED(c.up_scales = 1; c.quant = FORMAT_ROW, E_ARGUMENT, of_format("not for %s", FORMAT_ROW));
+    REFUSED(c.up_scales = 1; c.quant = FORMAT_ROW, E_ARGUMENT, of_format("those of %s are e4m3, one", FORMAT_ROW));
     REFUSED(c.up_scales = 1; c.quant = FORMAT_BLOCKED; c.act = MOEK_SWIGLUOAI, E_ARGUMENT, "are interleaved");
     REFUSED(c.up_scales = 1; c.quant = FORMAT_BLOCKED; c.up_layout = MOEK_UP_INTERLEAVED, E_ARGUMENT,
             "are interleaved");
     REFUSED(c.inter_offset = 128; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "config.inter_offset is 128");
     REFUSED(c.inter_offset = -1; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "config.inter_offset is -1");
     REFUSED(c.block = 32, E_ARGUMENT, "config.block is 32, but");
-    REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, of_format("not for %s", FORMAT_TENSOR));
+    REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, of_format("%s has no scales", FORMAT_TENSOR));
+    REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, "w: e4m3, one scale an expert; x: e4m3, one");
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
-            c.hidden = c.inter = 256, E_ARGUMENT, "inter_offset 64: leave weight_layout 0");
+            c.hidden = c.inter = 256, E_ARGUMENT, "inter_offset is 64: leave weight_layout 0, or cut shards by");
     REFUSED(c.up_layout = -1, E_ARGUMENT, "config.up_layout is -1");
     REFUSED(c.format = 2, E_ARGUMENT, "config.format is 2");
     REFUSED(c.format = -1, E_ARGUMENT, "config.format is -1");
-    REFUSED(c.quant = FORMAT_ROW; c.ue8m0 = 1, E_ARGUMENT, of_format("not for %s", FORMAT_ROW));
+    REFUSED(c.quant = FORMAT_ROW; c.ue8m0 = 1, E_ARGUMENT, of_format("of %s x is e4m3, one scale a", FORMAT_ROW));
     REFUSED(c.limit = -2, E_ARGUMENT, "config.limit is -2");
     REFUSED(c.limit = NAN, E_ARGUMENT, "config.limit is");
     ACCEPTED(c.limit = MOEK_NO_LIMIT);
@@ -618,12 +619,16 @@ static void test_backends(void)
     REFUSED(c.backend = MOEK_BACKEND_USER, E_BACKEND, "USER: config.experts_impl is NULL");
     REFUSED(c.backend = 0; c.exclude = all, E_BACKEND, "CPU: excluded by config.exclude");
     REFUSED(c.backend = 0; c.exclude = ~0u, E_BACKEND, "SM80: excluded by config.exclude");
-    ACCEPTED(c.exclude = all);                         /* a demand wins over an exclusion */
+    REFUSED(c.exclude = all, E_ARGUMENT, "config.backend demands MOEK_BACKEND_CPU, and config.exclude has its bit");
+    REFUSED(c.exclude = 1u << MOEK_BACKEND_CPU, E_ARGUMENT, "or clear 1u << MOEK_BACKEND_CPU");
+    ACCEPTED(c.exclude = all & ~(1u << MOEK_BACKEND_CPU));
     ACCEPTED(c.backend = 0; c.exclude = MOEK_BACKENDS_GPU);
     ACCEPTED(USER(mine));
     ACCEPTED(USER(mine); c.backend = MOEK_BACKEND_USER);
     REFUSED(USER(mine); c.exclude = all, E_BACKEND, "USER: excluded by config.exclude");
-    REFUSED(USER(mine); c.exclude = all; c.backend = MOEK_BACKEND_USER, E_BACKEND, "config.exclude leaves none");
+    REFUSED(USER(mine); c.exclude = all; c.backend = MOEK_BACKEND_USER, E_ARGUMENT, "demands MOEK_BACKEND_USER");
+    REFUSED(USER(mine); c.exclude = all & ~(1u << MOEK_BACKEND_USER); c.backend = MOEK_BACKEND_USER, E_BACKEND,
+            "config.exclude leaves none");
     REFUSED(USER(picky); c.backend = MOEK_BACKEND_USER, E_BACKEND, "experts mine: kernel does not support Tuesdays");
     REFUSED(USER(none); c.backend = MOEK_BACKEND_USER, E_BACKEND, "apply is NULL");
     REFUSED(USER(odd); c.backend = MOEK_BACKEND_USER, E_BACKEND, "weight_and_reduce");
@@ -654,8 +659,8 @@ static void test_backends(void)
     REFUSED(c.prepare_finalize = &less, E_ARGUMENT, "overflow 31 bits");
     REFUSED(USER(raw); c.backend = MOEK_BACKEND_USER; c.prepare_finalize = &hasty; c.quant = FORMAT_ROW, E_BACKEND,
             "cannot defer quantization");
-    REFUSED(c.local_experts = 9, E_BACKEND, "kernel does not support parallel config: 9 local of 8");
-    REFUSED(c.physical_experts = 7, E_BACKEND, "kernel does not support parallel config: 7 physical experts for 8");
+    REFUSED(c.local_experts = 9, E_BACKEND, "config.local_experts is 9, more than physical_experts, which is 8");
+    REFUSED(c.physical_experts = 7, E_BACKEND, "config.physical_experts is 7, for 8 logical experts");
     ACCEPTED(c.physical_experts = 7; c.max_replicas = 1);
 }
 
@@ -1273,6 +1278,146 @@ static void test_blocks(void)
     }
 }
 
+/* ---- alignment --------------------------------------------------------------------------------------------------- */
+
+static const char *const weights_addresses[] = {
+    "w_up", "w_down", "w_gate", "w_up_bias", "w_down_bias", "w_gate_bias", "w_up_scale", "w_down_scale", "w_gate_scale",
+    "w_up_zero", "w_down_zero", "w_gate_zero", "w_up_global_scale", "w_down_global_scale", "w_gate_global_scale",
+    "x_scale", "h_scale", "router_bias", "router_expert_scale", "router_table", "replicas", "replica_count",
+    "expert_map", "expert_load"
+};
+static const char *const args_addresses[] = {
+    "workspace", "state", "x", "y", "shared_y", "router_logits", "topk_ids", "topk_ids64", "topk_weights", "token_ids",
+    "shared_weights", "is_padding"
+};
+static const char *field_of(const char *of, const char *name)
+{
+    static char field[64];
+    snprintf(field, sizeof field, "%s.%s", of, name);
+    return field;
+}
+/* A pointer field of a struct. */
+static const void *address_of(const void *fields, const char *field)
+{
+    const void *address;
+    memcpy(&address, (const char *)fields + moek_offset(field), sizeof address);
+    return address;
+}
+static void set_address(void *fields, const char *field, const void *address)
+{
+    memcpy((char *)fields + moek_offset(field), &address, sizeof address);
+}
+/* As if planned for a format, an architecture and a layout. */
+static moek_plan plan_as(const moek_format *f, int block, int arch, int layout)
+{
+    moek_config c = good();
+    moek_plan p = planned(&c);
+    p.arch = arch;
+    p.config.quant = f->number; p.config.block = block; p.config.weight_layout = layout;
+    p.config.up_layout = MOEK_UP_APART; p.config.max_replicas = 1;
+    return p;
+}
+/* All that the format may have, so that one address at a time can be wrong; but a table or a bias of the router. */
+static moek_weights full_weights(const moek_format *f, int table)
+{
+    moek_weights w = apart_weights(f->number);
+    w.w_up_bias = w.w_down_bias = w.w_gate_bias = memory;
+    if (f->zero) w.w_up_zero = w.w_down_zero = w.w_gate_zero = memory;
+    if (f->static_x) w.x_scale = w.h_scale = (const float *)memory;
+    if (table) w.router_table = (const int32_t *)memory, w.router_table_rows = 1;
+    else w.router_bias = (const float *)memory;
+    w.router_expert_scale = (const float *)memory;
+    w.replicas = w.replica_count = w.expert_map = (const int32_t *)memory;
+    w.expert_load = (int64_t *)memory;
+    return w;
+}
+/* Bind accepts each address that moek_alignment allows, and refuses others by name. */
+static int bind_by_alignment(const moek_format *f, int block, int arch, int layout)
+{
+    const size_t n = sizeof weights_addresses / sizeof *weights_addresses;
+    moek_plan p = plan_as(f, block, arch, layout);
+    int wrong = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const char *const name = weights_addresses[i], *const field = field_of("weights", name);
+        moek_weights w = full_weights(f, !strcmp(name, "router_table"));
+        const size_t bytes = moek_alignment(&p, field);
+        char why[128];
+        CHECK(bytes && bytes <= 16 && !(bytes & (bytes - 1)), "%s, %s: %d bytes", f->name, field, (int)bytes);
+        if (!address_of(&w, field)) continue;          /* not of this format */
+        set_address(&w, field, memory + 64 + bytes);
+        CHECK(moek_plan_bind(&p, &w) == MOEK_OK, "%s, arch %d, layout %d, %s: %s", f->name, arch, layout, field, p.why);
+        if (bytes == 1) continue;
+        snprintf(why, sizeof why, "%s is not aligned to %d bytes", field, (int)bytes);
+        set_address(&w, field, memory + 64 + bytes / 2);
+        CHECK(moek_plan_bind(&p, &w) == MOEK_E_ARGUMENT && has_text(p.why, why), "%s, arch %d, layout %d: %s", f->name,
+              arch, layout, p.why);
+        wrong++;
+    }
+    return wrong;
+}
+/* docs/formats.md has the table, line by line. */
+static void test_alignment_page(void)
+{
+    FILE *const file = fopen("docs/formats.md", "rb");
+    char *page, line[128];
+    size_t n;
+    int i;
+    if (!file) { check_skipped++; return; }            /* started elsewhere */
+    page = (char *)mem_alloc(0, BIG);
+    n = fread(page, 1, BIG - 1, file);
+    page[n] = 0;
+    fclose(file);
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        const int block = format_block(f, 0);
+        const moek_plan cpu = plan_as(f, block, 0, 0), gpu = plan_as(f, block, 80, 0), tiled = plan_as(f, block, 90, 1);
+        if (!format_scaled(f)) continue;
+        n = (size_t)snprintf(line, sizeof line, "| `%s` | %d | %d | %d |", f->name,
+                             (int)moek_alignment(&cpu, "weights.w_up_scale"),
+                             (int)moek_alignment(&gpu, "weights.w_up_scale"),
+                             (int)moek_alignment(&tiled, "weights.w_up_scale"));
+        if (f->zero) snprintf(line + n, sizeof line - n, " zero points %d, tiled %d |",
+                              (int)moek_alignment(&gpu, "weights.w_up_zero"),
+                              (int)moek_alignment(&tiled, "weights.w_up_zero"));
+        else snprintf(line + n, sizeof line - n, " |");
+        CHECK(has_text(page, line), "docs/formats.md, Alignment, has no line %s", line);
+    }
+    mem_free(0, page);
+}
+static void test_alignment(void)
+{
+    static const char *const nothing[] = {
+        "", "w_up", "weights.", "weights.w_up ", "weights.nothing", "args", "args.why", "config.hidden", "args.w_up",
+        "weightsxw_up"
+    };
+    const moek_plan p = plan_as(moek_format_of(FORMAT_BLOCKED), 0, 80, 0);
+    moek_plan none;
+    int i, j, arch, wrong = 0;
+    memset(&none, 0, sizeof none);
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
+            for (arch = 0; arch <= 100; arch += 50) wrong += bind_by_alignment(f, f->block[j], arch, arch > 50);
+    }
+    CHECK(wrong > 500, "only %d addresses were refused", wrong);
+    for (i = 0; i < (int)(sizeof nothing / sizeof *nothing); i++)
+        CHECK(!moek_alignment(&p, nothing[i]), "\"%s\" has an alignment", nothing[i]);
+    CHECK(!moek_alignment(NULL, "weights.w_up") && !moek_alignment(&p, NULL) && !moek_alignment(&none, "weights.w_up"),
+          "no plan, or no field");
+    /* What kernels load at once, and not what a scale is: two e4m3 of 16 columns; 16 bytes of tiles. */
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        const moek_plan gpu = plan_as(f, format_block(f, 0), 80, 0), tiled = plan_as(f, format_block(f, 0), 90, 1);
+        const int pair = f->w_scale.columns == 16;
+        if (!format_scaled(f)) continue;
+        CHECK(moek_alignment(&gpu, "weights.w_up_scale") ==
+              (size_t)(pair ? 2 : 1) * moek_scale_bytes(&f->w_scale, 1, 1), "%s", f->name);
+        CHECK((moek_alignment(&tiled, "weights.w_down_scale") == 16) == (f->w_bits == 4), "%s, tiled", f->name);
+    }
+    test_alignment_page();
+}
+
 /* What a format needs, and what it must not be given; for the formats that are compiled in. */
 static void test_bind_formats(void)
 {
@@ -1326,6 +1471,7 @@ static struct {
     int32_t *ids;
     float *weights;
     size_t size;
+    char why[MOEK_WHY];
 } fix;
 
 static void fixture(void)
@@ -1449,9 +1595,9 @@ static void test_run_refused(void)
     RUN_REFUSED(a.state = fix.workspace + 8, E_WORKSPACE, "args.state is not aligned to 256");
     RUN_REFUSED(a.x = NULL, E_ARGUMENT, "args.x is NULL");
     RUN_REFUSED(a.y = NULL, E_ARGUMENT, "args.y is NULL");
-    RUN_REFUSED(a.x = fix.x + 1, E_ARGUMENT, "not aligned to 16");
-    RUN_REFUSED(a.y = fix.y + 2, E_ARGUMENT, "not aligned to 16");
-    RUN_REFUSED(a.shared_y = fix.x + 8, E_ARGUMENT, "not aligned to 16");
+    RUN_REFUSED(a.x = fix.x + 1, E_ARGUMENT, "args.x is not aligned to 16");
+    RUN_REFUSED(a.y = fix.y + 2, E_ARGUMENT, "args.y is not aligned to 16");
+    RUN_REFUSED(a.shared_y = fix.x + 8, E_ARGUMENT, "args.shared_y is not aligned to 16");
     RUN_REFUSED(a.x_stride = HIDDEN - 8, E_ARGUMENT, "args.x_stride is 56 elements; 0 (hidden), 64 (hidden), or m");
     RUN_REFUSED(a.y_stride = HIDDEN + 4, E_ARGUMENT, "args.y_stride is 68 elements");
     RUN_REFUSED(a.shared_y = fix.x; a.shared_y_stride = 8, E_ARGUMENT, "args.shared_y_stride is 8 elements");
@@ -1496,6 +1642,59 @@ static void test_run_refused(void)
                 "not aligned");
     RUN_REFUSED(a.router_logits_stride = EXPERTS - 1, E_ARGUMENT, "args.router_logits_stride is 7 elements");
     RUN_REFUSED(a.router_logits_stride = EXPERTS; GIVEN(0, 0), E_ARGUMENT, "but router_logits is NULL");
+}
+
+/* An address that is not aligned, by name. */
+static void test_args_alignment(void)
+{
+    size_t i;
+    for (i = 0; i < sizeof args_addresses / sizeof *args_addresses; i++) {
+        const char *const field = field_of("args", args_addresses[i]);
+        const size_t bytes = moek_alignment(&fix.plan, field);
+        moek_args a = good_args();
+        char why[128];
+        CHECK(bytes && bytes <= 256, "%s: %d bytes", field, (int)bytes);
+        if (bytes == 1) continue;
+        snprintf(why, sizeof why, "%s is not aligned to %d bytes", field, (int)bytes);
+        set_address(&a, field, (const char *)fix.x + bytes / 2);
+        run_refused(&fix.plan, a, bytes == 256 ? MOEK_E_WORKSPACE : MOEK_E_ARGUMENT, why, field, __LINE__);
+    }
+}
+
+enum { ROW = 2 * HIDDEN };                             /* bytes */
+/* Arrays that lie in each other, one of them written. */
+static void test_overlap(void)
+{
+    moek_args a;
+    RUN_REFUSED(a.y = fix.x + ROW, E_ARGUMENT, "args.y and x lie in the same memory (y begins 128 bytes behind x)");
+    RUN_REFUSED(a.y = fix.x + (TOKENS - 1) * ROW, E_ARGUMENT, "or both the same address and stride");
+    RUN_REFUSED(a.x = fix.y + 16, E_ARGUMENT, "args.y and x lie in the same memory (y begins -16 bytes");
+    RUN_REFUSED(a.x = fix.y + ROW; a.x_stride = a.y_stride = HIDDEN + 8, E_ARGUMENT, "args.y and x lie");
+    RUN_REFUSED(a.tokens = 2; a.y = fix.x + 2 * ROW; a.x_stride = 2 * HIDDEN + 8, E_ARGUMENT, "args.y and x lie");
+    RUN_REFUSED(a.shared_y = fix.y + ROW, E_ARGUMENT, "args.y and shared_y lie in the same memory");
+    RUN_REFUSED(a.y = fix.workspace, E_ARGUMENT, "args.y and workspace lie in the same memory");
+    RUN_REFUSED(a.x = fix.workspace + 256, E_ARGUMENT, "args.x and workspace lie in the same memory");
+    RUN_REFUSED(a.y = fix.workspace + (fix.size - 1) / 16 * 16, E_ARGUMENT, "args.y and workspace");
+    RUN_REFUSED(a.router_logits = fix.y, E_ARGUMENT, "args.y and router_logits lie in the same memory");
+    RUN_REFUSED(a.topk_ids = (int32_t *)fix.workspace, E_ARGUMENT, "args.workspace and topk_ids lie");
+    RUN_REFUSED(a.topk_weights = (float *)fix.ids, E_ARGUMENT, "args.topk_ids and topk_weights lie in the same memory");
+    RUN_REFUSED(a.is_padding = (unsigned char *)fix.y + 8, E_ARGUMENT, "args.y and is_padding lie in the same memory");
+    RUN_REFUSED(a.state = fix.workspace, E_ARGUMENT, "args.workspace and state lie in the same memory");
+#define RUNS(change) do {                                                                                       \
+        a = good_args();                                                                                        \
+        change;                                                                                                 \
+        a.why = fix.why; a.why_size = sizeof fix.why;                                                           \
+        CHECK(moek_run(&fix.plan, &a, NULL) == MOEK_OK, "%s: %s", #change, fix.why);                            \
+    } while (0)
+    memset(fix.y, 0, 2 * TOKENS * HIDDEN + 256);
+    RUNS(a.y = fix.x);                                 /* row for row */
+    RUNS(a.shared_y = fix.y);
+    RUNS(a.tokens = 2; a.y = fix.x + ROW; a.x_stride = a.y_stride = 2 * HIDDEN);       /* between the rows of x */
+    RUNS(a.tokens = 2; a.x = fix.y + ROW; a.x_stride = a.y_stride = 2 * HIDDEN);
+    RUNS(a.tokens = 1; a.y = fix.x + ROW);             /* behind the rows that the run has */
+    RUNS(a.token_ids = (const int32_t *)fix.y);        /* which are not read */
+    memset(fix.x, 0, 2 * TOKENS * HIDDEN);
+#undef RUNS
 }
 
 /* Accepted: the same arguments unbroken, ids of -1, no tokens (and then no pointers), more workspace than needed. */
@@ -1675,8 +1874,11 @@ int main(void)
     test_bind_apart();
     test_bind_formats();
     test_blocks();
+    test_alignment();
     fixture();
     test_run_refused();
+    test_args_alignment();
+    test_overlap();
     test_run_accepted();
     test_begin();
     test_quantize();

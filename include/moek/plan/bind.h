@@ -98,9 +98,6 @@ static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w
     if (any && (!w->w_up_zero || !w->w_down_zero || !w->w_gate_zero != !apart))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero and w_down_zero go together, and w_gate_zero with them where "
                  "config.up_layout is MOEK_UP_APART, and only there");
-    if (c->weight_layout == MOEK_WEIGHTS_TILED && ((uintptr_t)w->w_up_zero | (uintptr_t)w->w_down_zero) % 16)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_up_zero or w_down_zero is not aligned to 16 bytes, and "
-                 "config.weight_layout is MOEK_WEIGHTS_TILED");
     return MOEK_OK;
 }
 
@@ -109,20 +106,15 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     moek_status status;
     moek_text_ why;
     const moek_config *c;
-    int scale_bytes;
     if (!plan) return MOEK_E_ARGUMENT;
     why = moek_text_in_(plan->why, sizeof plan->why);
     c = &plan->config;
-    scale_bytes = moek_w_scale_(c->quant)->type ? moek_scale_bits_[moek_w_scale_(c->quant)->type] / 8 : 4;
     plan->bound = 0;
     if (!plan->backend)
         MOEK_NO_(&why, MOEK_E_ARGUMENT, "the plan is not initialized: moek_plan_init did not return MOEK_OK");
     if (!weights) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights is NULL");
 #define MOEK_NEED_(field, condition, reason) \
     if ((condition) && !weights->field) MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is NULL; %s", reason)
-#define MOEK_ALIGNED_(field, bytes) \
-    if ((uintptr_t)weights->field % bytes) \
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "weights." #field " is not aligned to %d bytes", bytes)
     if (plan->backend != MOEK_BACKEND_USER) {
         const int scaled = moek_w_scale_(c->quant)->type != 0;
         MOEK_NEED_(w_up, 1, "every layer needs it");
@@ -144,16 +136,9 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
                      "scales of x and of h", weights->x_scale ? "h_scale" : "x_scale", moek_quant_name(c->quant));
         if (c->batch_invariant && moek_by_tensor_(c->quant) && (!weights->x_scale || !weights->h_scale))
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
-                     "fp8t needs x_scale and h_scale for it");
+                     "%s needs x_scale and h_scale for it", moek_quant_name(c->quant));
     }
-    MOEK_ALIGNED_(w_up, 16); MOEK_ALIGNED_(w_down, 16); MOEK_ALIGNED_(w_gate, 16); MOEK_ALIGNED_(w_gate_bias, 16);
-    MOEK_ALIGNED_(w_up_scale, scale_bytes); MOEK_ALIGNED_(w_down_scale, scale_bytes);
-    MOEK_ALIGNED_(w_gate_scale, scale_bytes); MOEK_ALIGNED_(w_up_global_scale, 4);
-    MOEK_ALIGNED_(w_down_global_scale, 4); MOEK_ALIGNED_(w_gate_global_scale, 4);
-    MOEK_ALIGNED_(w_up_bias, 16); MOEK_ALIGNED_(w_down_bias, 16); MOEK_ALIGNED_(x_scale, 4); MOEK_ALIGNED_(h_scale, 4);
-    MOEK_ALIGNED_(router_bias, 4); MOEK_ALIGNED_(router_expert_scale, 4); MOEK_ALIGNED_(router_table, 4);
-    MOEK_ALIGNED_(replicas, 4); MOEK_ALIGNED_(replica_count, 4); MOEK_ALIGNED_(expert_map, 4);
-    MOEK_ALIGNED_(expert_load, 8);
+    if (!moek_aligned_(plan, &moek_in_weights_, weights, 1, 256, &why)) return MOEK_E_ARGUMENT;
     if ((status = moek_check_router_weights_(c, weights, &why)) != MOEK_OK) return status;
     MOEK_NEED_(expert_map, c->local_experts != c->physical_experts && !plan->prepare_finalize->collective,
                "local_experts differs from physical_experts, so it must say which are here");
@@ -168,7 +153,6 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
     MOEK_NEED_(replicas, c->physical_experts < c->experts + c->shared_slots,
                "there are fewer physical than logical experts");
 #undef MOEK_NEED_
-#undef MOEK_ALIGNED_
     plan->weights = *weights;
     plan->bound = 1;
     return MOEK_OK;

@@ -87,6 +87,10 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     const int own = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : c->dtype;
     if (c->backend && !moek_backend_name_(c->backend))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
+    if (c->backend && c->exclude & 1u << c->backend)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend demands MOEK_BACKEND_%s, and config.exclude has its bit: leave "
+                 "backend 0, or clear 1u << MOEK_BACKEND_%s", moek_backend_name_(c->backend),
+                 moek_backend_name_(c->backend));
     if (!moek_quant_name(c->quant))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
                  c->quant);
@@ -109,8 +113,8 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                  "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
     if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x, as fp8b128 has them; "
-                 "not for %s", moek_quant_name(c->quant));
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x up, but of %s x is "
+                 "%s: leave it 0", moek_quant_name(c->quant), moek_format_of(c->quant)->x_about);
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
                  (double)c->scale, (double)c->shared_weight);
@@ -171,36 +175,47 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* config.inter_offset: where a shard may begin, and what goes with that. */
+static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    const int shared = moek_shared_by_(c->quant, c->block);
+    if (c->inter_offset && !shared)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, but %s has no scales of groups of rows or columns "
+                 "that a shard could begin in (w: %s; x: %s): leave it 0", c->inter_offset, f->name, f->w_about,
+                 f->x_about);
+    if (c->inter_offset < 0 || (shared && c->inter_offset >= shared))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; of %s it is 0 to %d: the first column of the shard "
+                 "%% %d, so (rank * inter) %% %d where shards are equal", c->inter_offset, f->name, shared - 1, shared,
+                 shared);
+    if (c->inter_offset && moek_act_gated_(c->act) && c->up_layout != MOEK_UP_APART && !c->up_scales &&
+        moek_rows_share_(c->quant))
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
+                 "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
+    if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose tiles of w_down begin "
+                 "with the shard, and inter_offset is %d: leave weight_layout 0, or cut shards by whole groups of %d "
+                 "columns (inter_offset 0)", c->inter_offset, shared);
+    return MOEK_OK;
+}
+
 /* How weights and their scales lie. */
 static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {
-    const int gated = moek_act_gated_(c->act), apart = c->up_layout == MOEK_UP_APART;
-    const int shared = moek_shared_by_(c->quant, c->block);
-    const int interleaved = moek_up_layout_(c) == MOEK_UP_INTERLEAVED;
-    if (apart && c->weight_layout == MOEK_WEIGHTS_TILED)
+    const moek_format *const f = moek_format_of(c->quant);
+    if (c->up_layout == MOEK_UP_APART && c->weight_layout == MOEK_WEIGHTS_TILED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
                  "array, and up_layout is MOEK_UP_APART: leave one of them 0");
     if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
     if (c->up_scales && !moek_rows_share_(c->quant))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for fp8b128, not for %s, where each row has its own or an "
-                 "expert has one: leave it 0", moek_quant_name(c->quant));
-    if (c->up_scales && gated && interleaved)
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for weights several rows of which share a scale, but those "
+                 "of %s are %s: leave it 0", f->name, f->w_about);
+    if (c->up_scales && moek_act_gated_(c->act) && moek_up_layout_(c) == MOEK_UP_INTERLEAVED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, so "
-                 "that 128 of them are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART");
-    if (c->inter_offset < 0 || c->inter_offset >= (shared ? shared : 128))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; 0 to %d: (rank * inter) %% %d", c->inter_offset,
-                 (shared ? shared : 128) - 1, shared ? shared : 128);
-    if (c->inter_offset && !shared)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is for fp8b128, not for %s, which has no blocks of "
-                 "128 rows: leave it 0", moek_quant_name(c->quant));
-    if (c->inter_offset && gated && !apart && !c->up_scales && moek_rows_share_(c->quant))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
-                 "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
-    if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose 128 columns of w_down begin "
-                 "with the shard, and inter_offset %d: leave weight_layout 0", c->inter_offset);
-    return MOEK_OK;
+                 "that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART",
+                 f->w_scale.rows);
+    return moek_check_shard_(c, why);
 }
 
 /* config.expand_weights */
@@ -210,8 +225,8 @@ static moek_status moek_check_expands_(const moek_config *c, moek_text_ *why)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is %d; 0 or 1", c->expand_weights);
     if (!c->expand_weights) return MOEK_OK;
     if (!moek_format_of(c->quant)->expands)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is for weights of 4 bits that become e4m3, as those of "
-                 "mxfp4_a8 do, not for %s: leave it 0", moek_quant_name(c->quant));
+        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is for weights that become e4m3 in a run "
+                 "(moek_format.expands), and those of %s become nothing else: leave it 0", moek_quant_name(c->quant));
     if (c->weight_layout != MOEK_WEIGHTS_TILED)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights reads weights of MOEK_WEIGHTS_TILED, and weight_layout "
                  "is %d: set it, and repack (moek_repack_up), or leave expand_weights 0", c->weight_layout);

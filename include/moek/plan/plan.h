@@ -31,11 +31,12 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
         MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
                  "weights; leave config.weight_layout 0, and weights as they come");
     if (c->local_experts > c->physical_experts)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d local of %d physical experts",
-                 c->local_experts, c->physical_experts);
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.local_experts is %d, more "
+                 "than physical_experts, which is %d (0 stands for experts + shared_slots)", c->local_experts,
+                 c->physical_experts);
     if (c->physical_experts < c->experts + c->shared_slots && !c->max_replicas)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: %d physical experts "
-                 "for %d logical ones and no replicas",
+        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.physical_experts is %d, for "
+                 "%d logical experts (experts + shared_slots), and max_replicas is 0: set it, with weights.replicas",
                  c->physical_experts, c->experts + c->shared_slots);
     if (!pf->finalize_receive || (!pf->prepare_send && !pf->prepare_receive))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has no finalize_receive, or neither half of prepare",

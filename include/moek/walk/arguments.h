@@ -3,20 +3,6 @@
 #ifndef MOEK_ARGUMENTS_H
 #define MOEK_ARGUMENTS_H
 
-/* Elements from a row of a run's x, y and shared_y to the next. */
-static size_t moek_x_stride_(const moek_args *a, const moek_config *c)
-{
-    return a->x_stride ? a->x_stride : (size_t)c->hidden;
-}
-static size_t moek_y_stride_(const moek_args *a, const moek_config *c)
-{
-    return a->y_stride ? a->y_stride : (size_t)c->hidden;
-}
-static size_t moek_shared_y_stride_(const moek_args *a, const moek_config *c)
-{
-    return a->shared_y_stride ? a->shared_y_stride : (size_t)c->hidden;
-}
-
 /* What prepare/finalize refuses, with its sentence or one for want of that. */
 static moek_status moek_check_part_(const moek_plan *plan, const moek_args *args)
 {
@@ -30,12 +16,6 @@ static moek_status moek_check_part_(const moek_plan *plan, const moek_args *args
 static int moek_id_bound_(const moek_plan *plan)
 {
     return plan->weights.replicas ? plan->config.experts + plan->config.shared_slots : plan->config.physical_experts;
-}
-
-static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
-static size_t moek_logits_stride_(const moek_plan *plan, const moek_args *args)
-{
-    return args->router_logits_stride ? args->router_logits_stride : (size_t)plan->config.experts;
 }
 
 /* Host memory: token ids, or the ids that are given, can be looked at. */
@@ -87,11 +67,6 @@ static moek_status moek_check_logit_args_(const moek_plan *plan, const moek_args
 static moek_status moek_check_router_args_(const moek_plan *plan, const moek_args *args)
 {
     moek_status status;
-    if ((uintptr_t)args->router_logits % moek_logit_bytes_(plan->config.logits_dtype) ||
-        (uintptr_t)args->topk_ids % 4 || (uintptr_t)args->topk_ids64 % 8 || (uintptr_t)args->topk_weights % 4 ||
-        (uintptr_t)args->token_ids % 4 || (uintptr_t)args->shared_weights % 4)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.router_logits, topk_ids, topk_ids64, topk_weights, token_ids or "
-                     "shared_weights is not aligned to its elements");
     if (args->topk_ids && args->topk_ids64)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.topk_ids and topk_ids64 are both given; they stand for the same ids, "
                      "so one of them must be NULL");
@@ -134,6 +109,14 @@ static moek_status moek_check_strides_(const moek_plan *plan, const moek_args *a
     return MOEK_OK;
 }
 
+/* Addresses of those that are to be multiples of 256 bytes, or of the others. */
+static moek_status moek_check_aligned_(const moek_plan *plan, const moek_args *args, int by_256)
+{
+    moek_text_ t = moek_text_in_(args->why, args->why_size);
+    if (moek_aligned_(plan, &moek_in_args_, args, by_256 ? 256 : 1, by_256 ? 256 : 255, &t)) return MOEK_OK;
+    return by_256 ? MOEK_E_WORKSPACE : MOEK_E_ARGUMENT;
+}
+
 /* Everything that can be refused is refused here, before anything is launched or written. */
 static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
@@ -152,8 +135,7 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
     if (!args->workspace)
         MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is NULL; %lu bytes are needed",
                      (unsigned long)plan->workspace_size);
-    if ((uintptr_t)args->workspace % 256)
-        MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace is not aligned to 256 bytes");
+    if ((status = moek_check_aligned_(plan, args, 1)) != MOEK_OK) return status;
     if (args->workspace_size < plan->workspace_size)
         MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.workspace_size is %lu; moek_workspace_size(plan) is %lu",
                      (unsigned long)args->workspace_size, (unsigned long)plan->workspace_size);
@@ -167,13 +149,11 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
     if (plan->device < 0 && stream)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "this plan runs on the CPU, on host memory, so stream must be NULL; "
                      "to stay on the GPU, set config.exclude = 1u << MOEK_BACKEND_CPU and read plan.why");
-    if ((uintptr_t)args->state % 256)
-        MOEK_REFUSE_(args, MOEK_E_WORKSPACE, "args.state is not aligned to 256 bytes");
     if ((status = moek_check_part_(plan, args)) != MOEK_OK || !args->tokens) return status;
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
-    if ((uintptr_t)args->x % 16 || (uintptr_t)args->y % 16 || (uintptr_t)args->shared_y % 16)
-        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.x, y or shared_y is not aligned to 16 bytes");
+    if ((status = moek_check_aligned_(plan, args, 0)) != MOEK_OK) return status;
     if ((status = moek_check_strides_(plan, args)) != MOEK_OK) return status;
-    return moek_check_router_args_(plan, args);
+    if ((status = moek_check_router_args_(plan, args)) != MOEK_OK) return status;
+    return moek_check_overlap_(plan, args);
 }
 #endif

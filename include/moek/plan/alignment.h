@@ -1,0 +1,86 @@
+/* moek/plan/alignment.h -- what each address in weights and args must be a multiple of: what kernels load there at
+ * once, which may be more than an element.  This is said here alone.  moek_plan_bind and moek_run check by it,
+ * moek_alignment tells a caller, and tests/test_api.c compares docs/formats.md with it. */
+#ifndef MOEK_ALIGNMENT_H
+#define MOEK_ALIGNMENT_H
+
+enum { MOEK_BY_SCALES_ = -1, MOEK_BY_ZEROS_ = -2, MOEK_BY_LOGITS_ = -3 };       /* the config decides */
+#define MOEK_EACH_WEIGHTS_ADDRESS_(X) \
+    X(w_up, 16) X(w_down, 16) X(w_gate, 16) X(w_up_bias, 16) X(w_down_bias, 16) X(w_gate_bias, 16) \
+    X(w_up_scale, MOEK_BY_SCALES_) X(w_down_scale, MOEK_BY_SCALES_) X(w_gate_scale, MOEK_BY_SCALES_) \
+    X(w_up_zero, MOEK_BY_ZEROS_) X(w_down_zero, MOEK_BY_ZEROS_) X(w_gate_zero, MOEK_BY_ZEROS_) \
+    X(w_up_global_scale, 4) X(w_down_global_scale, 4) X(w_gate_global_scale, 4) X(x_scale, 4) X(h_scale, 4) \
+    X(router_bias, 4) X(router_expert_scale, 4) X(router_table, 4) X(replicas, 4) X(replica_count, 4) \
+    X(expert_map, 4) X(expert_load, 8)
+#define MOEK_EACH_ARGS_ADDRESS_(X) \
+    X(workspace, 256) X(state, 256) X(x, 16) X(y, 16) X(shared_y, 16) X(router_logits, MOEK_BY_LOGITS_) \
+    X(topk_ids, 4) X(topk_ids64, 8) X(topk_weights, 4) X(token_ids, 4) X(shared_weights, 4) X(is_padding, 1)
+
+typedef struct moek_address_ { const char *name; size_t at; int bytes; } moek_address_;
+static const moek_address_ moek_weights_addresses_[] = {
+#define MOEK_ADDRESS_(field, bytes) { #field, offsetof(moek_weights, field), bytes },
+    MOEK_EACH_WEIGHTS_ADDRESS_(MOEK_ADDRESS_)
+#undef MOEK_ADDRESS_
+};
+static const moek_address_ moek_args_addresses_[] = {
+#define MOEK_ADDRESS_(field, bytes) { #field, offsetof(moek_args, field), bytes },
+    MOEK_EACH_ARGS_ADDRESS_(MOEK_ADDRESS_)
+#undef MOEK_ADDRESS_
+};
+typedef struct moek_addresses_ { const char *of; const moek_address_ *list; int n; } moek_addresses_;
+static const moek_addresses_ moek_in_weights_ = {
+    "weights", moek_weights_addresses_, (int)(sizeof moek_weights_addresses_ / sizeof *moek_weights_addresses_)
+};
+static const moek_addresses_ moek_in_args_ = {
+    "args", moek_args_addresses_, (int)(sizeof moek_args_addresses_ / sizeof *moek_args_addresses_)
+};
+
+static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : 2; }
+
+/* Of tiled weights, bulk copies bring scales and zero points of blocks, 16 bytes at a time.  Of weights as they come, a
+ * kernel of a GPU has one load for all scales of 32 columns of a row. */
+static int moek_scale_alignment_(const moek_plan *plan, int zeros)
+{
+    const moek_config *const c = &plan->config;
+    const moek_scale_shape of = moek_weight_scale(moek_format_of(c->quant), c->block);
+    const int scale = of.type && !zeros ? moek_scale_bits_[of.type] / 8 : 1;
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && moek_scales_tiled_(c->quant, c->block)) return 16;
+    return plan->arch && !zeros && of.columns > 0 && of.columns < 32 ? scale * 32 / of.columns : scale;
+}
+static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
+{
+    if (a->bytes == MOEK_BY_LOGITS_) return (int)moek_logit_bytes_(plan->config.logits_dtype);
+    return a->bytes > 0 ? a->bytes : moek_scale_alignment_(plan, a->bytes == MOEK_BY_ZEROS_);
+}
+
+/* Are the addresses that are to be multiples of `least` to `most` bytes?  0, and a sentence about the first that is
+ * not.  fields: the weights, or args. */
+static int moek_aligned_(const moek_plan *plan, const moek_addresses_ *all, const void *fields, int least, int most,
+                         moek_text_ *t)
+{
+    int i;
+    for (i = 0; i < all->n; i++) {
+        const moek_address_ *const a = &all->list[i];
+        const int bytes = moek_alignment_of_(plan, a);
+        const void *address;
+        memcpy(&address, (const char *)fields + a->at, sizeof address);
+        if (bytes < least || bytes > most || (uintptr_t)address % (uintptr_t)bytes == 0) continue;
+        moek_say_(t, "%s.%s is not aligned to %d bytes, as kernels of this plan need it: the address is %d beyond a "
+                  "multiple of that.  Allocate the array at one, or copy it there (moek_alignment has the number)",
+                  all->of, a->name, bytes, (int)((uintptr_t)address % (uintptr_t)bytes));
+        return 0;
+    }
+    return 1;
+}
+
+size_t moek_alignment(const moek_plan *plan, const char *field)
+{
+    const moek_addresses_ *const all = field && !strncmp(field, "args.", 5) ? &moek_in_args_ : &moek_in_weights_;
+    const size_t length = strlen(all->of);
+    int i;
+    if (!plan || !plan->backend || !field || strncmp(field, all->of, length) || field[length] != '.') return 0;
+    for (i = 0; i < all->n; i++)
+        if (!strcmp(field + length + 1, all->list[i].name)) return (size_t)moek_alignment_of_(plan, &all->list[i]);
+    return 0;
+}
+#endif
