@@ -182,10 +182,11 @@ static void moek_recode_tile_(const moek_recode_ *a, size_t row, size_t rows, si
 /* ---- codes: one way for each pair of layouts --------------------------------------------------------------------- */
 
 /* The row that is read. */
-static size_t moek_recode_from_(const moek_recode_ *a, size_t row)
+static size_t moek_recode_row_(const int32_t *row_order, size_t row)
 {
-    return a->row_order ? (size_t)(uint32_t)a->row_order[row] : row;
+    return row_order ? (size_t)(uint32_t)row_order[row] : row;
 }
+static size_t moek_recode_from_(const moek_recode_ *a, size_t row) { return moek_recode_row_(a->row_order, row); }
 /* From word q on, one by one: what is left over, or a row that an order takes from outside, whose words are counted. */
 static void moek_recode_rest_(const moek_recode_ *a, size_t row, size_t q, moek_recoded_ *seen)
 {
@@ -466,45 +467,72 @@ static int moek_rescale_copy_(const moek_rescale_ *a, size_t row, size_t from_ro
     }
     return 1;
 }
-/* Scales of f32 or T, of `rows` rows from `row` on, each of which is there: group by group, the rows side by side. */
+enum { MOEK_SCALES_ = 128 };                           /* at a time */
+/* What is counted of scales of f32 or T.  low: the smallest magnitude less 1, so that 0 is above all. */
+typedef struct moek_seen_scales_ { uint32_t zero, bad, negative, rounded, lost, low, high; } moek_seen_scales_;
+/* n scales side by side, at most MOEK_SCALES_, to `out`, as to has them. */
+static void moek_rescale_piece_(const moek_rescale_ *a, const unsigned char *at, int n, void *out,
+                                moek_seen_scales_ *seen)
+{
+    float v[MOEK_SCALES_], w[MOEK_SCALES_];
+    uint16_t *const t = (uint16_t *)out;
+    moek_seen_scales_ s = *seen;
+    int i;
+    if (a->from.type == MOEK_SCALE_TYPE_F32) memcpy(v, at, 4 * (size_t)n);
+    else moek_decode_t_(v, (const uint16_t *)(const void *)at, n, a->from.dtype);
+    if (a->to.type == MOEK_SCALE_TYPE_F32) memcpy(out, v, 4 * (size_t)n);
+    else if (a->to.dtype == MOEK_DTYPE_FP16) for (i = 0; i < n; i++) t[i] = moek_to_fp16_(v[i]);
+    else for (i = 0; i < n; i++) t[i] = moek_to_bf16_(v[i]);
+    if (a->to.type == MOEK_SCALE_TYPE_F32) memcpy(w, v, 4 * (size_t)n);
+    else moek_decode_t_(w, t, n, a->to.dtype);
+    if (a->to.type == a->from.type && a->to.dtype == a->from.dtype) memcpy(out, at, (size_t)n * (a->to.dtype ? 2 : 4));
+    for (i = 0; i < n; i++) {
+        const uint32_t bits = moek_bits_(v[i]), magnitude = bits & 0x7fffffff, becomes = moek_bits_(w[i]);
+        const uint32_t finite = magnitude < 0x7f800000, kept = becomes & 0x7fffffff;
+        s.zero += magnitude == 0;
+        s.bad += !finite;
+        s.negative += bits >> 31;
+        s.rounded += finite & (becomes != bits);
+        s.lost += finite & (magnitude != 0) & ((kept == 0) | (kept >= 0x7f800000));
+        s.low = magnitude - 1 < s.low ? magnitude - 1 : s.low;
+        s.high = finite && magnitude > s.high ? magnitude : s.high;
+    }
+    *seen = s;
+}
+/* Scales of f32 or T, of `rows` rows from `row` on, each of which is there. */
 static void moek_rescale_open_(const moek_rescale_ *a, size_t row, size_t rows, uint64_t *n)
 {
-    const moek_factors_ to = a->to, from = a->from;
-    const int same = to.type == from.type && to.dtype == from.dtype;
-    const int shift = (int)moek_factors_bytes_(from.type) * 8 - 1;
-    uint64_t zero = 0, bad = 0, negative = 0, rounded = 0, lost = 0;
-    uint32_t low = 0xffffffffu, high = 0;
-    size_t g, r;
-    for (g = 0; g < a->groups; g++)
-        for (r = row; r < row + rows; r++) {
-            const uint32_t bits = moek_factors_load_(&from, a->row_order ? (size_t)(uint32_t)a->row_order[r] : r, g);
-            const float v = moek_factors_value_(&from, bits);
-            const uint32_t magnitude = moek_bits_(v) & 0x7fffffff;
-            const int finite = magnitude < 0x7f800000;
-            uint32_t is = bits;
-            if (!same) {
-                float w;
-                is = to.type == MOEK_SCALE_TYPE_T ? moek_to_t_(v, to.dtype) : moek_bits_(v);
-                w = moek_factors_value_(&to, is);
-                rounded += finite & (w != v);
-                lost += finite & (v != 0) & ((w == 0) | !moek_is_finite_(w));
-            }
-            moek_factors_store_(&to, r, g, is);
-            zero += !magnitude;
-            bad += !finite;
-            negative += bits >> shift;
-            high = finite && magnitude > high ? magnitude : high;
-            low = magnitude - 1 < low ? magnitude - 1 : low;
+    const size_t bytes = moek_factors_bytes_(a->from.type), to_bytes = moek_factors_bytes_(a->to.type);
+    const int turned = a->from.group != bytes;         /* rows lie side by side */
+    moek_seen_scales_ seen = { 0, 0, 0, 0, 0, 0xffffffffu, 0 };
+    float out[MOEK_SCALES_], some[MOEK_SCALES_];
+    size_t g, r, i;
+    for (r = row; r < row + rows && !turned; r++)
+        for (g = 0; g < a->groups; g += i) {
+            i = a->groups - g < MOEK_SCALES_ ? a->groups - g : (size_t)MOEK_SCALES_;
+            moek_rescale_piece_(a, a->from.at + moek_recode_row_(a->row_order, r) * a->from.row + g * bytes, (int)i,
+                                out, &seen);
+            memcpy(a->to.at + r * a->to.row + g * to_bytes, out, i * to_bytes);
         }
+    for (g = 0; g < a->groups && turned; g++) {
+        const unsigned char *at = a->from.at + g * a->from.group + row * a->from.row;
+        unsigned char *to = a->to.at + row * a->to.row + g * to_bytes;
+        for (i = 0; i < rows && (a->row_order || a->from.row != bytes); i++, at = (const unsigned char *)some)
+            memcpy((unsigned char *)some + i * bytes,
+                   a->from.at + moek_recode_row_(a->row_order, row + i) * a->from.row + g * a->from.group, bytes);
+        moek_rescale_piece_(a, at, (int)rows, out, &seen);
+        for (i = 0; i < rows && to_bytes == 2; i++, to += a->to.row) memcpy(to, (const uint16_t *)(void *)out + i, 2);
+        for (i = 0; i < rows && to_bytes == 4; i++, to += a->to.row) memcpy(to, out + i, 4);
+    }
     n[MOEK_COUNT_scales_] += a->groups * rows;
-    n[MOEK_COUNT_scales_zero_] += zero;
-    n[MOEK_COUNT_scales_nan_] += bad;
-    n[MOEK_COUNT_scales_negative_] += negative;
-    if (a->positive) n[MOEK_COUNT_signs_bad_] += negative;
-    n[MOEK_COUNT_scales_rounded_] += rounded;
-    n[MOEK_COUNT_scales_lost_] += lost;
-    if (high) moek_tally_most_(n, moek_factors_exponent_(moek_float_(high)));
-    if (high) moek_tally_most_(n, moek_factors_exponent_(moek_float_(low + 1)));
+    n[MOEK_COUNT_scales_zero_] += seen.zero;
+    n[MOEK_COUNT_scales_nan_] += seen.bad;
+    n[MOEK_COUNT_scales_negative_] += seen.negative;
+    if (a->positive) n[MOEK_COUNT_signs_bad_] += seen.negative;
+    n[MOEK_COUNT_scales_rounded_] += seen.rounded;
+    n[MOEK_COUNT_scales_lost_] += seen.lost;
+    if (seen.high) moek_tally_most_(n, moek_factors_exponent_(moek_float_(seen.high)));
+    if (seen.high) moek_tally_most_(n, moek_factors_exponent_(moek_float_(seen.low + 1)));
 }
 static void moek_rescale_rows_(const void *job, size_t begin, size_t end, uint64_t *n)
 {
@@ -513,8 +541,8 @@ static void moek_rescale_rows_(const void *job, size_t begin, size_t end, uint64
     const int fixed = bytes == 1, plain = !a->shared && !a->to.tiles && !a->from.tiles;
     const int same = a->to.type == a->from.type && a->to.dtype == a->from.dtype && bytes < 4 &&
                      a->to.group == bytes && (a->from.group == bytes || bytes == 1);
-    const int open = a->to.type != MOEK_SCALE_TYPE_E4M3 && a->to.type != MOEK_SCALE_TYPE_E8M0 && !fixed;
-    const size_t step = open && a->from.group > bytes ? MOEK_TILE_ : 1;
+    const int open = !fixed && moek_factors_bytes_(a->to.type) > 1 && a->to.group == moek_factors_bytes_(a->to.type);
+    const size_t step = open && a->from.group != bytes ? MOEK_TILE_ * MOEK_TILES_ : 1;
     size_t rows, r;
     for (; begin < end; begin += rows) {
         int there = plain && begin < a->rows;
@@ -522,7 +550,7 @@ static void moek_rescale_rows_(const void *job, size_t begin, size_t end, uint64
         for (r = begin; there && r < begin + rows; r++)
             there = r < a->rows && (!a->row_order || (uint32_t)a->row_order[r] < a->rows);
         if (there && same && rows == 1 &&
-            moek_rescale_copy_(a, begin, a->row_order ? (size_t)(uint32_t)a->row_order[begin] : begin, n)) continue;
+            moek_rescale_copy_(a, begin, moek_recode_row_(a->row_order, begin), n)) continue;
         if (there && open) { moek_rescale_open_(a, begin, rows, n); continue; }
         for (r = begin; r < begin + rows; r++) moek_rescale_fold_(a, r, 0, 1, moek_rescale_row_(a, r, 0, 1, n), n);
     }
