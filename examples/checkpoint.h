@@ -96,6 +96,12 @@ static inline checkpoint_format *checkpoint_may(checkpoint *c, int source, int q
     f->w = w; f->type = type; f->scale = scale;
     return f;
 }
+/* [128, 128] */
+static inline int checkpoint_block_128(const char *sides)
+{
+    const char *first = json_first(sides), *second = first ? json_next(first) : NULL;
+    return second && strtol(first, NULL, 10) == 128 && strtol(second, NULL, 10) == 128;
+}
 static inline void checkpoint_unread(checkpoint *c, const char *what, const char *value)
 {
     char shown[64];
@@ -129,8 +135,7 @@ static inline void checkpoint_compressed(checkpoint *c, const char *group)
     } else if (json_is(format, "mxfp4-pack-quantized"))
         f = checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
     else if (is_float && bits == 8 && json_is(strategy, "block")) {
-        if (json_first(block) && strtol(json_first(block), NULL, 10) == 128)
-            f = checkpoint_may_fp8(c, 128, 128, a_bits == 8, ".weight_scale");
+        if (checkpoint_block_128(block)) f = checkpoint_may_fp8(c, 128, 128, a_bits == 8, ".weight_scale");
     } else if (is_float && bits == 8 && json_is(strategy, "group")) {
         if (columns == 32) f = checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
     } else if (is_float && bits == 8) {
@@ -231,13 +236,13 @@ static inline void checkpoint_modelopt(checkpoint *c, const char *given)
 }
 static inline void checkpoint_fp8(checkpoint *c)
 {
-    const char *q = c->quantized, *block = json_first(json_at(q, "weight_block_size"));
+    const char *q = c->quantized, *block = json_at(q, "weight_block_size");
     checkpoint_format *f;
-    if (block && strtol(block, NULL, 10) == 128) {
+    if (checkpoint_block_128(block)) {
         checkpoint_may_fp8(c, 128, 128, 1, ".weight_scale_inv");
         if (json_at(c->text, "expert_dtype"))          /* DeepSeek-V4: experts in mxfp4, the rest in fp8 */
             checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight", " I8 U8 ", ".scale");
-    } else if (block) checkpoint_unread(c, "fp8 with weight_block_size", json_at(q, "weight_block_size"));
+    } else if (block) checkpoint_unread(c, "fp8 with weight_block_size", block);
     else {
         f = checkpoint_may_fp8(c, 0, 0, 1, ".weight_scale");
         if (json_is(json_at(q, "activation_scheme"), "static")) f->static_x = ".input_scale";
@@ -261,8 +266,10 @@ static inline void checkpoint_quantized(checkpoint *c)
         checkpoint_may(c, MOEK_FROM_INT4_SIGNED, MOEK_INT4_A8, 128, ".weight", " I8 U8 ", ".weight_scale_inv");
     else if (algo) checkpoint_modelopt(c, algo);
     else if (json_is(m, "fp8")) checkpoint_fp8(c);
-    else if (json_is(m, "mxfp8")) checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale_inv");
-    else if (q) checkpoint_unread(c, "quant_method", m);
+    else if (json_is(m, "mxfp8")) {
+        checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale_inv");
+        checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
+    } else if (q) checkpoint_unread(c, "quant_method", m);
     checkpoint_may(c, 0, MOEK_BF16, 0, ".weight", " BF16 ", NULL);
     checkpoint_may(c, 0, MOEK_FP16, 0, ".weight", " F16 ", NULL);
 }

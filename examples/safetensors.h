@@ -135,12 +135,20 @@ static inline const char *json_at(const char *object, const char *key)
     }
     return NULL;
 }
-/* A string without its quotes, for a sentence: at most 60 characters of a value. */
+/* A value for a sentence: a string without its quotes, or text without line breaks; at most 60 characters. */
 static inline const char *json_shown(const char *v, char to[64])
 {
     const int quotes = v && *v == '"';
-    const int n = v ? (int)(json_end(v) - v) - 2 * quotes : 0;
-    snprintf(to, 64, "%.*s%s", n < 60 ? n : 57, v ? v + quotes : "", n < 60 ? "" : "...");
+    const char *end;
+    int n = 0;
+    *to = 0;
+    if (!v) return to;
+    end = json_end(v) - quotes;
+    for (v += quotes; v < end && n < 60; v++) {
+        if (*v == '\n') v += strspn(v, " \t\r\n");     /* (and how the next line is indented) */
+        if (v < end) to[n++] = *v;
+    }
+    strcpy(to + (n < 60 ? n : 57), n < 60 ? "" : "...");
     return to;
 }
 static inline int json_true(const char *object, const char *key, int otherwise)

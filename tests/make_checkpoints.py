@@ -176,7 +176,8 @@ class Floats:
                 "weight_global_scale": array("F32", [1], [1 / self.second])}
 
     def mxfp4(self, parts):
-        return {"weight" if "modelopt" in parts else "weight_packed": self.bytes_of(), "weight_scale": self.scale()}
+        return {"weight" if "weight" in parts else "weight_packed": self.bytes_of(),
+                "scale" if "scale" in parts else "weight_scale": self.scale()}
 
 
 class Plain:
@@ -445,7 +446,7 @@ def modelopt_and_fp8(f):
             ("fp8", "FP8_TENSOR to fp8c", Floats, "fp8", "FP8", dict(kind="tensor", parts="scalar static")),
             ("fp8-pb-wo", "FP8_BLOCK to fp8b128_a16", Floats, "fp8", "fp8_pb_wo",
              dict(kind="block", parts="pb", hidden=256, inter=128)),
-            ("mxfp4", "MXFP4 to mxfp4_a16", Floats, "mxfp4", "mxfp4", dict(kind="mx4", scale="U8", parts="modelopt")),
+            ("mxfp4", "MXFP4 to mxfp4_a16", Floats, "mxfp4", "mxfp4", dict(kind="mx4", scale="U8", parts="weight")),
             ("mxfp8", "MXFP8 to mxfp8", Floats, "fp8", "MXFP8", dict(kind="mx", scale="U8")),
             ("mixed", "NVFP4_MODELOPT to nvfp4_a16", Floats, "nvfp4", "MIXED_PRECISION",
              dict(kind="nv", parts="modelopt")),
@@ -459,6 +460,12 @@ def modelopt_and_fp8(f):
     for scale in "F32", "BF16", "F8_E8M0":
         f.make(f"fp8-block-{scale.lower()}", "FP8_BLOCK to fp8b128", Floats, "fp8", block, kind="block", scale=scale,
                parts="inv", hidden=160, inter=144)
+    f.make("fp8-mxfp4-experts", "MXFP4 to mxfp4_a16", Floats, "mxfp4", block, "deepseek_v4", kind="mx4",
+           scale="F8_E8M0", module="ffn.experts.{}.", proj=("w1", "w3", "w2"), parts="weight scale",
+           sizes={"expert_dtype": "fp4"})
+    for end in "inv", "":
+        f.make(f"mxfp8-{end or 'scale'}", "MXFP8 to mxfp8", Floats, "fp8", {"quant_method": "mxfp8"}, kind="mx",
+               scale="F8_E8M0", parts=end)
     f.make("fp8-tensor", "FP8_TENSOR to fp8c", Floats, "fp8", {"quant_method": "fp8", "activation_scheme": "dynamic"},
            kind="tensor")
 
@@ -529,6 +536,8 @@ def refused(f):
         "model.layers.0.mlp.experts.2.down_proj.weight": array("BF16", [64, 32], [0.0] * 2048)})
     f.make("refused-gptq-sym", "zero points", Integers, "gptq",
            {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, zero=True, scale="F16")
+    f.make("refused-fp8-block", "fp8 with weight_block_size [128,64]", Floats, "fp8",
+           {"quant_method": "fp8", "weight_block_size": [128, 64]}, kind="block", parts="inv", hidden=160, inter=144)
     f.make("refused-type", "has type F32", Plain, "plain", None, scale="F32")
     f.make("refused-last-expert", "model.layers.0.mlp.experts.1.up_proj.weight is not in the folder", Plain, "plain",
            None, change=lambda t: t.pop("model.layers.0.mlp.experts.1.up_proj.weight"))
