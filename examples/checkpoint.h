@@ -124,10 +124,12 @@ static inline void checkpoint_compressed(checkpoint *c, const char *group)
     const char *strategy = json_at(w, "strategy"), *block = json_at(w, "block_structure"), *type = json_at(w, "type");
     const int is_float = json_is(type, "float"), symmetric = json_true(w, "symmetric", 1);
     checkpoint_format *f = NULL;
-    int bits, columns, a_bits = 16;
+    int bits, columns, a_bits = 16, fp8_x, int8_x;
     if (!json_whole(w, "num_bits", 0, 1, 64, &bits, c->unread) ||
         !json_whole(w, "group_size", 0, -1, 1 << 20, &columns, c->unread) ||
         (x && !json_whole(x, "num_bits", 16, 1, 64, &a_bits, c->unread))) return;
+    fp8_x = a_bits == 8 && json_is(json_at(x, "type"), "float");
+    int8_x = a_bits == 8 && !fp8_x;
     if (columns < 0 || json_is(strategy, "channel")) columns = 0;
     if (json_is(format, "nvfp4-pack-quantized")) {
         f = checkpoint_may(c, MOEK_FROM_NVFP4_PACKED, MOEK_NVFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
@@ -135,26 +137,26 @@ static inline void checkpoint_compressed(checkpoint *c, const char *group)
     } else if (json_is(format, "mxfp4-pack-quantized"))
         f = checkpoint_may(c, MOEK_FROM_MXFP4, MOEK_MXFP4_A16, 0, ".weight_packed", " U8 ", ".weight_scale");
     else if (is_float && bits == 8 && json_is(strategy, "block")) {
-        if (checkpoint_block_128(block)) f = checkpoint_may_fp8(c, 128, 128, a_bits == 8, ".weight_scale");
+        if (checkpoint_block_128(block)) f = checkpoint_may_fp8(c, 128, 128, fp8_x, ".weight_scale");
     } else if (is_float && bits == 8 && json_is(strategy, "group")) {
         if (columns == 32) f = checkpoint_may_fp8(c, 1, 32, 1, ".weight_scale");
     } else if (is_float && bits == 8) {
-        f = checkpoint_may_fp8(c, json_is(strategy, "channel"), 0, a_bits == 8, ".weight_scale");
+        f = checkpoint_may_fp8(c, json_is(strategy, "channel"), 0, fp8_x, ".weight_scale");
         if (x && !json_true(x, "dynamic", 0)) f->static_x = ".input_scale";
     } else if (json_is(type, "int") && bits == 4 && json_is(format, "pack-quantized")) {
-        const int a8 = a_bits == 8 && columns == 128 && symmetric;
+        const int a8 = fp8_x && columns == 128 && symmetric;
         f = checkpoint_may(c, MOEK_FROM_PACKED_INT4, a8 ? MOEK_INT4_A8 : MOEK_INT4_A16, columns, ".weight_packed",
                            " I32 ", ".weight_scale");
     } else if (json_is(type, "int") && bits == 8 && columns)
         say(c->unread, "int8 with a scale for %d columns: moek's int8 has one a row", columns);
     else if (json_is(type, "int") && bits == 8 && json_is(format, "pack-quantized"))
-        f = checkpoint_may(c, MOEK_FROM_PACKED_INT8, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns,
+        f = checkpoint_may(c, MOEK_FROM_PACKED_INT8, int8_x ? MOEK_INT8_A8 : MOEK_INT8_A16, columns,
                            ".weight_packed", " I32 ", ".weight_scale");
     else if (json_is(type, "int") && bits == 8)
-        f = checkpoint_may(c, MOEK_FROM_INT8_BYTES, a_bits == 8 ? MOEK_INT8_A8 : MOEK_INT8_A16, columns, ".weight",
+        f = checkpoint_may(c, MOEK_FROM_INT8_BYTES, int8_x ? MOEK_INT8_A8 : MOEK_INT8_A16, columns, ".weight",
                            " I8 ", ".weight_scale");
     else if (json_is(type, "int") && bits == 4)
-        f = checkpoint_may(c, MOEK_FROM_INT4_BYTES, a_bits == 8 && columns == 128 ? MOEK_INT4_A8 : MOEK_INT4_A16,
+        f = checkpoint_may(c, MOEK_FROM_INT4_BYTES, fp8_x && columns == 128 ? MOEK_INT4_A8 : MOEK_INT4_A16,
                            columns, ".weight", " I8 ", ".weight_scale");
     if (!f) checkpoint_unread(c, "compressed-tensors", format);
     if (!f) return;

@@ -378,6 +378,8 @@ def compressed_tensors(f):
            compressed("int-quantized", "channel", None, 8, x=dynamic(8, "int")), bits=8, group=0)
     f.make("ct-w4afp8", "INT4_BYTES to int4_a8", Integers, "one_a_byte",
            compressed("int-quantized", group=128, x=dynamic(8)), hidden=128, inter=128, group=128)
+    f.make("ct-w4a8", "INT4_BYTES to int4_a16", Integers, "one_a_byte",
+           compressed("int-quantized", group=128, x=dynamic(8, "int")), hidden=128, inter=128, group=128)
     f.make("ct-fp8-dynamic", "FP8_CHANNEL to fp8c", Floats, "fp8",
            compressed("float-quantized", "channel", None, 8, "float", x=dynamic(8)), kind="row", scale="BF16")
     f.make("ct-fp8-w8a16", "FP8_CHANNEL to fp8c_a16", Floats, "fp8",
