@@ -73,6 +73,7 @@ cat > import.c <<'END'
 END
 printf '#include "moek_ep.h"\n#include "moek_import.h"\n' > everything.c
 cat > import_caller.c <<'END'
+#include <string.h>
 #include "moek_import.h"
 #ifdef __cplusplus
 extern "C"
@@ -80,8 +81,8 @@ extern "C"
 int caller_import(const moek_config *config, const moek_weights *weights, void *w, void *scale);
 int caller_import(const moek_config *config, const moek_weights *weights, void *w, void *scale)
 {
-    moek_import_args a = { 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL,
-                           0, 0, 0 };
+    moek_import_args a;
+    memset(&a, 0, sizeof a);                           /* (fields are appended) */
     a.source = MOEK_FROM_MXFP4;
     a.their_w = w;  a.their_scale = scale;
     return moek_import_place(config, weights, MOEK_MATRIX_DOWN, 0, &a) == MOEK_OK &&
@@ -363,8 +364,8 @@ c_part() {
 emulated_part() {
     cxx=${CXX:-g++}
     have "$cxx" || { skip "no $cxx: CUDA rows in C++20"; return; }
-    emu="$cxx -std=c++20 $warnings -Wno-unknown-pragmas -Wno-unused-parameter -Wno-psabi -DMOEK_EMU -DMOEK_SPLIT \
-        -I$root/tests -I$root -fsyntax-only"
+    emu="$cxx -std=c++20 $warnings -Wno-unknown-pragmas -Wno-unused-parameter -Wno-int-in-bool-context -Wno-psabi \
+        -DMOEK_EMU -DMOEK_SPLIT -I$root/tests -I$root -fsyntax-only"
     printf '#define MOEK_IMPLEMENTATION\n#include "emu.h"\n#include "everything.c"\n' > emulated.cc
     must "$cxx -std=c++20: implementations, emulated" $emu -DMOEK_ARCH=80 -I. emulated.cc
     sed -e ':more' -e '/\$$/{N;s/ *\$\n */ /;b more' -e '}' "$root/generated/kernels.ninja" |
