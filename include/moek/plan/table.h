@@ -17,12 +17,12 @@ enum { MOEK_ROWS_ = (int)(sizeof moek_table_ / sizeof moek_table_[0]) };
 /* What rows of kernels.toml there are, whatever of them is compiled here; by: which option leaves one out, or NULL. */
 typedef struct moek_shipped_ { int op, quant, hidden, block, arch; const char *by; } moek_shipped_;
 static const moek_shipped_ moek_all_shipped_[] = {
-#define MOEK_ROW_(op, quant, hidden, block, arch) \
+#define MOEK_SHIPPED_ROW_(op, quant, hidden, block, arch) \
     { MOEK_OP_##op, quant, hidden, block, arch, \
       (quant) && !(MOEK_WANT_QUANT(quant)) ? "QUANT" : !(MOEK_WANT_HIDDEN(hidden)) ? "HIDDEN" : \
       !(MOEK_WANT_BLOCK(block)) ? "BLOCK" : !(MOEK_WANT_ARCH(arch)) ? "ARCH" : NULL },
-    MOEK_EACH_SHIPPED_(MOEK_ROW_)
-#undef MOEK_ROW_
+    MOEK_EACH_SHIPPED_(MOEK_SHIPPED_ROW_)
+#undef MOEK_SHIPPED_ROW_
 };
 enum { MOEK_SHIPPED_ = (int)(sizeof moek_all_shipped_ / sizeof moek_all_shipped_[0]) };
 
