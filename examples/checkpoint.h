@@ -456,6 +456,14 @@ static inline int checkpoint_one_number(const checkpoint *c, const checkpoint_la
     }
     return 1;
 }
+/* Are there biases by another row of names than the weights'? */
+static inline int checkpoint_stray_bias(const checkpoint *c, const checkpoint_layer *l, char name[NAME])
+{
+    checkpoint_layer other = *l;
+    for (other.names = checkpoint_name_rows; other.names->models; other.names++)
+        if (checkpoint_part(c, &other, MOEK_MATRIX_DOWN, 0, ".bias", name)) return 1;
+    return 0;
+}
 static inline int checkpoint_act(checkpoint *c, const checkpoint_layer *l, moek_config *m)
 {
     static const struct { const char *name; int act; } acts[] = {
@@ -493,6 +501,10 @@ static inline int checkpoint_config(checkpoint *c, checkpoint_layer *l)
         return say(c->why, "layer %d: rows of gate and up alternate, were cut in two halves, and these have a second "
                    "scale each: no format has that", l->number);
     l->bias = checkpoint_part(c, l, which, 0, ".bias", name) != NULL;
+    l->bias |= checkpoint_part(c, l, MOEK_MATRIX_DOWN, 0, ".bias", name) != NULL;
+    if (!l->bias && checkpoint_stray_bias(c, l, name))
+        return say(c->why, "%s: biases of all experts in one tensor, weights of each in its own: what wrote the file "
+                   "did not know this model, and may have taken [in][out] for [out][in]", name);
     l->static_x = l->format->static_x && moek_format_of(m->quant)->static_x &&
                   checkpoint_part(c, l, MOEK_MATRIX_DOWN, 0, l->format->static_x, name) != NULL;
     if (checkpoint_part(c, l, which, 0, ".pre_quant_scale", name))

@@ -540,6 +540,11 @@ def refused(f):
            {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, zero=True, scale="F16")
     f.make("refused-fp8-block", "fp8 with weight_block_size [128,64]", Floats, "fp8",
            {"quant_method": "fp8", "weight_block_size": [128, 64]}, kind="block", parts="inv", hidden=160, inter=144)
+    stray = "model.layers.0.mlp.experts.down_proj_bias"
+    f.make("refused-stray-bias", stray + ": biases of all experts in one tensor", Plain, "plain", None, "gpt_oss",
+           more={stray: array("BF16", [EXPERTS, 64], [1.0] * 64 * EXPERTS)})
+    f.make("refused-half-biases", "there is no bias of 32 rows", Plain, "plain", None, "gpt_oss", biases="BF16",
+           change=lambda t: [t.pop(k) for k in list(t) if k.endswith("up_proj.bias")])
     f.make("refused-type", "has type F32", Plain, "plain", None, scale="F32")
     f.make("refused-last-expert", "model.layers.0.mlp.experts.1.up_proj.weight is not in the folder", Plain, "plain",
            None, change=lambda t: t.pop("model.layers.0.mlp.experts.1.up_proj.weight"))
