@@ -10,7 +10,7 @@
  *
  * "T" is dtype, MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16.  A slot is one (token, k) pair: slot = token * topk + k.
  * "device pointer" means host memory for kernels of arch cpu.  Device arrays of T, e4m3 and weights are aligned to 16
- * bytes.
+ * bytes, scales to their type, and e4m3 scales of 16 columns, of w and of a, to 2 bytes; tiled scales to 16.
  * `early`, on sm_90 and newer, is programmatic dependent launch.  early = 1: launched while the previous kernel of this
  * layer still runs (a GEMM then fetches weights); it finishes only after that kernel, so waiting for it waits for all
  * earlier kernels.  0: launched after the previous kernel.
