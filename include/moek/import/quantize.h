@@ -99,16 +99,20 @@ MOEK_FN float moek_plain_scale_(const moek_plain_ *a, moek_group_ g, uint32_t to
 /* The whole matrix: from the bits of its largest |w|. */
 MOEK_FN void moek_plain_whole_(const moek_plain_ *a) { *a->whole = moek_plain_divide_(*a->whole, a->whole_largest); }
 
-MOEK_FN uint32_t moek_plain_code_(const moek_plain_ *a, float w, float scale)
+/* To the nearest integer, ties to even, from `low` to -1 - low; of 4 bits + 8. */
+MOEK_FN int moek_plain_integer_(float v, float low)
 {
-    const float v = scale == scale ? w / scale : 0.0f, low = a->bits == 4 ? -8.0f : -128.0f;
-    float r;
-    if (a->element == MOEK_ELEMENT_E4M3) return moek_to_e4m3_(v);
-    if (a->element == MOEK_ELEMENT_E2M1) return moek_to_e2m1_(v);
-    r = rintf(v);
+    float r = rintf(v);
     r = r > low ? r : low;
     r = r < -1 - low ? r : -1 - low;
-    return a->element == MOEK_ELEMENT_U4B8 ? (uint32_t)((int)r + 8) : (uint32_t)(int)r & 0xff;
+    return low == -8.0f ? (int)r + 8 : (int)r & 0xff;
+}
+MOEK_FN uint32_t moek_plain_code_(const moek_plain_ *a, float w, float scale)
+{
+    const float v = scale == scale ? w / scale : 0.0f;
+    if (a->element == MOEK_ELEMENT_E4M3) return moek_to_e4m3_(v);
+    if (a->element == MOEK_ELEMENT_E2M1) return moek_to_e2m1_(v);
+    return (uint32_t)moek_plain_integer_(v, a->bits == 4 ? -8.0f : -128.0f);
 }
 /* Bytes of the group's rows that are number `first` and each `step`th from there. */
 MOEK_FN void moek_plain_codes_(const moek_plain_ *a, moek_group_ g, float scale, int first, int step)
@@ -127,19 +131,74 @@ MOEK_FN void moek_plain_codes_(const moek_plain_ *a, moek_group_ g, float scale,
     }
 }
 
+/* ---- on the host: pieces of a row, in loops that a compiler vectorizes ------------------------------------------- */
+
+enum { MOEK_PLAIN_ = 128 };                            /* columns of a piece, an even number */
+static void moek_plain_decode_(const moek_plain_ *a, const unsigned char *at, int n, float *w)
+{
+    if (a->dtype == MOEK_DTYPE_F32) memcpy(w, at, 4 * (size_t)n);
+    else moek_decode_t_(w, (const uint16_t *)(const void *)at, n, a->dtype);
+}
+static uint32_t moek_plain_top_host_(const moek_plain_ *a, moek_group_ g)
+{
+    const size_t bytes = a->dtype == MOEK_DTYPE_F32 ? 4 : 2;
+    float w[MOEK_PLAIN_];
+    uint32_t top = 0;
+    size_t r, c, n;
+    for (r = g.row; r < g.row + g.rows; r++)
+        for (c = 0; c < g.columns; c += n) {
+            n = g.columns - c < MOEK_PLAIN_ ? g.columns - c : (size_t)MOEK_PLAIN_;
+            moek_plain_decode_(a, moek_plain_row_(a, g, r) + c * bytes, (int)n, w);
+            top = moek_top_(top, w, (int)n);
+        }
+    return top;
+}
+/* n codes, a byte each. */
+static void moek_plain_piece_(const moek_plain_ *a, const float *w, int n, float scale, unsigned char *codes)
+{
+    const float low = a->bits == 4 ? -8.0f : -128.0f;
+    float v[MOEK_PLAIN_];
+    int i;
+    for (i = 0; i < n; i++) v[i] = scale == scale ? w[i] / scale : 0.0f;
+    if (a->element == MOEK_ELEMENT_E4M3) for (i = 0; i < n; i++) codes[i] = moek_to_e4m3_(v[i]);
+    else if (a->element == MOEK_ELEMENT_E2M1) for (i = 0; i < n; i++) codes[i] = moek_to_e2m1_(v[i]);
+    else for (i = 0; i < n; i++) codes[i] = (unsigned char)moek_plain_integer_(v[i], low);
+}
+static void moek_plain_codes_host_(const moek_plain_ *a, moek_group_ g, float scale)
+{
+    const size_t bytes = a->dtype == MOEK_DTYPE_F32 ? 4 : 2;
+    const int half = a->bits == 4;
+    float w[MOEK_PLAIN_];
+    unsigned char codes[MOEK_PLAIN_];
+    size_t r, c, n, i;
+    for (r = g.row; r < g.row + g.rows; r++) {
+        unsigned char *const to = a->w + r * a->pitch + (g.column >> half);
+        for (c = 0; c < g.columns; c += n) {
+            n = g.columns - c < MOEK_PLAIN_ ? g.columns - c : (size_t)MOEK_PLAIN_;
+            moek_plain_decode_(a, moek_plain_row_(a, g, r) + c * bytes, (int)n, w);
+            moek_plain_piece_(a, w, (int)n, scale, codes);
+            for (i = 0; half && i < n / 2; i++) codes[i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
+            memcpy(to + (c >> half), codes, n >> half);
+        }
+    }
+}
+static void moek_plain_groups_host_(const void *job, size_t begin, size_t end, uint64_t *n)
+{
+    const moek_plain_ *const a = (const moek_plain_ *)job;
+    (void)n;
+    for (; begin < end; begin++) {
+        const moek_group_ g = moek_plain_group_(a, begin);
+        moek_plain_codes_host_(a, g, moek_plain_scale_(a, g, a->scale.at ? moek_plain_top_host_(a, g) : 0, 1));
+    }
+}
 static void moek_plain_host_(const moek_plain_ *a)
 {
-    const size_t groups = moek_plain_groups_(a);
-    size_t i;
     if (a->whole) {
         const moek_group_ all = { 0, 0, a->rows, a->columns, 0, 0 };
-        *a->whole = moek_float_(moek_plain_top_(a, all, 0, 1));
+        *a->whole = moek_float_(moek_plain_top_host_(a, all));
         moek_plain_whole_(a);
     }
-    for (i = 0; i < groups; i++) {
-        const moek_group_ g = moek_plain_group_(a, i);
-        moek_plain_codes_(a, g, moek_plain_scale_(a, g, a->scale.at ? moek_plain_top_(a, g, 0, 1) : 0, 1), 0, 1);
-    }
+    moek_pieces_(moek_plain_groups_host_, a, moek_plain_groups_(a), moek_plain_across_(a), a->rows * a->columns, NULL);
 }
 
 #if MOEK_HAVE_CUDA_
