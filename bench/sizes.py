@@ -28,7 +28,7 @@ def lines_of(quant):
     folder, seen, kernels = os.path.join(ROOT, "generated"), {}, 0
     for name in os.listdir(folder):
         text = open(os.path.join(folder, name)).read()
-        instances = re.findall(rf"^#if MOEK_ROW_\(MOEK_{quant.upper()}, .*?^#endif$", text, re.M | re.S)
+        instances = re.findall(rf"^#if MOEK_INSTANCE_\(MOEK_{quant.upper()}, .*?^#endif$", text, re.M | re.S)
         if instances:
             kernels += len(instances)
             seen[name] = sum(instance.count("\n") + 1 for instance in instances)

@@ -646,9 +646,9 @@ def test_stable():
         row = next(r for r in of_root.rows if r["file"] == file)
         status, out, err = generate(root, "one", row["name"])
         body = moegen.read(os.path.join(ROOT, "templates", row["body"]))
-        instance = re.search(rf"#if MOEK_ROW_\(.*{row['name']}\)\n(.*?\n)#endif", seen[file].decode(), re.S).group(1)
+        instance = re.search(rf"#if MOEK_INSTANCE_\(.*{row['name']}\)\n(.*?\n)#endif", seen[file].decode(), re.S).group(1)
         check(body.partition("*/")[0] in out and instance in out and f"shared memory {row['shared']}\n" in out and
-              out.count("#if MOEK_ROW_(") == 1, f"one {row['name']} prints something else than its body and itself")
+              out.count("#if MOEK_INSTANCE_(") == 1, f"one {row['name']} prints something else than its body and itself")
     words = set(generate(root, "list", "up", "cpu")[1].split())
     check(words == {n[:-2] for n in kernels if "up" in n and "cpu" in n}, f"list up cpu: {words}")
 

@@ -8,7 +8,7 @@
 #include "../include/moek/want.h"
 #include "../templates/gemm/fragments.cuh"
 
-#if MOEK_ROW_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20)
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -28,7 +28,7 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20)
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -48,7 +48,7 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m8n256s6w20)
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int8_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -68,7 +68,7 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20)
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -88,7 +88,7 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20)
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -108,7 +108,7 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m16n256s5w20)
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int8_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -128,7 +128,7 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20)
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -148,7 +148,7 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20)
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -168,7 +168,7 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m32n256s5w20)
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int8_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -188,7 +188,7 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20)
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -208,7 +208,7 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20)
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -228,7 +228,7 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m64n256s4w20)
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m64n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int8_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -248,7 +248,7 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12)
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -268,7 +268,7 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm90_m128n256s3w12(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12)
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -288,7 +288,7 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm90_m128n256s3w12(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m128n256s3w12)
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_down_int8_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_down_int8_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -308,7 +308,7 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm90_m128n256s3w12(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20)
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -328,7 +328,7 @@ MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m8n256s6w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20)
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -348,7 +348,7 @@ MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m16n256s5w20(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20)
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -368,7 +368,7 @@ MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m32n256s5w20(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12)
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -388,7 +388,7 @@ MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm90_m64n256s4w12(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12)
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_down_fp8b128_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {

@@ -8,7 +8,7 @@
 #include "../include/moek/want.h"
 #include "../templates/gemm/fragments.cuh"
 
-#if MOEK_ROW_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -22,7 +22,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -36,7 +36,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m8n256s11w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -50,7 +50,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -64,7 +64,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -78,7 +78,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m16n256s10w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -92,7 +92,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -106,7 +106,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -120,7 +120,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m32n256s9w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -134,7 +134,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -148,7 +148,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -162,7 +162,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m64n256s7w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_int4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -176,7 +176,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -190,7 +190,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -204,7 +204,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m96n192s6w16)
+#if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_down_int4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -218,7 +218,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
 {
@@ -232,7 +232,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -246,7 +246,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m128n192s6w16)
+#if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_down_int4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
 {

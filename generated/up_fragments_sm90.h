@@ -8,7 +8,7 @@
 #include "../include/moek/want.h"
 #include "../templates/gemm/fragments.cuh"
 
-#if MOEK_ROW_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -28,7 +28,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_st
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -48,7 +48,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_st
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -80,7 +80,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -112,7 +112,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -144,7 +144,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -176,7 +176,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -196,7 +196,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -216,7 +216,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -248,7 +248,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -280,7 +280,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -312,7 +312,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -344,7 +344,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -364,7 +364,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -384,7 +384,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -416,7 +416,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -448,7 +448,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -480,7 +480,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -512,7 +512,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -532,7 +532,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -552,7 +552,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -584,7 +584,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -616,7 +616,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -648,7 +648,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -680,7 +680,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -700,7 +700,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -720,7 +720,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_s
 }
 #endif
 
-#if MOEK_ROW_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12)
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
 {
@@ -740,7 +740,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12)
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -760,7 +760,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -792,7 +792,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -824,7 +824,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12(const void *args, moe
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -856,7 +856,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -888,7 +888,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12(const void *args, moek
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -920,7 +920,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -952,7 +952,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12(const void *args, mo
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {
@@ -984,7 +984,7 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12(const void *args, m
 }
 #endif
 
-#if MOEK_ROW_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12)
+#if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
 moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_more_args args)
 {

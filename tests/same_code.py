@@ -114,7 +114,7 @@ def source_of(root, names):
             with open(path) as f:
                 if f"MOEK_LAUNCHER {name}(" in f.read() and not path.endswith("moek_kernels.h"):
                     lines.append(path)
-                    options += ["-DMOEK_ONE_ROW", f"-DMOEK_ROW_{name}=1"]
+                    options += ["-DMOEK_ONE_KERNEL", f"-DMOEK_ONLY_{name}=1"]
     return "".join(f'#include "{os.path.abspath(line)}"\n' for line in dict.fromkeys(lines)), sorted(set(options))
 
 

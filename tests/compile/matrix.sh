@@ -429,7 +429,7 @@ cuda_part() {
     must "nvcc: a row alone" $all -DMOEK_SPLIT -x cu -c "$row" -o row.o
     must_fail "C++14: a row says no" "GPU kernels are C++17: compile this file with -std=c++17" \
         $(echo "$all" | sed 's/c++17/c++14/') -DMOEK_SPLIT -x cu -c "$row" -o never.o
-    must "nvcc: an instance of a body alone" $all -DMOEK_SPLIT -DMOEK_ONE_ROW -x cu \
+    must "nvcc: an instance of a body alone" $all -DMOEK_SPLIT -DMOEK_ONE_KERNEL -x cu \
         -c "$root/generated/up_fragments_sm90.h" -o row.o
     for flag in --use_fast_math --ftz=true --prec-div=false; do
         must_fail "$flag: a row says no" "moek_is_not_for_use_fast_math" \
