@@ -5,7 +5,10 @@
  * weights and of the activations, its bits, and how many rows and columns share one; 0: all, of columns of x also where
  * there is no scale.  SECOND: there are second scales.  ZERO: there may be zero points.  W_CHECKED: a code of the
  * weights may be a NaN that bf16 does not show.  lift: what sums are multiplied by in the epilogue, where elements
- * became smaller. */
+ * became smaller.
+ *
+ * For gemm/mixed.cuh: INNER, the type that x and w become, 0: T; W_SCALED: pairs of elements take a scale; W_SPLIT:
+ * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../templates/element/e4m3.cuh"
@@ -37,110 +40,241 @@ MOEK_DEVICE float moek_lift_u4b8_(int dtype)
 struct moek_format_bf16_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 16, X_BITS = 16,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
+        W_BITS = 16, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
 };
 
 struct moek_format_fp16_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 16, X_BITS = 16,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
+        W_BITS = 16, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
 };
 
 struct moek_format_fp8t_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 8,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
+    {
+        (void)dtype;
+        return ((const float *)of)[i];
+    }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
 };
 
 struct moek_format_fp8c_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 8,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
+    {
+        (void)dtype;
+        return ((const float *)of)[i];
+    }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
 };
 
 struct moek_format_fp8b128_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 8,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 128, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 128,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 128, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 128,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
 };
 
 struct moek_format_mxfp8_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 8,
-        W_SCALE_BITS = 8, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 32,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 32,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INNER_BF16 = 1
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
 };
 
 struct moek_format_fp8t_a16_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 16,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
     {
         (void)dtype;
         return ((const float *)of)[i];
     }
-    MOEK_DEVICE void pairs(uint32_t to[4], const uint32_t *codes, int dtype) { moek_pairs_e4m3_(to, codes, dtype); }
-    MOEK_DEVICE uint32_t nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
 };
 
 struct moek_format_fp8c_a16_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 16,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
     {
         (void)dtype;
         return ((const float *)of)[i];
     }
-    MOEK_DEVICE void pairs(uint32_t to[4], const uint32_t *codes, int dtype) { moek_pairs_e4m3_(to, codes, dtype); }
-    MOEK_DEVICE uint32_t nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
 };
 
 struct moek_format_fp8b128_a16_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 16,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 128, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 1
+        W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 128, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
-    MOEK_DEVICE void pairs(uint32_t to[4], const uint32_t *codes, int dtype) { moek_pairs_e4m3_(to, codes, dtype); }
-    MOEK_DEVICE uint32_t nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
 };
 
 struct moek_format_mxfp4_a16_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 4, X_BITS = 16,
-        W_SCALE_BITS = 8, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
     MOEK_DEVICE float lift(int dtype) { return moek_lift_e2m1_(dtype); }
     MOEK_DEVICE void scales(uint32_t to[2], uint32_t from, int dtype)
     {
@@ -157,10 +291,28 @@ struct moek_format_mxfp4_a16_ {
 struct moek_format_mxfp4_a8_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 4, X_BITS = 8,
-        W_SCALE_BITS = 8, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 128,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 128,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INNER_BF16 = 1
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 4294967296.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_e8m0_e2m1_ folded;
     MOEK_DEVICE float lift(int) { return 1.0f; }
     MOEK_DEVICE void fold(folded *to, const uint32_t scales[2]) { moek_fold_e8m0_e2m1_(to, scales); }
@@ -179,10 +331,21 @@ struct moek_format_mxfp4_a8_ {
 struct moek_format_nvfp4_a16_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 16,
-        W_SCALE_BITS = 8, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 0,
-        SECOND = 1, ZERO = 0, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 0,
+        SECOND = 1, X_SECOND = 0, ZERO = 0, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e4m3_((uint8_t)raw); }
     MOEK_DEVICE float lift(int dtype) { return moek_lift_e2m1_(dtype); }
     MOEK_DEVICE void scales(uint32_t to[2], uint32_t from, int dtype)
     {
@@ -199,19 +362,48 @@ struct moek_format_nvfp4_a16_ {
 struct moek_format_nvfp4_a4_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 4,
-        W_SCALE_BITS = 8, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 16,
-        SECOND = 1, ZERO = 0, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 4, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 16,
+        SECOND = 1, X_SECOND = 1, ZERO = 0, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 1,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 16384.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e4m3_((uint8_t)raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e4m3_((uint8_t)raw); }
+    MOEK_DEVICE uint32_t x_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
 };
 
 struct moek_format_int4_a16_b32_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 16,
-        W_SCALE_BITS = 16, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 1, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
     MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
@@ -223,10 +415,21 @@ struct moek_format_int4_a16_b32_ {
 struct moek_format_int4_a16_b64_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 16,
-        W_SCALE_BITS = 16, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 64, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 1, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 64, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
     MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
@@ -238,10 +441,21 @@ struct moek_format_int4_a16_b64_ {
 struct moek_format_int4_a16_b128_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 16,
-        W_SCALE_BITS = 16, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 1, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
     MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
@@ -253,16 +467,27 @@ struct moek_format_int4_a16_b128_ {
 struct moek_format_int4_a16_b0_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 16,
-        W_SCALE_BITS = 16, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 1, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
     };
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
     MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
     {
         (void)dtype;
         return moek_from_t_(((const uint16_t *)of)[i], dtype);
     }
+    MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
     {
@@ -273,10 +498,28 @@ struct moek_format_int4_a16_b0_ {
 struct moek_format_int4_a8_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 4, X_BITS = 8,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_f32_u4b8_ folded;
     MOEK_DEVICE float lift(int) { return 256.0f; }
     MOEK_DEVICE void fold(folded *to, const uint32_t scales[2]) { moek_fold_f32_u4b8_(to, scales); }
@@ -289,36 +532,87 @@ struct moek_format_int4_a8_ {
 struct moek_format_int8_a8_ {
     typedef moek_gemm_args args;
     enum {
-        W_BITS = 8, X_BITS = 8,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
+        W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
-};
-
-struct moek_format_int8_a16_ {
-    typedef moek_gemm_args args;
-    enum {
-        W_BITS = 8, X_BITS = 16,
-        W_SCALE_BITS = 32, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
-        SECOND = 0, ZERO = 0, MORE = 0, W_CHECKED = 0
-    };
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_s8_(dtype); }
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_s8_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
     {
         (void)dtype;
         return ((const float *)of)[i];
     }
-    MOEK_DEVICE void pairs(uint32_t to[4], const uint32_t *codes, int dtype) { moek_pairs_s8_(to, codes, dtype); }
-    MOEK_DEVICE uint32_t nan(const uint32_t *codes) { return moek_nan_s8_(codes); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+};
+
+struct moek_format_int8_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+    };
+    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_s8_(dtype); }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_nan(const uint32_t *codes) { return moek_nan_s8_(codes); }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE float w_scale(const void *of, size_t i, int dtype)
+    {
+        (void)dtype;
+        return ((const float *)of)[i];
+    }
+    MOEK_DEVICE float lift(int dtype) { return moek_lift_s8_(dtype); }
 };
 
 struct moek_format_nvfp4_a8_ {
     typedef moek_gemm_more_args args;
     enum {
-        W_BITS = 4, X_BITS = 8,
-        W_SCALE_BITS = 8, W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 0,
-        SECOND = 1, ZERO = 0, MORE = 1, W_CHECKED = 0
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 0,
+        SECOND = 1, X_SECOND = 0, ZERO = 0, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
     };
+    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 128.0f; }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e4m3_((uint8_t)raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_e4m3_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_e4m3_e2m1_ folded;
     MOEK_DEVICE float lift(int) { return 0.03125f; }
     MOEK_DEVICE void fold(folded *to, const uint32_t scales[2]) { moek_fold_e4m3_e2m1_(to, scales); }

@@ -2955,7 +2955,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_up_mxfp4_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -2964,7 +2964,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 32, 8, 80, 128, 74016, moek_up_nvfp4_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -2973,7 +2973,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 32, 80, 128, 98944, moek_up_mxfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -2982,7 +2982,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 32, 32, 80, 128, 98944, moek_up_nvfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -2991,7 +2991,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 64, 80, 128, 99072, moek_up_mxfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -3000,7 +3000,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 32, 64, 80, 128, 99072, moek_up_nvfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
@@ -3009,7 +3009,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_up_int4_a16_h0_b32
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
@@ -3018,7 +3018,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_up_int4_a16_h0_b64
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
@@ -3027,7 +3027,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_up_int4_a16_h0_b12
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -3036,7 +3036,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_up_int4_a16_h0_b0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
@@ -3045,7 +3045,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_up_int4_a16_h0_b3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
@@ -3054,7 +3054,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_up_int4_a16_h0_b6
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
@@ -3063,7 +3063,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_up_int4_a16_h0_b1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -3072,7 +3072,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_up_int4_a16_h0_b0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
@@ -3081,7 +3081,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_up_int4_a16_h0_b3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
@@ -3090,7 +3090,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_up_int4_a16_h0_b6
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
@@ -3099,7 +3099,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_up_int4_a16_h0_b1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -3108,7 +3108,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_up_int4_a16_h0_b0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -3117,7 +3117,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 16, 8, 80, 128, 82208, moek_up_fp8t_a16_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -3126,7 +3126,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 16, 8, 80, 128, 82208, moek_up_fp8c_a16_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -3135,7 +3135,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 16, 8, 80, 128, 82208, moek_up_int8_a16_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm80_m8n32s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -3144,7 +3144,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 16, 32, 80, 128, 98944, moek_up_fp8t_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -3153,7 +3153,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 16, 32, 80, 128, 98944, moek_up_fp8c_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -3162,7 +3162,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 16, 32, 80, 128, 98944, moek_up_int8_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm80_m32n64s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -3171,7 +3171,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 16, 64, 80, 128, 99072, moek_up_fp8t_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -3180,7 +3180,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 16, 64, 80, 128, 99072, moek_up_fp8c_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -3189,7 +3189,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 16, 64, 80, 128, 99072, moek_up_int8_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_sm80_m64n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
@@ -3198,7 +3198,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 16, 8, 80, 128, 82208, moek_up_fp8b128_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
@@ -3207,7 +3207,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 16, 32, 80, 128, 98688, moek_up_fp8b128_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
@@ -3216,7 +3216,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 8, 80, 128, 61728, moek_up_mxfp4_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
@@ -3225,7 +3225,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 32, 8, 80, 128, 61728, moek_up_nvfp4_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
@@ -3234,7 +3234,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 8, 80, 128, 61728, moek_up_int4_a8_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
@@ -3243,7 +3243,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_up_mxfp4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
@@ -3252,7 +3252,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 32, 32, 80, 128, 49536, moek_up_nvfp4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
@@ -3261,7 +3261,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_up_int4_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_sm80_m32n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
@@ -3270,7 +3270,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_up_nvfp4_a4_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
@@ -3279,7 +3279,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_up_nvfp4_a4_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4.h"
+#include "up_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -3288,7 +3288,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_down_mxfp4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -3297,7 +3297,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 32, 8, 80, 128, 74016, moek_down_nvfp4_a16_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -3306,7 +3306,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 32, 80, 128, 98944, moek_down_mxfp4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -3315,7 +3315,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 32, 32, 80, 128, 98944, moek_down_nvfp4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -3324,7 +3324,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 64, 80, 128, 99072, moek_down_mxfp4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -3333,7 +3333,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 32, 64, 80, 128, 99072, moek_down_nvfp4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
@@ -3342,7 +3342,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_down_int4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
@@ -3351,7 +3351,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_down_int4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
@@ -3360,7 +3360,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_down_int4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -3369,7 +3369,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 8, 80, 128, 74016, moek_down_int4_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
@@ -3378,7 +3378,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
@@ -3387,7 +3387,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
@@ -3396,7 +3396,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -3405,7 +3405,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 32, 80, 128, 98944, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
@@ -3414,7 +3414,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
@@ -3423,7 +3423,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
@@ -3432,7 +3432,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -3441,7 +3441,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 32, 64, 80, 128, 99072, moek_down_int4_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -3450,7 +3450,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 16, 8, 80, 128, 82208, moek_down_fp8t_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -3459,7 +3459,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 16, 8, 80, 128, 82208, moek_down_fp8c_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -3468,7 +3468,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 16, 8, 80, 128, 82208, moek_down_int8_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm80_m8n64s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -3477,7 +3477,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 16, 32, 80, 128, 98944, moek_down_fp8t_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -3486,7 +3486,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 16, 32, 80, 128, 98944, moek_down_fp8c_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -3495,7 +3495,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 16, 32, 80, 128, 98944, moek_down_int8_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm80_m32n128s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm80_m32n128s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -3504,7 +3504,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 16, 64, 80, 128, 99072, moek_down_fp8t_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -3513,7 +3513,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 16, 64, 80, 128, 99072, moek_down_fp8c_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -3522,7 +3522,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 16, 64, 80, 128, 99072, moek_down_int8_a16_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_sm80_m64n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
@@ -3531,7 +3531,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 16, 8, 80, 128, 82208, moek_down_fp8b128_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
@@ -3540,7 +3540,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 16, 32, 80, 128, 98688, moek_down_fp8b128
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
@@ -3549,7 +3549,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 8, 80, 128, 61728, moek_down_mxfp4_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
@@ -3558,7 +3558,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 32, 8, 80, 128, 61728, moek_down_nvfp4_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
@@ -3567,7 +3567,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 8, 80, 128, 61728, moek_down_int4_a8_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
@@ -3576,7 +3576,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 32, 80, 128, 49536, moek_down_mxfp4_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
@@ -3585,7 +3585,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 32, 32, 80, 128, 49536, moek_down_nvfp4_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
@@ -3594,7 +3594,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 32, 32, 80, 128, 49536, moek_down_int4_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_sm80_m32n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
@@ -3603,7 +3603,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_down_nvfp4_a4_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
@@ -3612,7 +3612,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_down_nvfp4_a4_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4.h"
+#include "down_mixed_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)

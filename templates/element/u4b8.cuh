@@ -128,12 +128,12 @@ template <class Format>
 MOEK_DEVICE void moek_fragment_of_u4b8_(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales,
                                         uint32_t zeros, int zero, int dtype)
 {
-    enum { COLUMNS = Format::W_SCALE_COLUMNS, G = 0 < COLUMNS && COLUMNS < 64 ? 64 / (COLUMNS + !COLUMNS) : 1 };
+    enum { COLUMNS = Format::W_SCALE_COLUMNS, G = 0 < COLUMNS && COLUMNS < 64 ? 64 / (COLUMNS + (COLUMNS == 0)) : 1 };
     moek_scales_u4b8_ by[G];                           /* of a row in 64 of k */
     int i;
     #pragma unroll
     for (i = 0; i < G; i++) {
-        if (!COLUMNS) moek_no_scales_u4b8_(by + i, dtype);
+        if (COLUMNS == 0) moek_no_scales_u4b8_(by + i, dtype);
         else moek_scales_t_u4b8_(by + i, scales[i], dtype);
         if (zero) moek_zeros_t_u4b8_(by + i, zeros >> 8 * i, dtype);
     }

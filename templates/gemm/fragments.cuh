@@ -315,13 +315,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         #pragma unroll
         for (i = 0; i < 2; i++) {                      /* 16 of k: 4 of row g, 4 of row g + 8 */
             uint32_t pairs[4];
-            Format::pairs(pairs, codes->w + 2 * i, dtype);
+            Format::w_pairs(pairs, codes->w + 2 * i, 0, 0, dtype);
             to[i][0] = pairs[0]; to[i][1] = pairs[2]; to[i][2] = pairs[1]; to[i][3] = pairs[3];
         }
         #pragma unroll
         for (i = 0; i < 2 && dtype == MOEK_DTYPE_BF16; i++) {
             const uint32_t both[2] = { codes->w[i], codes->w[i + 2] };
-            *odd |= Format::nan(both) >> (2 * of + i);
+            *odd |= Format::w_nan(both) >> (2 * of + i);
         }
     }
     /* Item i of a stage: all rows of w of the first 64 of k come first. */
