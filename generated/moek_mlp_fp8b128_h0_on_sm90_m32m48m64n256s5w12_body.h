@@ -89,90 +89,6 @@ MOEK_DEVICE void MOEK_K_(scaled)(const moek_gemm_args *a, float *sum, int e, con
     for (i = 0; i < MOEK_M_ / 2; i++) sum[i] += bias[i / 2 % 2];
 }
 
-/* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
-{
-    int i;
-    if (swapped)
-        #pragma unroll
-        for (i = 0; i < MOEK_M_ / 4; i++) {
-            const float up = sum[i / 2 * 4 + i % 2];
-            sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2 + 2];
-            sum[i / 2 * 4 + i % 2 + 2] = up;
-        }
-    if (a->act == MOEK_SILU && !(a->limit > 0)) {
-        #pragma unroll
-        for (i = 0; i < MOEK_M_ / 4; i++)
-            sum[i / 2 * 4 + i % 2] = moek_fast_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2]);
-    } else {
-        const float alpha = a->alpha, beta = a->beta, limit = a->limit;
-        switch (a->act) {
-        case MOEK_SILU:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_silu_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_GELU:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_GELU_TANH:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUOAI:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUOAI_UNINTERLEAVE:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUSTEP:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SITU:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_situ_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SILU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_silu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_GELU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_gelu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_GELU_TANH_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_RELU2_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_RELU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        }
-    }
-}
-
 /* Rows of h in `page`, 128 columns each -> down.a, quantized; from number `first` of the tile on,
  * or, not gated, half as many of two groups of columns.  8 lanes a row. */
 MOEK_DEVICE void MOEK_K_(rows)(const MOEK_K_(params) *p, const unsigned char *page, const MOEK_K_(tile) *at,
@@ -226,7 +142,7 @@ MOEK_DEVICE void MOEK_K_(up_finish)(const MOEK_K_(params) *p, float (*sum)[MOEK_
                 w_row[i] = column * a->halves.step;
             }
             MOEK_K_(scaled)(a, sum[b], at->e, w_row, dtype);
-            MOEK_K_(act)(a, sum[b], swapped);
+            moek_act_sums_<MOEK_M_>(a, sum[b], swapped);
         }
     }
     #pragma unroll

@@ -336,90 +336,6 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, int e, int
     (void)c; (void)single;
 }
 
-/* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
-{
-    int i;
-    if (swapped)
-        #pragma unroll
-        for (i = 0; i < 12; i++) {
-            const float up = sum[i / 2 * 4 + i % 2];
-            sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2 + 2];
-            sum[i / 2 * 4 + i % 2 + 2] = up;
-        }
-    if (a->act == MOEK_SILU && !(a->limit > 0)) {
-        #pragma unroll
-        for (i = 0; i < 12; i++)
-            sum[i / 2 * 4 + i % 2] = moek_fast_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2]);
-    } else {
-        const float alpha = a->alpha, beta = a->beta, limit = a->limit;
-        switch (a->act) {
-        case MOEK_SILU:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_silu_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_GELU:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_GELU_TANH:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUOAI:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUOAI_UNINTERLEAVE:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUSTEP:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SITU:
-            #pragma unroll
-            for (i = 0; i < 12; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_situ_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SILU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < 24; i++) sum[i] = moek_act_silu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_GELU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < 24; i++) sum[i] = moek_act_gelu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_GELU_TANH_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < 24; i++) sum[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_RELU2_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < 24; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_RELU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < 24; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        }
-    }
-}
-
 /* Scale, bias, activation of the tail, then stored: rows to[] of out, columns from j on, by this
  * warp's 16 rows of each of two 64s of w (gated, what lies first in memory of gate and up, then the other).  sum: of
  * both, rows of w by rows of a, as wgmma leaves it.  No row's result depends on another's: of those that are nobody's
@@ -452,11 +368,11 @@ MOEK_DEVICE void MOEK_K_(finish_tail)(const moek_gemm_args *a, unsigned char *pa
             y[i / 2 * 4 + i % 2] = sum[i];
             y[i / 2 * 4 + i % 2 + 2] = sum[i + HALF];
         }
-        MOEK_K_(act)(a, y, a->halves.swapped);
+        moek_act_sums_<48>(a, y, a->halves.swapped);
         #pragma unroll
         for (i = 0; i < HALF; i++) sum[i] = y[i / 2 * 4 + i % 2];
     } else {
-        MOEK_K_(act)(a, sum, 0);
+        moek_act_sums_<48>(a, sum, 0);
     }
     #pragma unroll
     for (u = 0; u < 2; u++) {

@@ -50,90 +50,6 @@ MOEK_DEVICE void MOEK_K_(weights)(const MOEK_K_(params) *p, unsigned char *to, u
     moek_tma_stage_(to, &p->w, full, MOEK_N_ * 128, policy, &p->a, 128, step, at->j0, at->e);
 }
 
-/* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-MOEK_DEVICE void MOEK_K_(act)(const moek_gemm_args *a, float *sum, int swapped)
-{
-    int i;
-    if (swapped)
-        #pragma unroll
-        for (i = 0; i < MOEK_M_ / 4; i++) {
-            const float up = sum[i / 2 * 4 + i % 2];
-            sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2 + 2];
-            sum[i / 2 * 4 + i % 2 + 2] = up;
-        }
-    if (a->act == MOEK_SILU && !(a->limit > 0)) {
-        #pragma unroll
-        for (i = 0; i < MOEK_M_ / 4; i++)
-            sum[i / 2 * 4 + i % 2] = moek_fast_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2]);
-    } else {
-        const float alpha = a->alpha, beta = a->beta, limit = a->limit;
-        switch (a->act) {
-        case MOEK_SILU:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_silu_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_GELU:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_GELU_TANH:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_gelu_tanh_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUOAI:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUOAI_UNINTERLEAVE:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swigluoai_uninterleave_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SWIGLUSTEP:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_swiglustep_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SITU:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 4; i++)
-                sum[i / 2 * 4 + i % 2] = moek_act_situ_(
-                    sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2], alpha, beta, limit);
-            break;
-        case MOEK_SILU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_silu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_GELU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_gelu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_GELU_TANH_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_gelu_tanh_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_RELU2_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_relu2_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        case MOEK_RELU_NO_MUL:
-            #pragma unroll
-            for (i = 0; i < MOEK_M_ / 2; i++) sum[i] = moek_act_relu_no_mul_(sum[i], 0, alpha, beta, limit);
-            break;
-        }
-    }
-}
-
 /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8
  * (gated: of gate and of up, or the other way round), columns 2q and 2q + 1 of each 8 rows of a.
  * row: where the lane's rows go. */
@@ -161,7 +77,7 @@ MOEK_DEVICE void MOEK_K_(finish)(const moek_gemm_args *a, float *sum, const moek
         sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2] * (s * scale[0]) + bias[0];
         sum[i / 2 * 4 + i % 2 + 2] = sum[i / 2 * 4 + i % 2 + 2] * (s * scale[1]) + bias[1];
     }
-    MOEK_K_(act)(a, sum, swapped);
+    moek_act_sums_<MOEK_M_>(a, sum, swapped);
     #pragma unroll
     for (i = 0; i < M / 8; i++) {                                      /* now a lane has a row of a, and two columns */
         const uint32_t low = moek_transpose_(moek_to_t2_(sum[4 * i], sum[4 * i + 1], dtype));

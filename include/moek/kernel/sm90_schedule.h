@@ -3,6 +3,7 @@
 #ifndef MOEK_SM90_SCHEDULE_H
 #define MOEK_SM90_SCHEDULE_H
 #include "sm90.h"
+#include "act.h"
 
 #ifdef MOEK_SM90_CODE_
 /* Before expert e: blocks of m rows, and rows.  In shared memory. */
