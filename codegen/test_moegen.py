@@ -646,7 +646,8 @@ def test_stable():
         row = next(r for r in of_root.rows if r["file"] == file)
         status, out, err = generate(root, "one", row["name"])
         body = moegen.read(os.path.join(ROOT, "templates", row["body"]))
-        instance = re.search(rf"#if MOEK_INSTANCE_\(.*{row['name']}\)\n(.*?\n)#endif", seen[file].decode(), re.S).group(1)
+        instance = re.search(rf"#if MOEK_INSTANCE_\(.*{row['name']}\)\n(.*?\n)#endif", seen[file].decode(),
+                             re.S).group(1)
         whole = body.partition("*/")[0] in out and instance in out and out.count("#if MOEK_INSTANCE_(") == 1
         check(whole and f"shared memory {row['shared']}\n" in out,
               f"one {row['name']} prints something else than its body and itself")

@@ -193,7 +193,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* ---- scales -------------------------------------------------------------------------------------------------- */
 
     /* Scales and zero points of the rows of a lane, which are 16 mi + 8 i on from its first: where those of each 16
-     * begin, and what the lane needs of them in a step.  (Structs of their own: with members that a format does not use,
+     * begin, and what the lane needs of them in a step.  (Structs of their own: with members that a format has not,
      * the compiler orders registers in another way.) */
     struct scales_at { const void *scale[MI]; };
     struct lanes { unsigned lane[2]; };                /* of them: from the 16 rows' first to the lane's */
