@@ -56,10 +56,11 @@ enum {
     (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
      MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))
 
-/* The same of a kernel by its name: with MOEK_ONE_KERNEL (where each kernel is an object of its own, MOEK_SPLIT), the one
- * for which MOEK_ONLY_<name> is 1. */
+/* The same of a kernel by its name: with MOEK_ONE_KERNEL (each kernel is an object of its own, MOEK_SPLIT), the one for
+ * which MOEK_ONLY_<name> is 1. */
 #ifdef MOEK_ONE_KERNEL
-#define MOEK_INSTANCE_(quant, hidden, block, arch, name) (MOEK_ONLY_##name + 0 && MOEK_WANT_(quant, hidden, block, arch))
+#define MOEK_INSTANCE_(quant, hidden, block, arch, name) \
+    (MOEK_ONLY_##name + 0 && MOEK_WANT_(quant, hidden, block, arch))
 #else
 #define MOEK_INSTANCE_(quant, hidden, block, arch, name) MOEK_WANT_(quant, hidden, block, arch)
 #endif
