@@ -586,6 +586,7 @@ static void test_source(int i, const moek_format *f, int turns)
     }
 }
 
+#ifndef MOEK_EMU
 /* So large that rows are shared out among threads, that tiles are full, and that some are not. */
 static void test_large(int i)
 {
@@ -606,6 +607,7 @@ static void test_large(int i)
         matrix_free(&m);
     }
 }
+#endif
 
 /* ---- a layer ----------------------------------------------------------------------------------------------------- */
 

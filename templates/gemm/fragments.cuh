@@ -54,7 +54,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         UP = OP == MOEK_OP_UP,
         BYTES = Format::W_BITS == 8, E4M3 = Format::X_BITS == 8,
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
-        BY_ROW = !COLUMNS, BY_BLOCK = BYTES && COLUMNS,
+        BY_ROW = COLUMNS == 0, BY_BLOCK = BYTES && COLUMNS > 0,
         ZERO = Format::ZERO,                            /* there may be zero points */
         TALL = M >= (BY_BLOCK ? 64 : 96),
         GROUPS = !TALL ? 4 : E4M3 ? 3 : 2,              /* consumer warpgroups; 64s of w of each: */
@@ -92,7 +92,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* What a lane converts at a time, to T: of 64 rows of w and 64 of k. */
     struct item {
         moek_words_ codes[Format::W_BITS / 4];
-        uint32_t scales[EACH ? EACH / 4 : 1], zeros;
+        uint32_t scales[EACH > 0 ? EACH / 4 : 1], zeros;
     };
 
     /* ---- producers ----------------------------------------------------------------------------------------------- */
