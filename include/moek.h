@@ -70,7 +70,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOEK_VERSION 200                              /* 10000 * major + 100 * minor + patch */
+#define MOEK_VERSION 300                              /* 10000 * major + 100 * minor + patch */
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
