@@ -129,8 +129,11 @@ def ptx_of(root, names, to, arch):
         text = f.read()
     text = re.sub(r"L__BB\d+_", "L__BB_", text)        # a kernel's place in its file, and the name of that file
     text = re.sub(r"_INTERNAL_[0-9a-f]+_\d+_\w*?_cu_[0-9a-f]{8}", "", text)
-    return {plain(m.group(1)): m.group(2).replace(m.group(1), "")
-            for m in re.finditer(r"\.entry (\w+)(\(.*?\n\}\n)", text, re.S)}
+    kernels = {}
+    for part in re.split(r"\.entry ", text)[1:]:       # (asm has lines of one brace, too: a kernel ends with the next)
+        symbol = re.match(r"\w+", part).group()
+        kernels[plain(symbol)] = re.sub(r"\s*(\.visible)?\s*$", "", part.replace(symbol, ""))
+    return kernels
 
 
 def assembled(ptx, arch):
