@@ -699,7 +699,8 @@ def test_more_rows():
         for s in range(r["s"] - 1, 1, -1):
             row = {k: r[k] for k in moegen.KEYS if k in r}
             row["s"] = s
-            if moegen.name_of(row) not in {old["name"] for old in generator.rows}:
+            row["name"] = moegen.name_of(row)
+            if row["name"] not in {old["name"] for old in generator.rows}:
                 try:
                     generator.body(row)
                 except moegen.Bad:

@@ -8,7 +8,10 @@
  * became smaller.
  *
  * For gemm/mixed.cuh: INNER, the type that x and w become, 0: T; W_SCALED: pairs of elements take a scale; W_SPLIT:
- * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them. */
+ * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
+ *
+ * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; DTYPE, if they are T, which;
+ * INTEGER: sums are s32, by carry and total of 2^16 products and more. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../templates/element/e4m3.cuh"
@@ -46,6 +49,7 @@ struct moek_format_bf16_ {
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
         NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
+    enum { ELEMENT = 1, DTYPE = MOEK_DTYPE_BF16, INTEGER = 0 };
 };
 
 struct moek_format_fp16_ {
@@ -57,6 +61,7 @@ struct moek_format_fp16_ {
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
         NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
+    enum { ELEMENT = 2, DTYPE = MOEK_DTYPE_FP16, INTEGER = 0 };
 };
 
 struct moek_format_fp8t_ {
@@ -90,6 +95,7 @@ struct moek_format_fp8t_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
 };
 
 struct moek_format_fp8c_ {
@@ -123,6 +129,7 @@ struct moek_format_fp8c_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
 };
 
 struct moek_format_fp8b128_ {
@@ -151,6 +158,7 @@ struct moek_format_fp8b128_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
 };
 
 struct moek_format_mxfp8_ {
@@ -179,6 +187,7 @@ struct moek_format_mxfp8_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
 };
 
 struct moek_format_fp8t_a16_ {
@@ -559,6 +568,9 @@ struct moek_format_int8_a8_ {
         (void)scale;
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+    enum { ELEMENT = 6, DTYPE = 0, INTEGER = 1 };
+    MOEK_DEVICE void carry(int32_t sum[4], int32_t *high) { moek_carry_s8_(sum, high); }
+    MOEK_DEVICE void total(float to[4], const int32_t sum[4], int32_t high) { moek_total_s8_(to, sum, high); }
 };
 
 struct moek_format_int8_a16_ {

@@ -669,7 +669,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 90, 384, 231840, moek_up_bf16_h0_on_sm90_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm90_m128n256s4w12.h"
+#include "up_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -678,7 +678,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 90, 384, 231840, moek_up_fp16_h0_on_sm90_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm90_m128n256s4w12.h"
+#include "up_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -687,7 +687,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 90, 384, 228000, moek_up_fp8t_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm90_m128n256s4w12.h"
+#include "up_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 90)
@@ -696,7 +696,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_up_fp8c_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm90_m128n256s4w12.h"
+#include "up_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -705,7 +705,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_up_fp8b128_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_sm90_m128n256s4w12.h"
+#include "up_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
@@ -714,7 +714,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 128, 90, 384, 232096, moek_up_int8_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm90_m128n256s4w12.h"
+#include "up_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -831,7 +831,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 90, 384, 231840, moek_down_bf16_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm90_m128n256s4w12.h"
+#include "down_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -840,7 +840,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 90, 384, 231840, moek_down_fp16_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm90_m128n256s4w12.h"
+#include "down_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -849,7 +849,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 90, 384, 228000, moek_down_fp8t_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm90_m128n256s4w12.h"
+#include "down_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 90)
@@ -858,7 +858,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 90, 384, 232096, moek_down_fp8c_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm90_m128n256s4w12.h"
+#include "down_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -867,7 +867,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 128, 90, 384, 230112, moek_down_fp8b128_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_sm90_m128n256s4w12.h"
+#include "down_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
@@ -876,7 +876,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 90, 384, 232096, moek_down_int8_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm90_m128n256s4w12.h"
+#include "down_wide_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)

@@ -330,6 +330,58 @@ MOEK_DEVICE void moek_wgmma_n256_s8_(int32_t *d, uint64_t a, uint64_t b, int add
     MOEK_WGMMA_N256_("k32.s32.s8.s8", "", "+r");
 }
 
+/* The same by numbers: N, and that of the element. */
+template <int N, int ELEMENT> MOEK_DEVICE void moek_wgmma_of_shared_(float *d, uint64_t a, uint64_t b, int add)
+{
+    if constexpr (N == 8 && ELEMENT == 1) moek_wgmma_n8_bf16_(d, a, b, add);
+    if constexpr (N == 16 && ELEMENT == 1) moek_wgmma_n16_bf16_(d, a, b, add);
+    if constexpr (N == 24 && ELEMENT == 1) moek_wgmma_n24_bf16_(d, a, b, add);
+    if constexpr (N == 32 && ELEMENT == 1) moek_wgmma_n32_bf16_(d, a, b, add);
+    if constexpr (N == 48 && ELEMENT == 1) moek_wgmma_n48_bf16_(d, a, b, add);
+    if constexpr (N == 64 && ELEMENT == 1) moek_wgmma_n64_bf16_(d, a, b, add);
+    if constexpr (N == 80 && ELEMENT == 1) moek_wgmma_n80_bf16_(d, a, b, add);
+    if constexpr (N == 112 && ELEMENT == 1) moek_wgmma_n112_bf16_(d, a, b, add);
+    if constexpr (N == 128 && ELEMENT == 1) moek_wgmma_n128_bf16_(d, a, b, add);
+    if constexpr (N == 144 && ELEMENT == 1) moek_wgmma_n144_bf16_(d, a, b, add);
+    if constexpr (N == 256 && ELEMENT == 1) moek_wgmma_n256_bf16_(d, a, b, add);
+    if constexpr (N == 8 && ELEMENT == 2) moek_wgmma_n8_fp16_(d, a, b, add);
+    if constexpr (N == 16 && ELEMENT == 2) moek_wgmma_n16_fp16_(d, a, b, add);
+    if constexpr (N == 24 && ELEMENT == 2) moek_wgmma_n24_fp16_(d, a, b, add);
+    if constexpr (N == 32 && ELEMENT == 2) moek_wgmma_n32_fp16_(d, a, b, add);
+    if constexpr (N == 48 && ELEMENT == 2) moek_wgmma_n48_fp16_(d, a, b, add);
+    if constexpr (N == 64 && ELEMENT == 2) moek_wgmma_n64_fp16_(d, a, b, add);
+    if constexpr (N == 80 && ELEMENT == 2) moek_wgmma_n80_fp16_(d, a, b, add);
+    if constexpr (N == 112 && ELEMENT == 2) moek_wgmma_n112_fp16_(d, a, b, add);
+    if constexpr (N == 128 && ELEMENT == 2) moek_wgmma_n128_fp16_(d, a, b, add);
+    if constexpr (N == 144 && ELEMENT == 2) moek_wgmma_n144_fp16_(d, a, b, add);
+    if constexpr (N == 256 && ELEMENT == 2) moek_wgmma_n256_fp16_(d, a, b, add);
+    if constexpr (N == 8 && ELEMENT == 3) moek_wgmma_n8_e4m3_(d, a, b, add);
+    if constexpr (N == 16 && ELEMENT == 3) moek_wgmma_n16_e4m3_(d, a, b, add);
+    if constexpr (N == 24 && ELEMENT == 3) moek_wgmma_n24_e4m3_(d, a, b, add);
+    if constexpr (N == 32 && ELEMENT == 3) moek_wgmma_n32_e4m3_(d, a, b, add);
+    if constexpr (N == 48 && ELEMENT == 3) moek_wgmma_n48_e4m3_(d, a, b, add);
+    if constexpr (N == 64 && ELEMENT == 3) moek_wgmma_n64_e4m3_(d, a, b, add);
+    if constexpr (N == 80 && ELEMENT == 3) moek_wgmma_n80_e4m3_(d, a, b, add);
+    if constexpr (N == 112 && ELEMENT == 3) moek_wgmma_n112_e4m3_(d, a, b, add);
+    if constexpr (N == 128 && ELEMENT == 3) moek_wgmma_n128_e4m3_(d, a, b, add);
+    if constexpr (N == 144 && ELEMENT == 3) moek_wgmma_n144_e4m3_(d, a, b, add);
+    if constexpr (N == 256 && ELEMENT == 3) moek_wgmma_n256_e4m3_(d, a, b, add);
+}
+template <int N, int ELEMENT> MOEK_DEVICE void moek_wgmma_of_shared_(int32_t *d, uint64_t a, uint64_t b, int add)
+{
+    if constexpr (N == 8 && ELEMENT == 6) moek_wgmma_n8_s8_(d, a, b, add);
+    if constexpr (N == 16 && ELEMENT == 6) moek_wgmma_n16_s8_(d, a, b, add);
+    if constexpr (N == 24 && ELEMENT == 6) moek_wgmma_n24_s8_(d, a, b, add);
+    if constexpr (N == 32 && ELEMENT == 6) moek_wgmma_n32_s8_(d, a, b, add);
+    if constexpr (N == 48 && ELEMENT == 6) moek_wgmma_n48_s8_(d, a, b, add);
+    if constexpr (N == 64 && ELEMENT == 6) moek_wgmma_n64_s8_(d, a, b, add);
+    if constexpr (N == 80 && ELEMENT == 6) moek_wgmma_n80_s8_(d, a, b, add);
+    if constexpr (N == 112 && ELEMENT == 6) moek_wgmma_n112_s8_(d, a, b, add);
+    if constexpr (N == 128 && ELEMENT == 6) moek_wgmma_n128_s8_(d, a, b, add);
+    if constexpr (N == 144 && ELEMENT == 6) moek_wgmma_n144_s8_(d, a, b, add);
+    if constexpr (N == 256 && ELEMENT == 6) moek_wgmma_n256_s8_(d, a, b, add);
+}
+
 /* The same with a in registers: rows g and g + 8 of 4 bytes of k, then both 16 bytes of k on. */
 #define MOEK_WGMMA_OF_REGISTERS_N8_(kind, more) \
     moek_wgmma_of_registers_(8, kind, "{" \

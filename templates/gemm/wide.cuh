@@ -1,0 +1,1123 @@
+/* gemm/wide.cuh -- up or down for many rows an expert, on Hopper, of the rows r of each expert:
+ * out[r] = act(gate(x[r]), up(x[r])), or out[r] = h[r] . w_down.  For gemm_wide of the table.
+ *
+ * A grouped GEMM by wgmma, persistent: one block an SM.  It wins where experts have many rows and the tensor cores are
+ * the limit.  A tile is M rows of a (wgmma's M, 64 a warpgroup) by N rows of w (its N).  Warps have roles:
+ *
+ *     scheduler warp (3) --- told, known ---> tiles [4]: expert, rows, columns <--- done --- all others
+ *     producer warps (0: TMA; 1, 2: cp.async, where rows of a are gathered; BLOCKED, scales: 1, or 0 if 1 gathers)
+ *              | full [4]                                                 ^ empty [4]
+ *              v                                                          |
+ *     stages [4] of 128 bytes of k: rows of a, BLOCKED scales | rows of w, two halves
+ *              |
+ *              v
+ *     consumer warpgroups (warps 4 .. 7, 8 .. 11): wgmma, then scales, bias, activation, codes -> out
+ *
+ * - Blocks that run together share rows of a and of w in L2.  Where experts have many rows, two neighbouring blocks, a
+ *   cluster, take the same columns of two row blocks in step, and each loads half of the weights for both (multicast).
+ * - Tiles: a static stride over the blocks, or by demand if there are flags; then the first block of a cluster asks,
+ *   for both.
+ * - down: the first stage of weights is loaded before h is there: nothing else stands in the way of the first tile.
+ *   up, if the block may count ids: the first BEGUN stages are loaded before x is quantized and sorted.
+ * - A half of a stage of weights is 128 rows of w that make whole columns; gated, 64 of gate and 64 of up.  Both
+ *   warpgroups multiply a tile of no more than 64 rows, a half each.  Where a last wave of tiles would leave half of
+ *   the blocks idle, each of its tiles is cut into two of half the columns (narrow).
+ * - T: the last tile of an expert may have TAIL rows more, the tail: as a tile of their own they would cost most of a
+ *   tile's time, for the same weights.  There, 64 rows of w are wgmma's M and the tail its N, and each warpgroup takes
+ *   a half of the weights; gate and up of a column are then in one thread.
+ * - FP8: the tensor cores sum 128 of k (docs/notes: thirteen-bit-sums).  That sum is added in f32, BLOCKED times the
+ *   scales of its rows of a and of w.
+ * - INTEGER: sums are s32, and exact.  After each 2^16 products, what may become too much for s32 is kept apart (high).
+ * - QUANTIZES: a gated tile has 128 columns, a group of h, and a row of them is in four lanes of a warp: codes are made
+ *   here.  Then no tile is cut, nor shared by the warpgroups.
+ */
+#ifndef MOEK_GEMM_WIDE_CUH
+#define MOEK_GEMM_WIDE_CUH
+#include "../../include/moek/kernel/sm90_schedule.h"
+#include "../../include/moek/kernel/act.h"
+
+/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_wide_ {
+    enum {
+        UP = OP == MOEK_OP_UP, DTYPE = Format::DTYPE,
+        BYTES = Format::W_BITS == 8, INTEGER = Format::INTEGER, FP8 = BYTES && !INTEGER,
+        ELEMENT = Format::W_BITS / 8, PER = 128 / ELEMENT,                     /* bytes; PER: elements in a stage */
+        BLOCKED = Format::W_SCALE_COLUMNS > 0,         /* scales are for 128 x 128 of w, and 128 columns of a */
+        BY_ROW = BYTES && !BLOCKED && Format::W_SCALE_ROWS == 1, BY_TENSOR = BYTES && !BLOCKED && !BY_ROW,
+        QUANTIZES = UP && (BLOCKED || BY_TENSOR),
+        SHIFTED = BLOCKED && !UP,                      /* a group of 128 of k may begin before k does */
+        ONCE = UP && BYTES,                            /* may weights be the first to leave L2?  (T lost by it.) */
+        ROUNDS = BYTES && !UP,                         /* biases are loaded eight at a time; others would spill */
+        TAIL = BYTES ? 0 : 24,                         /* rows beyond M that an expert's last tile may have */
+        ROWS = M + TAIL, A = ROWS * 128, STAGE = (ROWS + N) * 128,
+        BOX = N / 2,                                   /* rows of w that one copy brings; of rows of a, AT_ONCE */
+        HALF_BYTES = BOX * 128, AT_ONCE = 64,
+        BEGUN = 2,                                     /* stages of up whose weights go ahead of the first rows */
+        SUM_N = FP8 ? 128 : N,                         /* wgmma's N */
+        SUBS = N / 64,                                 /* 64 rows of w share a scale */
+        SCALES = BLOCKED ? M + SUBS : 0,
+        GATHER = 2,                                    /* warps that gather rows of a, EACH of them for a lane */
+        EACH = ROWS / (4 * GATHER),
+        CHANNELS = BY_ROW ? N : 0,                     /* scales of rows of w that a tile brings */
+        GROUP = 16, GROUP_MANY = 32,                   /* row blocks that share weights at a time; where one expert's */
+        MANY = 12,                                     /* mean row blocks of an expert from which on they are */
+        PAIRS_FROM = 2,                                /* from which on blocks go in pairs */
+        PITCH = 144,                                   /* bytes of 64 columns on their way out: no bank twice */
+        PAGE_ROWS = TAIL > 0 ? 8 : 16,                 /* of a page, where a warp's rows change places */
+        PAGE = PAGE_ROWS * PITCH,
+        TILES = 4, GIVEN = 8, THREADS = 384,
+        CARRY = (1 << 16) / 128                        /* stages */
+    };
+    /* alone: w, not promoted; rows: of a, M at a time or, last, TAIL. */
+    struct params {
+        moek_gemm_args a;
+        CUtensorMap w, alone, rows[TAIL > 0 ? 2 : 1];
+        moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
+    };
+    /* A tile has 2^this columns. */
+    MOEK_FN int column_bits(const moek_gemm_args *a) { return UP && a->w_rows > a->n ? 7 : 8; }
+
+#ifdef MOEK_SM90_CODE_
+    /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the
+     * cluster has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
+    struct tile {
+        int e, row0, end, j0, both, narrow, pad[2], from[ROWS], to[ROWS];
+        float w_scale[CHANNELS];                       /* (may be none) */
+    };
+
+    /* The row of its half of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what
+     * lies first in memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will
+     * do. */
+    MOEK_DEVICE int w_row(const moek_gemm_args *a, int j0, int i, int n)
+    {
+        if constexpr (UP) return min(j0 + (a->w_rows > n ? i / 128 * 64 + i % 64 : i), n - 1) * a->halves.step;
+        else return min(j0 + i, n - 1);
+    }
+
+    /* ---- scheduler ----------------------------------------------------------------------------------------------- */
+
+    /* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  pairs: a cluster of two
+     * blocks shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of
+     * tiles, the two are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an
+     * empty tile.
+     * known: a barrier that completes when the tile is written, but for its arrays; of up for the first tile of a block
+     * that counts ids itself alone (first), for these need the kernel before.  down: to[] and scales of w are still
+     * being copied (cp.async) when this returns.
+     * No divisions: the first tile, and short tiles, wait for this. */
+    MOEK_DEVICE void find_tile(const params *p, moek_schedule_ s, int number_of_tile, int whole, int columns, int pairs,
+                               tile *at, uint64_t *known, int first)
+    {
+        const moek_gemm_args *const a = &p->a;
+        const int narrow = number_of_tile >= whole, second = narrow && (number_of_tile - whole) % 2;
+        const int tiles = (a->n + columns - 1) >> column_bits(a), even = a->split_flags ? pairs & ~tiles : 0;
+        const int odd = pairs - even;
+        const int all = s.block[a->experts], units = (all + odd) >> odd;
+        const int number = narrow ? whole + (number_of_tile - whole) / 2 : number_of_tile;
+        const int unit = (int)moek_over_(number << even, p->over_tiles), lane = threadIdx.x % 32;
+        /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
+        int size = GROUP >> odd, begin = 0, last = units, row0, end, i;
+        if (all >= MANY * a->experts) {                     /* groups of an expert alone: its weights are read once */
+            const int by = moek_schedule_find_(s, a->experts, unit << odd);
+            size = GROUP_MANY >> odd;
+            begin = (s.block[by] + odd) >> odd;
+            last = (s.block[by + 1] + odd) >> odd;
+        }
+        const int group0 = begin + ((unit - begin) & -size);
+        const int group = min(last - group0, size);
+        const int within = number - group0 * (tiles >> even), turn = (int)blockIdx.x % 2;
+        int column = moek_quotient_(within, group), b = (group0 + within - column * group) << odd;
+        int e = moek_schedule_find_(s, a->experts, b), both = 0;
+        if (even) {
+            /* Row block b, by two columns: with the row block beside it (first or second as b is), or both of b
+             * alone. */
+            const int late = (b - s.block[e]) & 1;
+            both = late || b + 1 < s.block[e + 1];
+            column = 2 * column + (both ? late : turn);
+            if (both) b += turn - late;
+        } else if (odd) {
+            both = b + 1 < s.block[e + 1];
+            b += turn;
+            if (b < all) e = moek_schedule_find_(s, a->experts, b);
+        }
+        row0 = a->rows_per_expert ? e * a->rows_per_expert : s.row[e];
+        end = b < all ? row0 + s.row[e + 1] - s.row[e] : 0;
+        row0 += (b - s.block[e]) * M;
+        if (TAIL > 0 && b + 1 < s.block[e + 1]) end = row0 + M;
+        const int j0 = column * columns + second * (columns / 2);
+        if (lane == 0) {
+            at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
+            at->j0 = j0;
+        }
+        if constexpr (!UP) {
+            moek_mbar_arrive_warp_(known);
+        } else if (first) {                                 /* rows are what the kernel before says */
+            moek_mbar_arrive_warp_(known);
+            moek_grid_wait_();
+            moek_grid_go_();
+        }
+        #pragma unroll
+        for (i = lane; i < ROWS; i += 32) {
+            const int r = row0 + i;
+            at->from[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
+            if constexpr (UP) at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
+            else if (r < end && a->out_order) moek_cp_async4_(at->to + i, a->out_order + r);
+            else at->to[i] = r >= end ? -1 : r;
+        }
+        if constexpr (CHANNELS > 0)
+            #pragma unroll
+            for (i = lane; i < CHANNELS; i += 32) {
+                const size_t row = (size_t)e * a->halves.rows + w_row(a, j0, i, a->n);
+                if constexpr (UP) at->w_scale[i] = MOEK_HALF_(a->halves.scale, i / 64 % 2)[row];
+                else moek_cp_async4_(at->w_scale + i, MOEK_F32_(a->w_scale) + row);
+            }
+    }
+
+    /* What all roles of a block know: its shared memory, then facts of the GEMM.  Barriers of tiles are one a place of
+     * `list`: told (the tile is written), known (written but for its rows), done (all have read it), asked (its weights
+     * are so far on their way that the next tile may be asked for). */
+    struct block {
+        unsigned char *ring;                           /* stages */
+        uint64_t *full, *empty;                        /* barriers [STAGES] */
+        uint64_t *told, *done, *asked, *known;         /* barriers [TILES]; known, of up: of the first tile alone */
+        uint64_t *given;                               /* barriers [GIVEN]: of `number`, from the other block */
+        int32_t *number;
+        tile *list;                                    /* [TILES] */
+        float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
+        moek_schedule_ s;
+        int lane, n, steps, row_bytes, tiles, pairs;   /* steps: stages of a tile; tiles: of a row block */
+        int ask;                                       /* producers: with this step of a tile the next is asked for */
+        int gated, columns, cut;                       /* columns: of a tile; cut: may tiles be? */
+    };
+
+    /* ---- producers ----------------------------------------------------------------------------------------------- */
+
+    /* What TMA loads of a tile at each stage, computed once: work between a free stage and its loads is time lost.
+     * e: the expert, or, tiled, its first stage; group: the first 8 columns; half: the place in a stage; both, narrow:
+     * the tile's; boxes, tail: of rows of a, from row0 on.  once: no other block reads these weights. */
+    struct bring { int e, group, half, both, narrow, row0, boxes, bytes, tail, once; };
+
+    MOEK_DEVICE bring make_bring(const moek_gemm_args *a, const tile *tile, int steps, int gated, int once)
+    {
+        const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
+        bring of;
+        of.both = tile->both;
+        of.narrow = tile->narrow;
+        /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
+        of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
+        of.e = a->tiled ? tile->e * steps : tile->e;
+        of.group = (tile->j0 + of.half * (gated ? BOX / 2 : BOX)) / 8;
+        of.row0 = tile->row0;
+        of.boxes = (min(rows, M) + AT_ONCE - 1) / AT_ONCE;
+        of.bytes = (N >> of.narrow) * 128 + of.boxes * (AT_ONCE * 128);
+        of.tail = TAIL > 0 && rows > M;
+        if constexpr (TAIL > 0) of.bytes += of.tail * (TAIL * 128);
+        of.once = once;
+        return of;
+    }
+    /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half
+     * is 64 of gate and 64 of up, as they lie in memory. */
+    MOEK_DEVICE void weights(const params *p, unsigned char *stage, uint64_t *full, const bring *of, int step,
+                             int gated, int pairs)
+    {
+        unsigned char *const to = stage + A;
+        const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+        const int k = tiled ? 0 : step * PER - (SHIFTED ? p->a.k_offset : 0);
+        const int next = of->group + (gated ? BOX / 16 : BOX / 8);
+        moek_mbar_arrive_expect_(full, of->bytes);
+        if (of->both) {                                         /* narrow: the two blocks take turns */
+            if (!of->narrow || step % 2 == (int)(blockIdx.x % 2))
+                moek_tma_both_(to + of->half * HALF_BYTES, &p->w, full, k, of->group, e);
+        } else if (ONCE && of->once) {
+            moek_tma_once_(to, &p->w, full, moek_evict_first_(), k, of->group, 0, e);
+            if (!of->narrow) moek_tma_once_(to + HALF_BYTES, &p->w, full, moek_evict_first_(), k, next, 0, e);
+        } else {
+            const CUtensorMap *const w = pairs ? &p->w : &p->alone;
+            moek_tma_shared_(to, w, full, k, of->group, e);
+            if (!of->narrow) moek_tma_shared_(to + HALF_BYTES, w, full, k, next, e);
+        }
+    }
+    /* Likewise its rows of a, if they lie side by side. */
+    MOEK_DEVICE void rows(const params *p, unsigned char *stage, uint64_t *full, const bring *of, int step)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < M / AT_ONCE; i++)
+            if (i < of->boxes)
+                moek_tma_rows_(stage + i * (AT_ONCE * 128), &p->rows[0], full,
+                               step * PER - (SHIFTED ? p->a.k_offset : 0), of->row0 + AT_ONCE * i);
+        if constexpr (TAIL > 0)
+            if (of->tail) moek_tma_rows_(stage + M * 128, &p->rows[1], full, step * PER, of->row0 + M);
+    }
+    /* Producer of weights, of rows of a that lie side by side, and, BLOCKED, of scales.  Scales are fetched by a warp
+     * of its own if one is free, for they hold up copies. */
+    MOEK_DEVICE void produce(const params *p, const block *b)
+    {
+        const moek_gemm_args *const a = &p->a;
+        const int t = threadIdx.x, steps = b->steps, pairs = b->pairs, ask = b->ask;
+        const int gated = b->gated;
+        const int lane = b->lane, n = b->n, copies = !BLOCKED || t < 32, fetches = BLOCKED && (a->a_order || t >= 32);
+        int slot = 0, phase = 1, step, q = 0, turn = 0, i;
+        /* Experts of one row block: their weights are the first to leave L2, so that rows of a stay. */
+        const int once = ONCE ? 8 * b->s.block[moek_here_(a->experts)] <= 9 * moek_here_(a->experts) : 0;
+        int begun = 0;
+        if constexpr (!UP) {
+            /* The first stage's weights need not wait for h. */
+            if (copies && !a->a_order) {
+                moek_mbar_wait_(b->known, 0);
+                begun = b->list->e >= 0;
+                if (begun && moek_elect_()) {
+                    const bring of = make_bring(a, b->list, steps, gated, once);
+                    weights(p, b->ring, b->full, &of, 0, gated, pairs);
+                }
+            }
+            moek_grid_wait_();
+        } else if (a->ids) {
+            /* The first stages' weights need not wait until it is known where rows are. */
+            moek_mbar_wait_(b->known, 0);
+            begun = b->list->e >= 0 ? min(steps, (int)BEGUN) : 0;
+            if (copies && begun && moek_elect_()) {
+                const bring of = make_bring(a, b->list, steps, gated, once);
+                #pragma unroll 1
+                for (i = 0; i < begun; i++) {
+                    weights(p, b->ring + i * STAGE, b->full + i, &of, i, gated, pairs);
+                    if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(b->asked);
+                }
+            }
+        }
+        for (;;) {
+            bring of;
+            int mine, asks;                    /* asks: with which step for the next tile */
+            int row[M / 32];
+            unsigned w_scale = 0;              /* where the first scale of w is, in its half */
+            /* Copies of down need not wait until it is known where rows go. */
+            if constexpr (UP) moek_mbar_wait_(b->told + q, turn);
+            else if constexpr (BLOCKED) moek_mbar_wait_((copies && !a->a_order ? b->known : b->told) + q, turn);
+            else moek_mbar_wait_(b->known + q, turn);
+            if (b->list[q].e < 0) break;
+            of = make_bring(a, b->list + q, steps, gated, once);
+            asks = of.both && !of.narrow ? ask : -1;
+            if constexpr (BLOCKED) {
+                #pragma unroll
+                for (i = 0; i < M / 32; i++) row[i] = fetches ? b->list[q].from[lane + 32 * i] : -1;
+                if (lane < SUBS) {                         /* of each 64 rows of w of the tile */
+                    const int e = b->list[q].e, j0 = b->list[q].j0;
+                    const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
+                    const int shift = MOEK_HALF_(a->halves.shift, UP ? lane % 2 : 0);
+                    const int w_row = shift + j * a->halves.step;
+                    w_scale = ((unsigned)e * a->halves.scale_rows + (unsigned)w_row / 128) * steps;
+                }
+            }
+            moek_mbar_arrive_warp_(b->done + q);
+            mine = q;
+            moek_next_(q, turn, TILES);
+            step = 0;
+            if (!UP && begun) {                /* now the rows of that stage */
+                if (moek_elect_()) {
+                    rows(p, b->ring, b->full, &of, 0);
+                    if (asks == 0) moek_mbar_arrive_(b->asked + mine);
+                }
+                begun = 0;
+                step = slot = 1;
+            }
+            for (; step < steps; step++) {
+                /* A stage that was begun is not waited for: it may have been multiplied, and be free, by now. */
+                const int free = copies && step >= begun;
+                unsigned char *const stage = b->ring + slot * STAGE;
+                if (fetches || free) moek_mbar_wait_(b->empty + slot, phase);
+                if (free && moek_elect_()) {
+                    weights(p, stage, b->full + slot, &of, step, gated, pairs);
+                    if (step == asks) moek_mbar_arrive_(b->asked + mine);
+                    rows(p, stage, b->full + slot, &of, step);
+                }
+                if (BLOCKED && fetches) {
+                    #pragma unroll
+                    for (i = 0; i < M / 32; i++)
+                        if (row[i] >= 0)
+                            moek_cp_async4_(b->scales + slot * SCALES + lane + 32 * i,
+                                            MOEK_F32_(a->a_scale) +
+                                                (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
+                    if (lane < SUBS)
+                        moek_cp_async4_(b->scales + slot * SCALES + M + lane, w_scale + step +
+                                        MOEK_HALF_(a->halves.scale, UP ? lane % 2 : 0));
+                    moek_mbar_arrive_copied_(b->full + slot);
+                }
+                moek_next_(slot, phase, STAGES);
+            }
+            if constexpr (UP) begun = 0;
+            if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + mine);
+        }
+    }
+    /* Producer of rows of a that are gathered: each thread one row of 4 * GATHER, 16 bytes of 8 lanes each. */
+    MOEK_DEVICE void gather(const params *p, const block *b)
+    {
+        const moek_gemm_args *const a = &p->a;
+        const int t = threadIdx.x, steps = b->steps, ask = b->ask, row_bytes = b->row_bytes;
+        int slot = 0, phase = 1, step, q = 0, turn = 0, i;
+        const int u = t - 32, r = u / 8, to = r * 128 + (u % 8 ^ r % 8) * 16;
+        const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
+        const uint32_t NONE = 0xffffffff;
+        uint32_t row[EACH];                    /* where it begins, in 16 bytes */
+        if constexpr (!UP) moek_grid_wait_();
+        for (;;) {
+            moek_mbar_wait_(b->told + q, turn);
+            if (b->list[q].e < 0) break;
+            #pragma unroll
+            for (i = 0; i < EACH; i++) {
+                const int of = b->list[q].from[r + 4 * GATHER * i];
+                row[i] = of < 0 ? NONE : (uint32_t)of * ((uint32_t)a->a_row_bytes / 16);
+            }
+            uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
+            moek_mbar_arrive_warp_(b->done + q);
+            moek_next_(q, turn, TILES);
+            for (step = 0; step < steps; step++) {
+                unsigned char *const stage = b->ring + slot * STAGE;
+                const int at_k = step * 128 - (SHIFTED ? a->k_offset : 0), at_byte = at_k + u % 8 * 16;
+                const int bytes = (SHIFTED ? (unsigned)at_byte < (unsigned)row_bytes : at_byte < row_bytes) ? 16 : 0;
+                const unsigned char *const from = x + (bytes ? at_k : 0);
+                moek_mbar_wait_(b->empty + slot, phase);
+                if (step == ask && asks) moek_mbar_arrive_(asks);
+                #pragma unroll
+                for (i = 0; i < EACH; i++)
+                    if (row[i] != NONE)
+                        moek_cp_async16_(stage + i * (512 * GATHER) + to, moek_at_(from, row[i], 16), bytes);
+                moek_mbar_arrive_copied_(b->full + slot);
+                moek_next_(slot, phase, STAGES);
+            }
+        }
+    }
+
+    /* Scheduler: which tile comes next. */
+    MOEK_DEVICE void schedule(const params *p, const block *b)
+    {
+        const moek_gemm_args *const a = &p->a;
+        const moek_schedule_ s = b->s;
+        const int lane = b->lane, steps = b->steps, pairs = b->pairs, tiles = b->tiles;
+        const int columns = b->columns, cut = b->cut;
+        int q = 0, turn = 0;
+        const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
+        const int blocks = s.block[moek_here_(a->experts)];    /* read again: not kept by those who multiply */
+        const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
+        /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
+         * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
+        const int shift = blocks <= GROUP && !pairs;
+        const int even = a->split_flags ? pairs & ~tiles : 0, odd = pairs - even;
+        int all = ((blocks + odd) >> odd) * (tiles >> even), wave, tile;
+        /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
+         * many. */
+        const int in_waves = moek_quotient_(all, workers) * workers;
+        const int whole = cut && all < 1 << 23 && 2 * (all - in_waves) <= workers ? in_waves : all;
+        all += all - whole;
+        for (wave = 0;; wave++) {
+            moek_mbar_wait_(b->done + q, turn ^ 1);
+            if (!a->split_flags) {
+                tile = wave * workers + (me + wave * shift) % workers;
+            } else if (!wave) {
+                tile = me;
+            } else if (pairs && blockIdx.x % 2) {
+                /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
+                const int at = wave % GIVEN;
+                if (lane == 0) moek_mbar_arrive_expect_(b->given + at, 4);
+                moek_mbar_wait_(b->given + at, (wave / GIVEN + !at) % 2);      /* the first has none */
+                tile = b->number[at];
+            } else {
+                /* By demand, as late as weights of the tiles before leave time for. */
+                const int before = wave - ahead;
+                if (before >= 0) moek_mbar_wait_(b->asked + before % TILES, before / TILES % 2);
+                if (lane == 0) {
+                    tile = workers + atomicAdd(a->split_flags, 1);
+                    if (pairs) moek_give_(b->number + wave % GIVEN, tile, b->given + wave % GIVEN);
+                }
+                tile = __shfl_sync(0xffffffff, tile, 0);
+            }
+            if (tile < all) {
+                find_tile(p, s, tile, whole, columns, pairs, b->list + q, b->known + q, UP && !wave && a->ids);
+            } else {
+                if (lane == 0) b->list[q].e = -1;
+                moek_mbar_arrive_warp_(b->known + q);
+                if (UP && !wave && a->ids) {
+                    moek_grid_wait_();
+                    moek_grid_go_();
+                }
+            }
+            if constexpr (!UP) moek_mbar_arrive_copied_(b->told + q);          /* not waited for: they come behind */
+            moek_mbar_arrive_warp_(b->told + q);                               /* stages on their way */
+            if (tile >= all) break;
+            moek_next_(q, turn, TILES);
+        }
+    }
+
+    /* ---- consumers: out ------------------------------------------------------------------------------------------ */
+
+    /* 8 T of a row of out.  y is read next, h is not. */
+    MOEK_DEVICE void put(uint16_t *to, moek_words_ v)
+    {
+        if constexpr (UP) moek_store_words_(to, v);
+        else moek_store_words_kept_(to, v);
+    }
+    /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by
+     * way of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
+    MOEK_DEVICE void store(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n, int dtype)
+    {
+        const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
+        const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
+        int h, i;
+        if constexpr (PAGE_ROWS == 8) {
+            unsigned char *const put_at = page + lane % 8 * PITCH + lane / 8 * 16;
+            #pragma unroll
+            for (h = 0; h < 2; h++) {                  /* 8 rows */
+                __syncwarp();
+                #pragma unroll
+                for (i = 0; i < 2; i++) {
+                    const float *const of = y + 2 * h + 16 * i;
+                    moek_stmatrix4_(put_at + 64 * i, moek_to_t2_(of[0], of[1], dtype),
+                                    moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[8], of[9], dtype),
+                                    moek_to_t2_(of[12], of[13], dtype));
+                }
+                __syncwarp();
+                #pragma unroll
+                for (i = 0; i < 2; i++) {
+                    const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
+                    const int r = row[2 * h + i];
+                    if (r >= 0 && column < n) put(out + (size_t)(uint32_t)r * n + column, v);
+                }
+            }
+        } else {
+            unsigned char *const put_at = page + lane % 16 * PITCH + lane / 16 * 16;
+            __syncwarp();
+            #pragma unroll
+            for (i = 0; i < 4; i++) {
+                const float *const of = y + 2 * i * 4;
+                moek_stmatrix4_(put_at + 32 * i, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[2], of[3], dtype),
+                                moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[6], of[7], dtype));
+            }
+            __syncwarp();
+            #pragma unroll
+            for (i = 0; i < 4; i++) {
+                const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
+                if (row[i] >= 0 && column < n) put(out + (size_t)(uint32_t)row[i] * n + column, v);
+            }
+        }
+    }
+    /* QUANTIZES: the same of all 128 columns from j on, quantized; sum: as gated tiles are finished.  to: where the 16
+     * rows go. */
+    MOEK_DEVICE void store_codes(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *to, int j,
+                                 int n, int dtype)
+    {
+        enum { HALF = N / 4 };
+        const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 16;
+        unsigned char *const put_at = page + lane % 8 * PITCH + lane / 8 * 16;
+        const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
+        int h, i;
+        float inverse = 0;
+        if constexpr (BY_TENSOR) inverse = __fdiv_rn(1.0f, a->q_scale[0]);
+        __syncwarp();
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int r = to[lane / 4 + 8 * h];
+            moek_words_ x[4];
+            uint2 codes[4];
+            #pragma unroll
+            for (i = 0; i < 16; i++) {
+                const float *const of = sum + i / 8 * HALF + i % 8 * 4 + 2 * h;
+                x[i / 4].w[i % 4] = r < 0 || j + 8 * i >= n ? 0 : moek_to_t2_(of[0], of[1], dtype);
+            }
+            if constexpr (BY_TENSOR) {
+                #pragma unroll
+                for (i = 0; i < 4; i++) codes[i] = moek_static_codes_(x[i], inverse, dtype);
+            } else {
+                const float s = moek_group_codes_(codes, x, 4, 4, a->ue8m0, dtype);
+                if (lane % 4 == 0 && r >= 0)
+                    a->q_scale[(size_t)(uint32_t)r * (uint32_t)((n + 127) / 128) + j / 128] = s;
+            }
+            #pragma unroll
+            for (i = 0; i < 4; i += 2)
+                moek_stmatrix4_(put_at + 8 * h * PITCH + 32 * i, codes[i].x, codes[i].y, codes[i + 1].x,
+                                codes[i + 1].y);
+        }
+        __syncwarp();
+        #pragma unroll
+        for (i = 0; i < 4; i++) {
+            /* Two codes were an element, so of each 16 codes a lane gave 2 and another 2, 8 further on. */
+            const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
+            const int r = to[lane / 8 + 4 * i];
+            moek_words_ q;
+            q.w[0] = __byte_perm(v.w[0], v.w[1], 0x5410); q.w[1] = __byte_perm(v.w[2], v.w[3], 0x5410);
+            q.w[2] = __byte_perm(v.w[0], v.w[1], 0x7632); q.w[3] = __byte_perm(v.w[2], v.w[3], 0x7632);
+            if (r >= 0 && column < n)
+                moek_store_words_((unsigned char *)a->q + (size_t)(uint32_t)r * (uint32_t)n + column, q);
+        }
+    }
+    /* One activation, by its number, of eight sums of the register file's front. */
+    template <int ACT, int GATED>
+    MOEK_DEVICE void act_of_eight(float *y, const float *sum, float alpha, float beta, float limit)
+    {
+        enum { HALF = N / 4 };
+        int i;
+        #pragma unroll
+        for (i = 0; i < 8; i++)
+            if constexpr (GATED)
+                y[i] = moek_act_any_(ACT, sum[i / 4 * HALF + i % 4], sum[i / 4 * HALF + i % 4 + HALF / 2], alpha, beta,
+                                     limit);
+            else y[i] = moek_act_any_(ACT, sum[i], 0, alpha, beta, limit);
+    }
+    /* The activation of a tile.  Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up,
+     * then the other; of that becomes the result in the first's place.  single: only the first half of `sum` counts. */
+    MOEK_DEVICE void activate(const moek_gemm_args *a, float *sum, int gated, int single)
+    {
+        enum { HALF = N / 4 };
+        int i;
+        if (a->act == MOEK_SILU && !(a->limit > 0)) {
+            const int swapped = a->halves.swapped;
+            #pragma unroll
+            for (i = 0; i < 2 * HALF; i += HALF)
+                if (i && single) break;
+                else if (swapped) moek_fast_silus_(sum + i, sum + i + HALF / 2, sum + i, HALF / 2);
+                else moek_fast_silus_(sum + i, sum + i, sum + i + HALF / 2, HALF / 2);
+        } else {
+            /* Eight at a time, and the registers move on: unrolled, the activations would be a book. */
+            const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
+            const float alpha = a->alpha, beta = a->beta, limit = a->limit;
+            int round;
+            if (a->halves.swapped)
+                #pragma unroll
+                for (i = 0; i < HALF; i++) {
+                    const int gate = i / (HALF / 2) * HALF + i % (HALF / 2);
+                    const float up = sum[gate];
+                    sum[gate] = sum[gate + HALF / 2];
+                    sum[gate + HALF / 2] = up;
+                }
+            #pragma unroll 1
+            for (round = 0; round < rounds; round++) {
+                float y[8];
+                switch (act) {
+#define MOEK_ACT_CASE_(NAME, name, number, gated) \
+                case number: act_of_eight<number, gated>(y, sum, alpha, beta, limit); break;
+                MOEK_EACH_ACT(MOEK_ACT_CASE_)
+#undef MOEK_ACT_CASE_
+                default:
+                    #pragma unroll
+                    for (i = 0; i < 8; i++) y[i] = 0;
+                }
+                if (gated) {                           /* four of each half */
+                    #pragma unroll
+                    for (i = 0; i < HALF / 2 - 4; i++) {
+                        sum[i] = sum[i + 4];
+                        sum[i + HALF / 2] = sum[i + HALF / 2 + 4];
+                        sum[i + HALF] = sum[i + HALF + 4];
+                        sum[i + HALF + HALF / 2] = sum[i + HALF + HALF / 2 + 4];
+                    }
+                    #pragma unroll
+                    for (i = 0; i < 8; i++) sum[i / 4 * HALF + HALF / 2 - 4 + i % 4] = y[i];
+                } else {
+                    #pragma unroll
+                    for (i = 0; i < 2 * HALF - 8; i++) sum[i] = sum[i + 8];
+                    #pragma unroll
+                    for (i = 0; i < 8; i++) sum[2 * HALF - 8 + i] = y[i];
+                }
+            }
+        }
+    }
+    /* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on.  BY_ROW: s0, s1, scales of its two rows
+     * of a; w_scale, where those of the tile's columns begin, in shared memory.  single: only the first half of `sum`
+     * counts. */
+    MOEK_DEVICE void finish(const moek_gemm_args *a, float *sum, int e, int j0, int single, float s0,
+                            float s1, uint32_t w_scale, int n, int dtype)
+    {
+        enum { HALF = N / 4, EIGHT = 8 };
+        const int c = moek_here_(threadIdx.x % 4 * 2);
+        const int gated = UP ? a->w_rows > n : 0;
+        int i;
+        if constexpr (BY_TENSOR && UP) {
+            const float s = *MOEK_F32_(a->a_scale);
+            const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
+            #pragma unroll
+            for (i = 0; i < 2 * HALF; i++) sum[i] *= scale[i / (HALF / 2) % 2];
+        } else if constexpr (BY_TENSOR) {
+            const float scale = MOEK_F32_(a->a_scale)[0] * MOEK_F32_(a->w_scale)[e];
+            #pragma unroll
+            for (i = 0; i < 2 * HALF; i++) sum[i] *= scale;
+        } else if constexpr (BY_ROW) {
+            #pragma unroll
+            for (i = 0; i < HALF; i += 2) {
+                float w[2];
+                if (i == HALF / 2 && single) break;
+                moek_shared_float2_(w, w_scale + 4 * (i / 2 * 8 + c));
+                sum[2 * i] *= s0 * w[0];
+                sum[2 * i + 1] *= s0 * w[1];
+                sum[2 * i + 2] *= s1 * w[0];
+                sum[2 * i + 3] *= s1 * w[1];
+            }
+        }
+        if (a->bias) {
+            const size_t w_at = (size_t)e * a->halves.rows;
+            if constexpr (ROUNDS)
+                #pragma unroll
+                for (i = 0; i < HALF; i += EIGHT) {        /* not all loads at once: registers */
+                    uint16_t bias[EIGHT];
+                    int u;
+                    #pragma unroll
+                    for (u = 0; u < EIGHT; u++)
+                        bias[u] = ((const uint16_t *)a->bias + w_at)[w_row(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
+                    #pragma unroll
+                    for (u = 0; u < EIGHT; u++) {
+                        float *const of = sum + (i + u) / 2 * 4 + u % 2;
+                        const float more = moek_from_t_(bias[u], dtype);
+                        of[0] += more;
+                        of[2] += more;
+                    }
+                    asm volatile("" ::: "memory");
+                }
+            else
+                #pragma unroll
+                for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
+                    const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
+                    const int j = UP ? min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
+                                           (TAIL > 0 ? moek_here_(n) : n) - 1) : min(j0 + column, n - 1);
+                    const int row = UP ? j * a->halves.step : j;
+                    const uint16_t *const from = (const uint16_t *)(UP ? a->halves.bias[i / (HALF / 4) % 2] : a->bias) +
+                                                 w_at;
+                    const float bias = a->bias ? moek_from_t_(from[row], dtype) : 0;
+                    sum[reg] += bias;
+                    sum[reg + 2] += bias;
+                    if (i % 4 == 3) asm volatile("" ::: "memory");         /* not all loads at once: registers */
+                }
+        }
+        if constexpr (UP) activate(a, sum, gated, single);
+        (void)c; (void)single;
+    }
+    /* Bias and activation of the tail, then stored: rows to[] of out, columns from j on, by this warp's 16 rows of each
+     * of two 64s of w (gated, what lies first in memory of gate and up, then the other).  sum: of both, rows of w by
+     * rows of a, as wgmma leaves it.  No row's result depends on another's: of those that are nobody's anything may be
+     * there. */
+    MOEK_DEVICE void finish_tail(const moek_gemm_args *a, unsigned char *page, float *sum, int e, int j, const int *to,
+                                 int n, int dtype)
+    {
+        enum { HALF = TAIL / 2, TAIL_PITCH = 48 };
+        const int lane = moek_here_(threadIdx.x % 32), last = moek_here_(n) - 1;
+        const int gated = UP ? a->w_rows > n : 0;
+        int u, h, i;
+        if (a->bias) {
+            const size_t w_at = (size_t)e * a->halves.rows;
+            #pragma unroll
+            for (u = 0; u < 2; u++)
+                #pragma unroll
+                for (h = 0; h < 2; h++) {
+                    /* A column behind the last is not stored: any bias will do. */
+                    const int column = min(j + (gated ? 0 : 64 * u) + 8 * h + lane / 4, last);
+                    const uint16_t *const bias = (const uint16_t *)(UP ? a->halves.bias[u] : a->bias) + w_at +
+                                                 (UP ? column * a->halves.step : column);
+                    const float more = moek_from_t_(*bias, dtype);
+                    #pragma unroll
+                    for (i = 0; i < HALF / 2; i++) sum[u * HALF + i / 2 * 4 + 2 * h + i % 2] += more;
+                }
+        }
+        if (UP && gated) {
+            float y[TAIL];
+            #pragma unroll
+            for (i = 0; i < HALF; i++) {
+                y[i / 2 * 4 + i % 2] = sum[i];
+                y[i / 2 * 4 + i % 2 + 2] = sum[i + HALF];
+            }
+            moek_act_sums_<2 * TAIL>(a, y, a->halves.swapped);
+            #pragma unroll
+            for (i = 0; i < HALF; i++) sum[i] = y[i / 2 * 4 + i % 2];
+        } else if constexpr (UP) {
+            moek_act_sums_<2 * TAIL>(a, sum, 0);
+        }
+        #pragma unroll
+        for (u = 0; u < 2; u++) {
+            const float *const of = sum + u * HALF;
+            const int column = j + 64 * u + lane % 2 * 8;
+            if (UP && u && gated) break;
+            __syncwarp();
+            #pragma unroll
+            for (i = 0; i < TAIL; i += 8)
+                moek_stmatrix2_trans_(page + (i + lane % 8) * TAIL_PITCH + lane / 8 % 2 * 16,
+                                      moek_to_t2_(of[i / 2], of[i / 2 + 1], dtype),
+                                      moek_to_t2_(of[i / 2 + 2], of[i / 2 + 3], dtype));
+            __syncwarp();
+            #pragma unroll
+            for (i = lane / 2; i < TAIL; i += 16)
+                if (to[i] >= 0 && column < n)
+                    moek_store_words_((uint16_t *)a->out + (size_t)(uint32_t)to[i] * n + column,
+                                      moek_load_words_(page + i * TAIL_PITCH + lane % 2 * 16));
+        }
+    }
+
+    /* ---- consumers: products ------------------------------------------------------------------------------------- */
+
+    /* What a warpgroup multiplies: operands of the first stage; where the first barrier `empty` is; BLOCKED, where
+     * scales of the first stage are, of this lane's rows of a and of the rows of w. */
+    struct operands { uint64_t xs, ws, tail_xs, tail_ws; uint32_t empty, x_scale, w_scale; };
+
+    /* FP8: stage number u, once it is full: one or both halves, multiplied and added. */
+    MOEK_DEVICE void stage_fp8(float *sum, const block *b, const operands *at, int halves, int u, int phase)
+    {
+        const uint64_t xs = at->xs + u * (STAGE / 16), ws = at->ws + u * (STAGE / 16);
+        const uint32_t x_scale = at->x_scale + u * SCALES * 4, w_scale = at->w_scale + u * SCALES * 4;
+        const uint32_t empty = at->empty + 8 * u;
+        float part[SUM_N / 2], s[BLOCKED ? 2 * SUBS : 1];
+        int half, i, j;
+        moek_mbar_wait_(b->full + u, phase);
+        #pragma unroll
+        for (half = 0; half < halves; half++) {
+            moek_wgmma_fence_();
+            #pragma unroll
+            for (j = 0; j < 4; j++)
+                moek_wgmma_of_shared_<SUM_N, Format::ELEMENT>(part, xs + 2 * j, ws + half * (SUM_N * 128 / 16) + 2 * j,
+                                                              j);
+            moek_wgmma_commit_();
+            if (BLOCKED && half == 0) {                /* now, while the tensor cores are at work */
+                const float x0 = moek_shared_float_(x_scale), x1 = moek_shared_float_(x_scale + 32);
+                float sw[SUBS];
+                #pragma unroll
+                for (i = 0; i < halves; i++) moek_shared_float2_(sw + 2 * i, w_scale + 8 * i);
+                #pragma unroll
+                for (i = 0; i < 2 * halves; i++) {
+                    s[2 * i] = x0 * sw[i];
+                    s[2 * i + 1] = x1 * sw[i];
+                    moek_keep_(s[2 * i]); moek_keep_(s[2 * i + 1]);
+                }
+            }
+            moek_wgmma_wait_(0);
+            if (half + 1 == halves) moek_mbar_arrive_pair_(empty, b->pairs);
+            #pragma unroll
+            for (i = 0; i < SUM_N / 2; i += 4) {
+                float *const to = sum + half * (SUM_N / 2) + i;
+                if constexpr (BLOCKED) {
+                    const float *const by = s + half * 4 + i / 32 * 2;
+                    to[0] += part[i] * by[0]; to[1] += part[i + 1] * by[0];
+                    to[2] += part[i + 2] * by[1]; to[3] += part[i + 3] * by[1];
+                } else {
+                    to[0] += part[i]; to[1] += part[i + 1];
+                    to[2] += part[i + 2]; to[3] += part[i + 3];
+                    moek_keep_4_(to[0], to[1], to[2], to[3]);              /* now, not later */
+                }
+            }
+        }
+    }
+    /* INTEGER: a stage, once it is full, of WIDE columns. */
+    template <int WIDE>
+    MOEK_DEVICE void stage_exact(int32_t *exact, uint64_t xs, uint64_t ws, uint64_t *full, int phase)
+    {
+        int j;
+        moek_mbar_wait_(full, phase);
+        moek_wgmma_fence_();
+        #pragma unroll
+        for (j = 0; j < 4; j++) moek_wgmma_of_shared_<WIDE, Format::ELEMENT>(exact, xs + 2 * j, ws + 2 * j, 1);
+        moek_wgmma_commit_();
+    }
+    /* T: stage number u, once it is full, of WIDE columns; LONG: and of the tail (more). */
+    template <int WIDE, int LONG>
+    MOEK_DEVICE void stage_t(float *sum, float *more, const block *b, const operands *at, int u, int phase)
+    {
+        const uint64_t xs = at->xs + u * (STAGE / 16), ws = at->ws + u * (STAGE / 16);
+        int j;
+        moek_mbar_wait_(b->full + u, phase);
+        moek_wgmma_fence_();
+        #pragma unroll
+        for (j = 0; j < 4; j++) moek_wgmma_of_shared_<WIDE, Format::ELEMENT>(sum, xs + 2 * j, ws + 2 * j, 1);
+        if constexpr (LONG) {
+            const uint64_t ts = at->tail_xs + u * (STAGE / 16), os = at->tail_ws + u * (STAGE / 16);
+            #pragma unroll
+            for (j = 0; j < 4; j++) {
+                moek_wgmma_of_shared_<TAIL, Format::ELEMENT>(more, os + 2 * j, ts + 2 * j, 1);
+                moek_wgmma_of_shared_<TAIL, Format::ELEMENT>(more + TAIL / 2, os + 64 * 8 + 2 * j, ts + 2 * j, 1);
+            }
+        }
+        moek_wgmma_commit_();
+    }
+/* What consume writes three times: a tile, if a condition holds, a stage at a time while the one before is still being
+ * multiplied.  u is slot: known, so that addresses need no computing.  (As a function, it costs registers.) */
+#define MOEK_WIDE_LOOP_(holds, stage) \
+    for (step = 0; step < steps && (holds); ) \
+        _Pragma("unroll") \
+        for (u = 0; u < STAGES; u++) { \
+            if (u != slot || step == steps) continue; \
+            stage; \
+            moek_wgmma_wait_(1); \
+            if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs); \
+            moek_next_(slot, phase, STAGES); \
+            step++; \
+        } \
+    moek_wgmma_wait_(0); \
+    if (holds) moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
+/* INTEGER: the same with carries.  Long k has a loop of its own: else each wgmma would be waited for. */
+#define MOEK_WIDE_LONG_(wide) \
+    _Pragma("unroll 1") \
+    for (; step < steps; step++) { \
+        const uint64_t xs = of.xs + slot * (STAGE / 16), ws = of.ws + slot * (STAGE / 16); \
+        if (step && step % CARRY == 0) \
+            _Pragma("unroll") \
+            for (i = 0; i < (wide) / 8; i++) Format::carry(exact + 4 * i, high + i); \
+        stage_exact<wide>(exact, xs, ws, b->full + slot, phase); \
+        moek_wgmma_wait_(0); \
+        moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs); \
+        moek_next_(slot, phase, STAGES); \
+    }
+    /* Consumer: a warpgroup multiplies 64 rows of a tile; of a tile that has no more than 64, one half of the columns.
+     * page: of the warp, where its rows of out change places. */
+    MOEK_DEVICE void consume(const params *p, const block *b, unsigned char *page)
+    {
+        const moek_gemm_args *const a = &p->a;
+        const int t = threadIdx.x, lane = b->lane, n = b->n, steps = b->steps, pairs = b->pairs;
+        const int gated = b->gated, columns = b->columns, cut = b->cut;
+        int q = 0, turn = 0, i;
+        const int mine = t / 128 - 1, warp = t % 128 / 32;
+        const int dtype = BYTES ? a->dtype : DTYPE;
+        const uint32_t empty_at = moek_pair_address_(b->empty, pairs);
+        int slot = 0, phase = 0;
+        moek_registers_more_(224);
+        moek_grid_wait_();
+        for (;;) {
+            float sum[N / 2], s0 = 0, s1 = 0;
+            int32_t exact[INTEGER ? N / 2 : 1], high[INTEGER ? N / 8 : 1] = {0};
+            int step, rows, u;
+            moek_mbar_wait_(b->told + q, turn);
+            if (b->list[q].e < 0) break;
+            rows = b->list[q].end - b->list[q].row0;
+            #pragma unroll
+            for (i = 0; i < N / 2; i++) {
+                if constexpr (INTEGER) {
+                    exact[i] = 0;
+                    moek_keep_s32_(exact[i]);              /* (else the compiler moves zeros behind the fence) */
+                } else {
+                    sum[i] = 0;
+                }
+            }
+            const int narrow = b->list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
+            if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {       /* nothing for this warpgroup */
+                for (step = 0; step < steps; step++) {
+                    moek_mbar_wait_(b->full + slot, phase);
+                    moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
+                    moek_next_(slot, phase, STAGES);
+                }
+                moek_mbar_arrive_warp_(b->done + q);
+                moek_next_(q, turn, TILES);
+                continue;
+            }
+            const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
+            const int at = first + 16 * warp;
+            operands of;
+            if constexpr (BY_ROW && !UP) {                 /* scales of rows of a: after k, or before, if k is short */
+                const int r0 = b->list[q].from[at + lane / 4], r1 = b->list[q].from[at + lane / 4 + 8];
+                s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0];
+                s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
+            }
+            of.empty = empty_at;
+            of.xs = moek_uniform_(moek_wgmma_operand_(b->ring + first * 128));
+            of.ws = moek_uniform_(moek_wgmma_operand_(b->ring + A + half * HALF_BYTES));
+            if constexpr (FP8) {
+                of.w_scale = moek_shared_address_(b->scales + M + half * (SUBS / 2));
+                of.x_scale = moek_shared_address_(b->scales + at + lane / 4);
+                step = 0;
+                if (single)
+                    #pragma unroll 1
+                    for (; step < steps; step++) {
+                        u = moek_here_(slot);
+                        stage_fp8(sum, b, &of, 1, u, phase);
+                        moek_next_(slot, phase, STAGES);
+                    }
+                #pragma unroll 1
+                for (; step < steps; step++) {
+                    /* No branch between one wgmma and the next: what is done there the tensor cores wait for. */
+                    if (!slot)
+                        #pragma unroll 1
+                        for (; steps - step >= STAGES; step += STAGES) {
+                            #pragma unroll
+                            for (u = 0; u < STAGES; u++) stage_fp8(sum, b, &of, N / SUM_N, u, phase);
+                            phase ^= 1;
+                        }
+                    if (step == steps) break;
+                    if (!UP && slot % 2 == 0 && steps - step >= 2) {   /* k need not be a multiple of 512 */
+                        if (slot) {
+                            stage_fp8(sum, b, &of, N / SUM_N, 2, phase);
+                            stage_fp8(sum, b, &of, N / SUM_N, 3, phase);
+                            phase ^= 1;
+                        } else {
+                            stage_fp8(sum, b, &of, N / SUM_N, 0, phase);
+                            stage_fp8(sum, b, &of, N / SUM_N, 1, phase);
+                        }
+                        slot ^= 2;
+                        step++;
+                        continue;
+                    }
+                    u = moek_here_(slot);
+                    stage_fp8(sum, b, &of, N / SUM_N, u, phase);
+                    moek_next_(slot, phase, STAGES);
+                }
+            } else if constexpr (INTEGER) {
+                if (single) {
+                    MOEK_WIDE_LOOP_(steps <= CARRY, (stage_exact<N / 2>(exact, of.xs + u * (STAGE / 16),
+                                    of.ws + u * (STAGE / 16), b->full + u, phase)))
+                    MOEK_WIDE_LONG_(N / 2)
+                } else {
+                    MOEK_WIDE_LOOP_(steps <= CARRY, (stage_exact<N>(exact, of.xs + u * (STAGE / 16),
+                                    of.ws + u * (STAGE / 16), b->full + u, phase)))
+                    MOEK_WIDE_LONG_(N)
+                }
+                if (steps > CARRY)
+                    #pragma unroll
+                    for (i = 0; i < N / 8; i++) Format::total(sum + 4 * i, exact + 4 * i, high[i]);
+                else
+                    #pragma unroll
+                    for (i = 0; i < N / 2; i++) sum[i] = (float)exact[i];
+            } else if (TAIL > 0 && rows > M) {
+                float more[TAIL > 0 ? TAIL : 1] = { 0 };
+                of.tail_xs = moek_uniform_(moek_wgmma_operand_(b->ring + M * 128));
+                of.tail_ws = moek_uniform_(moek_wgmma_operand_(b->ring + A + mine * HALF_BYTES));
+                MOEK_WIDE_LOOP_(1, (stage_t<N, 1>(sum, more, b, &of, u, phase)))
+                /* A narrow tile has no second half: what was there was multiplied, but goes nowhere. */
+                if (!(narrow && mine))
+                    finish_tail(a, page, more, b->list[q].e, b->list[q].j0 + mine * (columns / 2) + 16 * warp,
+                                b->list[q].to + M, n, dtype);
+            } else if (single) {
+                MOEK_WIDE_LOOP_(1, (stage_t<N / 2, 0>(sum, NULL, b, &of, u, phase)))
+            } else {
+                MOEK_WIDE_LOOP_(1, (stage_t<N, 0>(sum, NULL, b, &of, u, phase)))
+            }
+            const int e = b->list[q].e, wide = columns / 2, j0 = b->list[q].j0 + half * wide;
+            int to[4];
+            if constexpr (BY_ROW && UP) {
+                const int r0 = b->list[q].from[at + lane / 4], r1 = b->list[q].from[at + lane / 4 + 8];
+                s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0];
+                s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
+            }
+            finish(a, sum, e, j0, single, s0, s1, moek_shared_address_(b->list[q].w_scale + half * BOX), n,
+                   dtype);
+            #pragma unroll
+            for (i = 0; i < 4; i++) to[i] = b->list[q].to[at + lane / 8 + 4 * i];
+            if (QUANTIZES && !cut) {
+                if (dtype == MOEK_DTYPE_FP16)
+                    store_codes(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_FP16);
+                else store_codes(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_BF16);
+            }
+            moek_mbar_arrive_warp_(b->done + q);
+            moek_next_(q, turn, TILES);
+            #pragma unroll
+            for (i = 0; i < 4; i++)
+                if ((!QUANTIZES || cut) && (i < 2 || !single))
+                    if (!UP || i % 2 == 0 || !gated)
+                        store((uint16_t *)a->out, page, sum + N / 8 * i, to, j0 + i / 2 * wide + i % 2 * 64, n, dtype);
+        }
+    }
+
+#undef MOEK_WIDE_LOOP_
+#undef MOEK_WIDE_LONG_
+
+    /* A block. */
+    MOEK_DEVICE void run(const params *p)
+    {
+        MOEK_SHARED_1024_(ring);
+        const moek_gemm_args *const a = &p->a;
+        const int t = threadIdx.x;
+        block b;
+        b.lane = t % 32;
+        b.ring = ring;
+        unsigned char *const pages = ring + STAGES * STAGE;            /* [8 warps]: where rows of out change places */
+        b.full = (uint64_t *)(pages + 8 * PAGE); b.empty = b.full + STAGES;
+        b.told = b.empty + STAGES; b.done = b.told + TILES; b.asked = b.done + TILES;
+        b.known = b.asked + TILES;
+        b.given = b.known + TILES;
+        b.number = (int32_t *)(b.given + GIVEN);
+        b.list = (tile *)(b.number + GIVEN);
+        b.scales = (float *)(b.list + TILES);
+        const int k = UP && HIDDEN ? HIDDEN : a->k;
+        b.n = !UP && HIDDEN ? HIDDEN : a->n;
+        b.gated = UP ? a->w_rows > b.n : 0;
+        b.columns = b.gated ? N / 2 : N;
+        b.cut = QUANTIZES ? !a->q : 1;
+        b.row_bytes = k * ELEMENT;
+        b.tiles = (b.n + b.columns - 1) >> column_bits(a);
+        b.steps = ((SHIFTED ? a->k_offset : 0) + b.row_bytes + 127) / 128;
+
+        if (t == 0) {
+            moek_tma_prefetch_map_(&p->w);
+            if (!a->a_order) moek_tma_prefetch_map_(&p->rows[0]);
+            if (TAIL > 0 && !a->a_order) moek_tma_prefetch_map_(&p->rows[TAIL > 0 ? 1 : 0]);
+        }
+        if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
+            /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
+            moek_mbar_init_(b.full + t, (a->a_order ? 32 * GATHER : 0) + (BLOCKED ? 32 : 0) + 1);
+            moek_mbar_init_(b.told + t, UP ? 1 : 33);
+            moek_mbar_init_(b.asked + t, 1);
+            moek_mbar_init_(b.done + t, (a->a_order ? GATHER : BLOCKED ? 1 : 0) + 1 + 8);
+            moek_mbar_init_(b.known + t, 1);
+            moek_mbar_init_(b.given + t, 1);
+            moek_mbar_init_(b.given + t + STAGES, 1);
+        }
+        int32_t *const tally = (int32_t *)pages;
+        if constexpr (!UP) {
+            moek_grid_go_();                           /* the schedule is older: the up row waited for it */
+        } else if (a->ids) {                           /* older: the schedule is made while the kernel before runs */
+            moek_tally_ids_(tally, a->ids, a->slots, a->experts);
+        } else {
+            moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
+            moek_grid_go_();
+        }
+        /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row's bits must be
+         * those of a full tile, whose activations share reciprocals.  Ends with a barrier. */
+        b.s = moek_schedule_tails_(b.scales + STAGES * SCALES, UP && a->ids ? tally : a->counts, a->experts, M,
+                                   TAIL > 0 && !a->invariant ? TAIL : 0, TAIL > 0 ? PAIRS_FROM * a->experts : 0);
+        if constexpr (UP && TAIL > 0)
+            b.pairs = moek_here_(b.s.block[a->experts] >= PAIRS_FROM * a->experts);   /* found anew, the blocks spill */
+        else b.pairs = b.s.block[a->experts] >= PAIRS_FROM * a->experts;
+        /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
+        if (TAIL == 0 && a->split_flags && !(b.tiles & 1) && b.s.block[a->experts] < (int)gridDim.x)
+            b.pairs |= 4 * b.s.block[a->experts] >= 5 * a->experts;
+        if (t < STAGES) {
+            moek_mbar_init_(b.empty + t, 8 << b.pairs);                /* warps, of both blocks */
+            moek_mbar_init_fence_();
+        }
+        if (b.pairs) moek_cluster_meet_();
+        else __syncthreads();
+
+        if (t < 128) {
+            /* A tile that two blocks share: it is a while until both know the next. */
+            b.ask = max(0, b.steps - 9);
+            moek_registers_less_(56);
+            if (t < 32 || (BLOCKED && t < 64 && !a->a_order)) produce(p, &b);
+            else if ((t < 32 + 32 * GATHER) & (a->a_order != NULL)) gather(p, &b);     /* (&&: other code, no better) */
+            else if (t >= 96) schedule(p, &b);
+            moek_cp_async_commit_();
+            moek_cp_async_wait_(0);
+        } else {
+            consume(p, &b, pages + (t / 32 - 4) * PAGE);
+        }
+        if (b.pairs) moek_cluster_meet_();             /* the other block may still write here */
+    }
+#else
+    MOEK_DEVICE void run(const params *p) { (void)p; }
+#endif
+};
+
+/* Launches one of these kernels, of `shared` bytes of shared memory.  args NULL: makes it ready. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
+static MOEK_UNUSED moek_status moek_launch_wide_(
+    const void *args, moek_stream stream, int shared,
+    void (*kernel)(typename moek_wide_<OP, M, N, STAGES, HIDDEN, Format>::params))
+{
+    typedef moek_wide_<OP, M, N, STAGES, HIDDEN, Format> K;
+    const moek_gemm_args *const a = (const moek_gemm_args *)args;
+    typename K::params p;
+    moek_status status;
+    if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, shared);
+    if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
+    if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
+    if (a->a_order && (long long)a->rows * a->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
+    if (K::UP && a->q && a->n_offset) return MOEK_E_ARGUMENT;
+    p.a = *a;
+    if (!a->a_row_bytes) p.a.a_row_bytes = a->k * K::ELEMENT;
+    moek_find_halves_of_(&p.a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS, 1);
+    p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
+    p.over_tiles = moek_over_of_((a->n + (1 << K::column_bits(a)) - 1) >> K::column_bits(a));
+    status = moek_weight_map_(&p.w, &p.a, K::ELEMENT, K::BOX, 0, 1);
+    if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, K::ELEMENT, K::BOX, 0, 0);
+    if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows[0], a, K::ELEMENT, K::AT_ONCE);
+    if (K::TAIL > 0 && status == MOEK_OK && !a->a_order)
+        status = moek_rows_map_(&p.rows[K::TAIL > 0 ? 1 : 0], a, K::ELEMENT, K::TAIL);
+    if (status != MOEK_OK) return status;
+    return MOEK_LAUNCH_PAIRS_(kernel, (moek_multiprocessors_() + 1) / 2 * 2, K::THREADS, shared, stream, a->early, p);
+}
+#endif
