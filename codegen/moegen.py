@@ -881,7 +881,7 @@ def write(g, a, start):
         for name in left_over:
             bad += 1
             print(f"left over: generated/{name}")
-        longest = max((t.count("\n"), n) for n, t in files.items() if "_on_" in n)
+        longest = max(((t.count("\n"), n) for n, t in files.items() if "_on_" in n), default=(0, ""))
         for what, have, of in (("lines", longest[0], ": " + longest[1]),
                                ("seconds", time.process_time() - start, " of CPU time")):
             if have > g.manifest["budget"][what]:

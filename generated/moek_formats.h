@@ -50,6 +50,7 @@ struct moek_format_bf16_ {
         NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
     enum { ELEMENT = 1, DTYPE = MOEK_DTYPE_BF16, INTEGER = 0 };
+    typedef float sum;
 };
 
 struct moek_format_fp16_ {
@@ -62,6 +63,7 @@ struct moek_format_fp16_ {
         NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
     };
     enum { ELEMENT = 2, DTYPE = MOEK_DTYPE_FP16, INTEGER = 0 };
+    typedef float sum;
 };
 
 struct moek_format_fp8t_ {
@@ -96,6 +98,7 @@ struct moek_format_fp8t_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
+    typedef float sum;
 };
 
 struct moek_format_fp8c_ {
@@ -130,6 +133,7 @@ struct moek_format_fp8c_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
+    typedef float sum;
 };
 
 struct moek_format_fp8b128_ {
@@ -159,6 +163,7 @@ struct moek_format_fp8b128_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
+    typedef float sum;
 };
 
 struct moek_format_mxfp8_ {
@@ -188,6 +193,7 @@ struct moek_format_mxfp8_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
+    typedef float sum;
 };
 
 struct moek_format_fp8t_a16_ {
@@ -569,6 +575,7 @@ struct moek_format_int8_a8_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     enum { ELEMENT = 6, DTYPE = 0, INTEGER = 1 };
+    typedef int32_t sum;
     MOEK_DEVICE void carry(int32_t sum[4], int32_t *high) { moek_carry_s8_(sum, high); }
     MOEK_DEVICE void total(float to[4], const int32_t sum[4], int32_t high) { moek_total_s8_(to, sum, high); }
 };

@@ -561,7 +561,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_up_bf16_h0_on_sm90_m1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm90_m16n128s11w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -570,7 +570,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 16, 90, 384, 219120, moek_up_fp16_h0_on_sm90_m1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm90_m16n128s11w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -579,7 +579,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 16, 90, 384, 219120, moek_up_fp8t_h0_on_sm90_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm90_m16n128s11w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 90)
@@ -588,7 +588,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 16, 90, 384, 219120, moek_up_fp8c_h0_on_sm90_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm90_m16n128s11w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -597,7 +597,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 16, 90, 384, 219912, moek_up_fp8b128_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_sm90_m16n128s11w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
@@ -606,7 +606,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 16, 90, 384, 219120, moek_up_int8_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm90_m16n128s11w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -615,7 +615,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 32, 90, 384, 221728, moek_up_bf16_h0_on_sm90_m3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm90_m32n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -624,7 +624,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 32, 90, 384, 221728, moek_up_fp16_h0_on_sm90_m3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm90_m32n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -633,7 +633,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 32, 90, 384, 221728, moek_up_fp8t_h0_on_sm90_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm90_m32n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 90)
@@ -642,7 +642,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 32, 90, 384, 221728, moek_up_fp8c_h0_on_sm90_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm90_m32n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -651,7 +651,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 64, 32, 90, 384, 223088, moek_up_fp8b128_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_sm90_m32n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
@@ -660,7 +660,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 32, 90, 384, 221728, moek_up_int8_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm90_m32n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -723,7 +723,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_down_bf16_h0_on_sm9
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm90_m16n128s11w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -732,7 +732,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 16, 90, 384, 219120, moek_down_fp16_h0_on_sm9
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm90_m16n128s11w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -741,7 +741,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 16, 90, 384, 219120, moek_down_fp8t_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm90_m16n128s11w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 90)
@@ -750,7 +750,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 16, 90, 384, 219120, moek_down_fp8c_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm90_m16n128s11w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -759,7 +759,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 16, 90, 384, 219912, moek_down_fp8b128_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_sm90_m16n128s11w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
@@ -768,7 +768,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 16, 90, 384, 219120, moek_down_int8_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm90_m16n128s11w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -777,7 +777,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 32, 90, 384, 221728, moek_down_bf16_h0_on_sm9
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm90_m32n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -786,7 +786,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 32, 90, 384, 221728, moek_down_fp16_h0_on_sm9
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm90_m32n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -795,7 +795,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 32, 90, 384, 221728, moek_down_fp8t_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm90_m32n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 90)
@@ -804,7 +804,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 32, 90, 384, 221728, moek_down_fp8c_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm90_m32n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -813,7 +813,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 64, 32, 90, 384, 223088, moek_down_fp8b128_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_sm90_m32n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90)
@@ -822,7 +822,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 32, 90, 384, 221728, moek_down_int8_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm90_m32n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -885,7 +885,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 16, 90, 384, 223712, moek_up_mxfp8_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm90_m16n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm90_m16n128s10w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -894,7 +894,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 32, 90, 384, 224272, moek_up_mxfp8_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm90_m32n128s9w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm90_m32n128s9w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -903,7 +903,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 64, 90, 384, 211568, moek_up_mxfp8_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm90_m64n128s7w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -912,7 +912,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 128, 90, 384, 204624, moek_up_mxfp8_h0_on_sm9
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm90_m128n128s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm90_m128n128s5w12.h"
+#include "up_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -921,7 +921,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 16, 90, 384, 223712, moek_down_mxfp8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m16n128s10w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm90_m16n128s10w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -930,7 +930,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 32, 90, 384, 224272, moek_down_mxfp8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m32n128s9w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm90_m32n128s9w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -939,7 +939,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 64, 90, 384, 211568, moek_down_mxfp8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm90_m64n128s7w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
@@ -948,7 +948,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 128, 90, 384, 204624, moek_down_mxfp8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m128n128s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm90_m128n128s5w12.h"
+#include "down_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
