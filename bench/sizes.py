@@ -4,8 +4,8 @@
 
 Seconds are CPU time of the compiler with all its passes, which other programs of the machine change little.
 
-kernels, lines: rows of kernels.toml with the format, and their files or instances; a body that formats share counts for
-each, but for bodies in templates/.
+kernels, lines: rows of kernels.toml with the format, and their parts of files; a body in generated/ that formats share
+counts for each, bodies in templates/ for none.
 c, sm_80, sm_90a: gcc -O3 -march=native -fopenmp of layer.c; nvcc -O3 of layer.cu with -DMOEK_QUANT, one core."""
 import os
 import re
@@ -28,16 +28,13 @@ def lines_of(quant):
     folder, seen, kernels = os.path.join(ROOT, "generated"), {}, 0
     for name in os.listdir(folder):
         text = open(os.path.join(folder, name)).read()
-        instances = re.findall(rf"^#if MOEK_INSTANCE_\(MOEK_{quant.upper()}, .*?^#endif$", text, re.M | re.S)
-        if instances:
-            kernels += len(instances)
-            seen[name] = sum(instance.count("\n") + 1 for instance in instances)
-        if not re.search(rf"^ \* row: .* quant={quant} ", text, re.M):
-            continue
-        kernels += 1
-        seen[name] = text.count("\n")
-        for body in re.findall(r'#include "(\w+_body\.h)"', text):
-            seen[body] = open(os.path.join(folder, body)).read().count("\n")
+        for part in re.split(r"(?m)^(?=#if MOEK_INSTANCE_\()", text)[1:]:
+            if not part.startswith(f"#if MOEK_INSTANCE_(MOEK_{quant.upper()}, "):
+                continue
+            kernels += 1
+            seen[part.partition("\n")[0]] = part.count("\n")
+            for body in re.findall(r'#include "(\w+_body\.h)"', part):
+                seen[body] = open(os.path.join(folder, body)).read().count("\n")
     return kernels, sum(seen.values())
 
 

@@ -40,7 +40,7 @@ FOLDERS = ("gemm",)                                   # of templates/: bodies in
 BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
-BUDGET = {"lines": "the most lines of a kernel's file", "seconds": "CPU time of a run"}
+BUDGET = {"lines": "the most lines of a kernel's text", "seconds": "CPU time of a run"}
 STEPS = ("route", "map", "sort", "quant", "up", "down", "combine")       # a plan has one of each at least
 MODEL = {"hidden": int, "inter": int, "experts": int, "topk": int, "quant": "quant", "act": "act", "routing": "routing"}
 MODEL_MAY = {"groups": int, "topk_groups": int, "scale": float, "router_weight_on_input": int, "shared_slots": int,
@@ -381,19 +381,10 @@ def name_of(row):
     return "moek_" + "_".join(contract) + "_on_" + row["arch"] + ("_" + schedule if schedule else "")
 
 
-def body_file_of(rows):
-    """The file of a body that rows share: as a row's, with each value that an axis has among them; of many, the first
-    and how many more."""
-    values = {k: list(dict.fromkeys(str(r[k]) for r in rows if k in r)) for k in AXES + SCHEDULE}
-    if len(values["quant"]) > 3:
-        values["quant"][1:] = [f"and_{len(values['quant']) - 1}"]
-    joined = {k: f"_{LETTER.get(k, '')}".join(v) if k in AXES else k.join(v) for k, v in values.items() if v}
-    return name_of({"op": rows[0]["op"], "arch": rows[0]["arch"], **joined}) + BODY
-
-
-def instances_file_of(row):
-    """The file of the kernels of a row's op and family on its machine, where they are instances of a body."""
-    return f"{row['op']}_{row['template'].partition('_')[2] or row['template']}_{row['arch']}.h"
+def file_of(row):
+    """The file of the kernels of a row's op and family on its machine."""
+    family = row["template"].partition("_")[2] or row["template"]
+    return "_".join(dict.fromkeys((row["op"], family, row["arch"]))) + ".h"
 
 
 def struct_of(fmt, block=None):
@@ -499,7 +490,7 @@ class Generator:
             rows = load(rows_file)
             no_more(rows_file, rows, ("kernels",))
             self.manifest["kernels"] = rows.get("kernels", [])
-        self.rows = expand(self.manifest, self.where)
+        self.rows, self.longest = expand(self.manifest, self.where), (0, "")
         self.env.globals.update(manifest=self.manifest, models=self.models, rows=self.rows, rules=self.rules,
                                 naming=names, text_of=text_of, about=self.about,
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
@@ -617,27 +608,31 @@ class Generator:
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
         row["header"], row["body"] = getattr(module, "header", None), getattr(module, "body", None)
-        row["file"] = instances_file_of(row) if row["body"] else row["name"] + ".h"
+        row["file"] = file_of(row)
         return str(module)
 
-    def instances(self, rows, texts, whole=False):
-        """The text of a file of instances; whole: in one piece, with the body."""
+    def instances(self, rows, texts, one=False):
+        """The text of a file of kernels; one: of one of them, in one piece."""
         row = rows[0]
-        file = row["name"] + ".h" if whole else row["file"]
-        text = moved(read(os.path.join(self.root, "templates", row["body"])), row["body"]) if whole else None
+        file = row["name"] + ".h" if one else row["file"]
         guard = "MOEK_" + re.sub("^MOEK_", "", file[:-2].upper()) + "_H"
-        return self.rendered("_instances.j2", file=file, guard=guard, body=row["body"],
-                             source=self.source(row["template"]), text=text, shared=rows, texts=texts)
+        room = row["header"] or {"cpu": "kernel/cpu", "sm90": "kernel/sm90_schedule"}.get(row["arch"], "kernel/cuda")
+        whole = None
+        if row["body"] and one:
+            whole = moved(read(os.path.join(self.root, "templates", row["body"])), row["body"])
+        return self.rendered("_instances.j2", file=file, guard=guard, source=self.source(row["template"]), whole=whole,
+                             room=f"../templates/{row['body']}" if row["body"] else f"../include/moek/{room}.h",
+                             one=one, shared=rows, texts=texts)
 
-    def kernel(self, row, body=None, file=None):
-        """The text of a row's file, in one piece; file: where its body is, if not in place."""
-        if body is None:
-            body = self.body(row)
+    def kernel(self, row):
+        """The text of a row's kernel in a file of its own, in one piece."""
+        return self.instances([row], [self.section(row, self.body(row))], one=True)
+
+    def section(self, row, body, file=None):
+        """A row's part of its file; file: where its body is, if not in place."""
         if row["body"]:
-            return self.instances([row], [body], whole=True)
-        return self.rendered("_kernel.j2", **{k: row.get(k) for k in ("name", "arch", "template", "header")}, row=row,
-                             body=body, file=file,
-                             fmt=self.format_of(row))
+            return body
+        return self.rendered("_kernel.j2", name=row["name"], row=row, body=body, file=file, fmt=self.format_of(row))
 
     def rendered(self, which, **given):
         """The text of a template that is not a kernel's body."""
@@ -648,23 +643,26 @@ class Generator:
             raise Bad(f"templates/{which}: {type(e).__name__}: {e}")
 
     def kernels(self):
-        """name -> text, for the files of all rows.  A body that several rows have is a file of its own."""
-        out, alike, families = {}, {}, {}
+        """name -> text, for the files of all rows, one an op, family and machine.  A text that several rows have is a
+        file of its own."""
+        out, families = {}, {}
         for row in self.rows:
             body = self.body(row)
-            if row["body"]:
-                families.setdefault(row["file"], []).append((row, body))
-                continue
-            alike.setdefault((row["op"], row["template"], row["arch"], body), []).append(row)
-        for (_, template, _, body), rows in alike.items():
-            file = None
-            if len(rows) > 1:
-                file = body_file_of(rows)
-                out[file] = self.rendered("_body.j2", file=file, template=template, shared=rows, body=body)
-            for row in rows:
-                out[row["file"]] = self.kernel(row, body, file)
-        for file, instances in families.items():
-            out[file] = self.instances(*(list(column) for column in zip(*instances)))
+            families.setdefault(row["file"], []).append((row, body))
+        for file, of in families.items():
+            alike, sections = {}, []
+            for row, body in of:
+                alike.setdefault(None if row["body"] else body, []).append(row)
+            shared = [body for body, rows in alike.items() if body and len(rows) > 1]
+            names = {body: f"{file[:-2]}_{n}{BODY}" for n, body in enumerate(shared, 1)}
+            for body, name in names.items():
+                out[name] = self.rendered("_body.j2", file=name, source=self.source(of[0][0]["template"]),
+                                          shared=alike[body], body=body)
+            sections = [self.section(row, body, names.get(body)) for row, body in of]
+            out[file] = self.instances([row for row, _ in of], sections)
+            self.longest = max([self.longest] + [(text.count("\n"), row["name"])
+                                                 for text, (row, _) in zip(sections, of)] +
+                               [(out[name].count("\n"), name) for name in names.values()])
         return out
 
     def files(self):
@@ -881,7 +879,7 @@ def write(g, a, start):
         for name in left_over:
             bad += 1
             print(f"left over: generated/{name}")
-        longest = max(((t.count("\n"), n) for n, t in files.items() if "_on_" in n), default=(0, ""))
+        longest = g.longest
         for what, have, of in (("lines", longest[0], ": " + longest[1]),
                                ("seconds", time.process_time() - start, " of CPU time")):
             if have > g.manifest["budget"][what]:

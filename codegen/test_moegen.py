@@ -628,31 +628,29 @@ def test_stable():
     for name, text in seen.items():
         check(root.encode() not in text and b"\r" not in text and text.endswith(b"\n"),
               f"{name}: a path, a carriage return or no end of line")
-    kernels = [n for n in seen if "_on_" in n and not n.endswith(moegen.BODY)]
-    alone, shared = ([n for n in kernels if (moegen.BODY.encode() in seen[n]) == has] for has in (0, 1))
-    check(len(alone) > 1 and len(shared) > 1, f"{len(alone)} kernels in one file, {len(shared)} that share a body")
     of_root = moegen.Generator(ROOT)
-    of_root.files()
-    for name in alone[:1] + shared[:1]:
-        status, out, err = generate(root, "one", name[:-2])
-        body = re.search(rb'#include "(.*_body[.]h)"\n', seen[name])
-        if not body:
-            check(out.encode() == seen[name], f"one {name[:-2]} prints something else")
-            continue
-        whole = seen[body.group(1).decode()].partition(b" */\n")[2]
-        check(whole.strip(b"\n") in out.encode() and moegen.BODY not in out and f"MOEK_NAME_ {name[:-2]}\n" in out,
-              f"one {name[:-2]} prints something else than its file with the body in place")
-    for file in sorted({r["file"] for r in of_root.rows if r["body"]}):    # the first of each file, with body
-        row = next(r for r in of_root.rows if r["file"] == file)
+    files = of_root.files()
+    check(all(n in seen for n in files) and {r["file"] for r in of_root.rows} <= set(files), "each row has a file")
+    kinds = {}                                         # of each: an instance, a text of its own, a text that rows share
+    for row in of_root.rows:
+        part = files[row["file"]].partition(f", {row['name']})\n")[2].partition("\n#if MOEK_INSTANCE_(")[0]
+        kind = "instance" if row["body"] else "shared" if moegen.BODY in part else "own"
+        kinds.setdefault((kind, row["file"] if row["body"] else ""), (row, part))
+    check(len({kind for kind, _ in kinds}) == 3, f"kinds of kernels: {list(kinds)}")
+    for (kind, _), (row, part) in kinds.items():
         status, out, err = generate(root, "one", row["name"])
-        body = moegen.read(os.path.join(ROOT, "templates", row["body"]))
-        instance = re.search(rf"#if MOEK_INSTANCE_\(.*{row['name']}\)\n(.*?\n)#endif", seen[file].decode(),
-                             re.S).group(1)
-        whole = body.partition("*/")[0] in out and instance in out and out.count("#if MOEK_INSTANCE_(") == 1
-        check(whole and f"shared memory {row['shared']}\n" in out,
-              f"one {row['name']} prints something else than its body and itself")
-    words = set(generate(root, "list", "up", "cpu")[1].split())
-    check(words == {n[:-2] for n in kernels if "up" in n and "cpu" in n}, f"list up cpu: {words}")
+        pieces = [part.partition("\n#endif\n")[0] if kind != "shared" else "", f"shared memory {row['shared']}\n"]
+        if kind == "shared":
+            body = files[re.search(r'#include "(.*_body[.]h)"', part).group(1)]
+            pieces.append(body.partition(" */\n")[2].strip("\n"))
+        if kind == "instance":
+            pieces.append(moegen.read(os.path.join(ROOT, "templates", row["body"])).partition("*/")[0])
+        whole = out.count("#if MOEK_INSTANCE_(") == 1 and moegen.BODY not in out
+        check(whole and all(piece in out for piece in pieces),
+              f"one {row['name']} ({kind}) prints something else than the kernel in one piece")
+    words = generate(root, "list", "up", "cpu")[1].split()
+    names = [r["name"] for r in of_root.rows]
+    check(words == [name for name in names if "up" in name and "cpu" in name], f"list up cpu: {words}")
 
 
 def test_check():
@@ -660,11 +658,11 @@ def test_check():
     status, out, err = generate(root, "--check")
     check(status == 0, f"--check of the repository as it is: {out}{err}")
     folder = os.path.join(root, "generated")
-    names = [n for n in sorted(os.listdir(folder)) if "_on_" in n]
+    names = [n for n in sorted(os.listdir(folder)) if re.search("_(cpu|sm80)[.]h$", n)]
     with open(os.path.join(folder, names[0]), "a") as f:
         f.write("/* by hand */\n")
     os.remove(os.path.join(folder, names[1]))
-    open(os.path.join(folder, "moek_old_on_cpu.h"), "w").close()
+    open(os.path.join(folder, "old_cpu.h"), "w").close()
     with open(os.path.join(root, "docs", "kernels.md"), "a") as f:
         f.write("by hand\n")
     before = tree(root)
@@ -673,7 +671,7 @@ def test_check():
     check(status == 1, "--check found nothing")
     check(f"stale: generated/{names[0]}" in lines, f"no stale: {out}")
     check(f"missing: generated/{names[1]}" in lines, f"no missing: {out}")
-    check("left over: generated/moek_old_on_cpu.h" in lines, f"no left over: {out}")
+    check("left over: generated/old_cpu.h" in lines, f"no left over: {out}")
     check("stale: docs/kernels.md" in lines, f"a page by hand: {out}")
     check(len(lines) == 5, f"four findings and a summary: {out}")
     check(tree(root) == before, "--check wrote something")

@@ -201,7 +201,7 @@ MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 4, 90, 512, 227328, moek_layer_bf16_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_bf16_h0_on_sm90_m4n8s3w16.h"
+#include "layer_mma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -210,7 +210,7 @@ MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 4, 90, 512, 227328, moek_layer_fp16_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp16_h0_on_sm90_m4n8s3w16.h"
+#include "layer_mma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -219,7 +219,7 @@ MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 4, 90, 512, 227328, moek_layer_fp8t_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp8t_h0_on_sm90_m4n8s3w16.h"
+#include "layer_mma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -228,7 +228,7 @@ MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 4, 90, 512, 227328, moek_layer_fp8b128_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp8b128_h0_on_sm90_m4n8s3w16.h"
+#include "layer_mma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -237,7 +237,7 @@ MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 8, 90, 384, 223352, moek_layer_bf16_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_bf16_h0_on_sm90_m8n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -246,7 +246,7 @@ MOEK_KERNEL(LAYER, MOEK_BF16, 0, 8, 16, 90, 384, 230008, moek_layer_bf16_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_bf16_h0_on_sm90_m16n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -255,7 +255,7 @@ MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 8, 90, 384, 223352, moek_layer_fp16_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp16_h0_on_sm90_m8n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -264,7 +264,7 @@ MOEK_KERNEL(LAYER, MOEK_FP16, 0, 8, 16, 90, 384, 230008, moek_layer_fp16_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp16_h0_on_sm90_m16n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -273,7 +273,7 @@ MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 8, 90, 384, 223352, moek_layer_fp8t_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp8t_h0_on_sm90_m8n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -282,7 +282,7 @@ MOEK_KERNEL(LAYER, MOEK_FP8T, 0, 16, 16, 90, 384, 230008, moek_layer_fp8t_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp8t_h0_on_sm90_m16n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -291,7 +291,7 @@ MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 8, 90, 384, 223640, moek_layer_fp8b128_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp8b128_h0_on_sm90_m8n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -300,7 +300,7 @@ MOEK_KERNEL(LAYER, MOEK_FP8B128, 0, 64, 16, 90, 384, 230488, moek_layer_fp8b128_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream);
 #else
-#include "moek_layer_fp8b128_h0_on_sm90_m16n256s6w12.h"
+#include "layer_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90)
@@ -309,7 +309,7 @@ MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_mxfp4_a
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90)
@@ -318,7 +318,7 @@ MOEK_KERNEL(LAYER, MOEK_NVFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_nvfp4_a
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
@@ -327,7 +327,7 @@ MOEK_KERNEL(LAYER, MOEK_MXFP4_A8, 0, 64, 8, 90, 512, 227328, moek_layer_mxfp4_a8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90)
@@ -336,7 +336,7 @@ MOEK_KERNEL(LAYER, MOEK_NVFP4_A8, 0, 64, 8, 90, 512, 227328, moek_layer_nvfp4_a8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90)
@@ -345,7 +345,7 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A8, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a8_h
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_int4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_int4_a8_h0_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90)
@@ -354,7 +354,7 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90)
@@ -363,7 +363,7 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
@@ -372,7 +372,7 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16(const void *args, moek_stream stream);
 #else
-#include "moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16.h"
+#include "layer_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -381,7 +381,7 @@ MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 32, 90, 384, 200616, moek_mlp_bf16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m32n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -390,7 +390,7 @@ MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 32, 90, 384, 200616, moek_mlp_fp16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m32n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -399,7 +399,7 @@ MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 32, 90, 384, 200616, moek_mlp_fp8t_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8t_h0_on_sm90_m32n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -408,7 +408,7 @@ MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 32, 90, 384, 201336, moek_mlp_fp8b128_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -417,7 +417,7 @@ MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 48, 90, 384, 215720, moek_mlp_bf16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m48n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -426,7 +426,7 @@ MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 48, 90, 384, 215720, moek_mlp_fp16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m48n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -435,7 +435,7 @@ MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 48, 90, 384, 215720, moek_mlp_fp8t_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8t_h0_on_sm90_m48n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -444,7 +444,7 @@ MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 48, 90, 384, 216760, moek_mlp_fp8b128_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -453,7 +453,7 @@ MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 64, 90, 384, 230824, moek_mlp_bf16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m64n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -462,7 +462,7 @@ MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 64, 90, 384, 230824, moek_mlp_fp16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m64n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -471,7 +471,7 @@ MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 64, 90, 384, 230824, moek_mlp_fp8t_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8t_h0_on_sm90_m64n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -480,7 +480,7 @@ MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 64, 90, 384, 232184, moek_mlp_fp8b128_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -489,7 +489,7 @@ MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 80, 90, 384, 202896, moek_mlp_bf16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m80n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -498,7 +498,7 @@ MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 80, 90, 384, 202896, moek_mlp_fp16_h0_on_sm90_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m80n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
@@ -507,7 +507,7 @@ MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 80, 90, 384, 202896, moek_mlp_fp8t_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8t_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8t_h0_on_sm90_m80n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -516,7 +516,7 @@ MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 80, 90, 384, 204240, moek_mlp_fp8b128_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -525,7 +525,7 @@ MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 112, 90, 384, 229008, moek_mlp_bf16_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m112n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m112n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -534,7 +534,7 @@ MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 112, 90, 384, 229008, moek_mlp_fp16_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m112n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m112n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -543,7 +543,7 @@ MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 144, 90, 384, 229008, moek_mlp_bf16_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_bf16_h0_on_sm90_m144n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_bf16_h0_on_sm90_m144n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
@@ -552,7 +552,7 @@ MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 144, 90, 384, 229008, moek_mlp_fp16_h0_on_sm90
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_mlp_fp16_h0_on_sm90_m144n256s4w12(const void *args, moek_stream stream);
 #else
-#include "moek_mlp_fp16_h0_on_sm90_m144n256s4w12.h"
+#include "mlp_wgmma_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
@@ -2289,7 +2289,7 @@ MOEK_KERNEL(EXPAND, 0, 0, 1, 0, 90, 256, 0, moek_expand_on_sm90_t256, "{ op = \"
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_expand_on_sm90_t256(const void *args, moek_stream stream);
 #else
-#include "moek_expand_on_sm90_t256.h"
+#include "expand_fragments_sm90.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
@@ -2298,7 +2298,7 @@ MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 80, 32, 0, moek_route_on_sm80_w1, "{ op = \"route
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_route_on_sm80_w1(const void *args, moek_stream stream);
 #else
-#include "moek_route_on_sm80_w1.h"
+#include "route_warp_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
@@ -2307,7 +2307,7 @@ MOEK_KERNEL(MAP, 0, 0, 1, 0, 80, 256, 0, moek_map_on_sm80_t256, "{ op = \"map\",
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_map_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_map_on_sm80_t256.h"
+#include "map_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
@@ -2316,7 +2316,7 @@ MOEK_KERNEL(SORT, 0, 0, 1, 0, 80, 1024, 0, moek_sort_on_sm80_t1024, "{ op = \"so
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_sort_on_sm80_t1024(const void *args, moek_stream stream);
 #else
-#include "moek_sort_on_sm80_t1024.h"
+#include "sort_block_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2325,7 +2325,7 @@ MOEK_KERNEL(QUANT, MOEK_BF16, 0, 1, 0, 80, 256, 0, moek_quant_bf16_h0_on_sm80_t2
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_bf16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_bf16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2334,7 +2334,7 @@ MOEK_KERNEL(QUANT, MOEK_FP16, 0, 1, 0, 80, 256, 0, moek_quant_fp16_h0_on_sm80_t2
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2343,7 +2343,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8T, 0, 1, 0, 80, 256, 0, moek_quant_fp8t_h0_on_sm80_t2
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8t_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8t_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2352,7 +2352,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8C, 0, 1, 0, 80, 256, 0, moek_quant_fp8c_h0_on_sm80_t2
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8c_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8c_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2361,7 +2361,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8B128, 0, 1, 0, 80, 256, 0, moek_quant_fp8b128_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8b128_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8b128_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2370,7 +2370,7 @@ MOEK_KERNEL(QUANT, MOEK_MXFP8, 0, 1, 0, 80, 256, 0, moek_quant_mxfp8_h0_on_sm80_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_mxfp8_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_mxfp8_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
@@ -2379,7 +2379,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8T_A16, 0, 1, 0, 80, 256, 0, moek_quant_fp8t_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8t_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8t_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
@@ -2388,7 +2388,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8C_A16, 0, 1, 0, 80, 256, 0, moek_quant_fp8c_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8c_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8c_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
@@ -2397,7 +2397,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8B128_A16, 0, 1, 0, 80, 256, 0, moek_quant_fp8b128_a16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8b128_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8b128_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -2406,7 +2406,7 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A16, 0, 1, 0, 80, 256, 0, moek_quant_mxfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_mxfp4_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_mxfp4_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
@@ -2415,7 +2415,7 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A8, 0, 1, 0, 80, 256, 0, moek_quant_mxfp4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_mxfp4_a8_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_mxfp4_a8_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
@@ -2424,7 +2424,7 @@ MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 80, 256, 0, moek_quant_nvfp4_a16_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_nvfp4_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_nvfp4_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
@@ -2433,7 +2433,7 @@ MOEK_KERNEL(QUANT, MOEK_NVFP4_A8, 0, 1, 0, 80, 256, 0, moek_quant_nvfp4_a8_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_nvfp4_a8_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_nvfp4_a8_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
@@ -2442,7 +2442,7 @@ MOEK_KERNEL(QUANT, MOEK_NVFP4_A4, 0, 2, 0, 80, 256, 0, moek_quant_nvfp4_a4_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_nvfp4_a4_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_nvfp4_a4_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
@@ -2451,7 +2451,7 @@ MOEK_KERNEL(QUANT, MOEK_INT4_A16, 0, 1, 0, 80, 256, 0, moek_quant_int4_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int4_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int4_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
@@ -2460,7 +2460,7 @@ MOEK_KERNEL(QUANT, MOEK_INT4_A8, 0, 1, 0, 80, 256, 0, moek_quant_int4_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int4_a8_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int4_a8_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2469,7 +2469,7 @@ MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 80, 256, 0, moek_quant_int8_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int8_a8_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int8_a8_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
@@ -2478,7 +2478,7 @@ MOEK_KERNEL(QUANT, MOEK_INT8_A16, 0, 1, 0, 80, 256, 0, moek_quant_int8_a16_h0_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int8_a16_h0_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int8_a16_h0_on_sm80_t256.h"
+#include "quant_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2487,7 +2487,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 16, 80, 128, 51520, moek_up_bf16_h0_on_sm80_m16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2496,7 +2496,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 16, 80, 128, 51520, moek_up_fp16_h0_on_sm80_m16
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2505,7 +2505,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 16, 80, 128, 51520, moek_up_fp8t_h0_on_sm80_m1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2514,7 +2514,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 16, 80, 128, 51520, moek_up_fp8c_h0_on_sm80_m1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2523,7 +2523,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 16, 80, 128, 52000, moek_up_fp8b128_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2532,7 +2532,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 16, 80, 128, 54080, moek_up_mxfp8_h0_on_sm80_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2541,7 +2541,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 16, 80, 128, 51520, moek_up_int8_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm80_m16n32s5w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2550,7 +2550,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 32, 80, 128, 62080, moek_up_bf16_h0_on_sm80_m32
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm80_m32n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2559,7 +2559,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 64, 80, 128, 74496, moek_up_bf16_h0_on_sm80_m64
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm80_m64n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2568,7 +2568,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 32, 80, 128, 62080, moek_up_fp16_h0_on_sm80_m32
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm80_m32n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2577,7 +2577,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 64, 80, 128, 74496, moek_up_fp16_h0_on_sm80_m64
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm80_m64n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2586,7 +2586,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 32, 80, 128, 62080, moek_up_fp8t_h0_on_sm80_m3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm80_m32n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2595,7 +2595,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 64, 80, 128, 74496, moek_up_fp8t_h0_on_sm80_m6
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm80_m64n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2604,7 +2604,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 32, 80, 128, 62080, moek_up_fp8c_h0_on_sm80_m3
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm80_m32n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2613,7 +2613,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 64, 80, 128, 74496, moek_up_fp8c_h0_on_sm80_m6
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm80_m64n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2622,7 +2622,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 32, 80, 128, 62656, moek_up_fp8b128_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_sm80_m32n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2631,7 +2631,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 64, 80, 128, 75456, moek_up_fp8b128_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_sm80_m64n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2640,7 +2640,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 32, 80, 128, 62080, moek_up_int8_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm80_m32n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2649,7 +2649,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 64, 80, 128, 74496, moek_up_int8_a8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm80_m64n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2658,7 +2658,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 32, 80, 256, 67200, moek_up_mxfp8_h0_on_sm80_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm80_m32n64s3w8(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm80_m32n64s3w8.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2667,7 +2667,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 64, 80, 256, 80640, moek_up_mxfp8_h0_on_sm80_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm80_m64n64s3w8(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_sm80_m64n64s3w8.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2676,7 +2676,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_up_bf16_h0_on_sm80_m1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_sm80_m128n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2685,7 +2685,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 80, 128, 99328, moek_up_fp16_h0_on_sm80_m1
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_sm80_m128n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2694,7 +2694,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_up_fp8t_h0_on_sm80_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_sm80_m128n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2703,7 +2703,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_up_fp8c_h0_on_sm80_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_sm80_m128n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2712,7 +2712,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_up_int8_a8_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_sm80_m128n64s3w4.h"
+#include "up_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2721,7 +2721,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 80, 128, 51520, moek_down_bf16_h0_on_sm80
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2730,7 +2730,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 16, 80, 128, 51520, moek_down_fp16_h0_on_sm80
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2739,7 +2739,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 16, 80, 128, 51520, moek_down_fp8t_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2748,7 +2748,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 16, 80, 128, 51520, moek_down_fp8c_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2757,7 +2757,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 16, 80, 128, 52000, moek_down_fp8b128_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2766,7 +2766,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 16, 80, 128, 54080, moek_down_mxfp8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2775,7 +2775,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 16, 80, 128, 51520, moek_down_int8_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m16n64s5w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm80_m16n64s5w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2784,7 +2784,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 32, 80, 128, 62080, moek_down_bf16_h0_on_sm80
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm80_m32n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2793,7 +2793,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 64, 80, 128, 74496, moek_down_bf16_h0_on_sm80
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm80_m64n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2802,7 +2802,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 32, 80, 128, 62080, moek_down_fp16_h0_on_sm80
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm80_m32n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2811,7 +2811,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 64, 80, 128, 74496, moek_down_fp16_h0_on_sm80
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm80_m64n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2820,7 +2820,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 32, 80, 128, 62080, moek_down_fp8t_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm80_m32n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2829,7 +2829,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 64, 80, 128, 74496, moek_down_fp8t_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm80_m64n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2838,7 +2838,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 32, 80, 128, 62080, moek_down_fp8c_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm80_m32n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2847,7 +2847,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 64, 80, 128, 74496, moek_down_fp8c_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm80_m64n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2856,7 +2856,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 32, 80, 128, 62656, moek_down_fp8b128_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_sm80_m32n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
@@ -2865,7 +2865,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 64, 80, 128, 75456, moek_down_fp8b128_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_sm80_m64n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2874,7 +2874,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 32, 80, 128, 62080, moek_down_int8_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m32n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm80_m32n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2883,7 +2883,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 64, 80, 128, 74496, moek_down_int8_a8_h0_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m64n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm80_m64n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2892,7 +2892,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 32, 80, 256, 67200, moek_down_mxfp8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m32n128s3w8(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm80_m32n128s3w8.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
@@ -2901,7 +2901,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 64, 80, 256, 80640, moek_down_mxfp8_h0_on_s
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m64n128s3w8(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_sm80_m64n128s3w8.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
@@ -2910,7 +2910,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_down_bf16_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_sm80_m128n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
@@ -2919,7 +2919,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 80, 128, 99328, moek_down_fp16_h0_on_sm8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_sm80_m128n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
@@ -2928,7 +2928,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_down_fp8t_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_sm80_m128n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
@@ -2937,7 +2937,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_down_fp8c_h0_on_sm
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_sm80_m128n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -2946,7 +2946,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_down_int8_a8_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_sm80_m128n128s3w4.h"
+#include "down_mma_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
@@ -3621,7 +3621,7 @@ MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_combine_h0_on_sm80_t128(const void *args, moek_stream stream);
 #else
-#include "moek_combine_h0_on_sm80_t128.h"
+#include "combine_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
@@ -3630,7 +3630,7 @@ MOEK_KERNEL(REPACK, 0, 0, 1, 0, 80, 256, 0, moek_repack_on_sm80_t256, "{ op = \"
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_repack_on_sm80_t256(const void *args, moek_stream stream);
 #else
-#include "moek_repack_on_sm80_t256.h"
+#include "repack_simt_sm80.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
@@ -3639,7 +3639,7 @@ MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 0, 0, 0, moek_route_on_cpu, "{ op = \"route\", te
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_route_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_route_on_cpu.h"
+#include "route_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
@@ -3648,7 +3648,7 @@ MOEK_KERNEL(MAP, 0, 0, 1, 0, 0, 0, 0, moek_map_on_cpu, "{ op = \"map\", template
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_map_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_map_on_cpu.h"
+#include "map_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
@@ -3657,7 +3657,7 @@ MOEK_KERNEL(SORT, 0, 0, 1, 0, 0, 0, 0, moek_sort_on_cpu, "{ op = \"sort\", templ
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_sort_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_sort_on_cpu.h"
+#include "sort_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
@@ -3666,7 +3666,7 @@ MOEK_KERNEL(QUANT, MOEK_BF16, 0, 1, 0, 0, 0, 0, moek_quant_bf16_h0_on_cpu, "{ op
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_bf16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_bf16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 0)
@@ -3675,7 +3675,7 @@ MOEK_KERNEL(QUANT, MOEK_FP16, 0, 1, 0, 0, 0, 0, moek_quant_fp16_h0_on_cpu, "{ op
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 0)
@@ -3684,7 +3684,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8T, 0, 1, 0, 0, 0, 0, moek_quant_fp8t_h0_on_cpu, "{ op
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8t_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8t_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 0)
@@ -3693,7 +3693,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8C, 0, 1, 0, 0, 0, 0, moek_quant_fp8c_h0_on_cpu, "{ op
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8c_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8c_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
@@ -3702,7 +3702,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8B128, 0, 1, 0, 0, 0, 0, moek_quant_fp8b128_h0_on_cpu,
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8b128_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8b128_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
@@ -3711,7 +3711,7 @@ MOEK_KERNEL(QUANT, MOEK_MXFP8, 0, 1, 0, 0, 0, 0, moek_quant_mxfp8_h0_on_cpu, "{ 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_mxfp8_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_mxfp8_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
@@ -3720,7 +3720,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8T_A16, 0, 1, 0, 0, 0, 0, moek_quant_fp8t_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8t_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8t_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
@@ -3729,7 +3729,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8C_A16, 0, 1, 0, 0, 0, 0, moek_quant_fp8c_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8c_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8c_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
@@ -3738,7 +3738,7 @@ MOEK_KERNEL(QUANT, MOEK_FP8B128_A16, 0, 1, 0, 0, 0, 0, moek_quant_fp8b128_a16_h0
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_fp8b128_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_fp8b128_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
@@ -3747,7 +3747,7 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A16, 0, 1, 0, 0, 0, 0, moek_quant_mxfp4_a16_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_mxfp4_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_mxfp4_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
@@ -3756,7 +3756,7 @@ MOEK_KERNEL(QUANT, MOEK_MXFP4_A8, 0, 1, 0, 0, 0, 0, moek_quant_mxfp4_a8_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_mxfp4_a8_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_mxfp4_a8_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
@@ -3765,7 +3765,7 @@ MOEK_KERNEL(QUANT, MOEK_NVFP4_A16, 0, 1, 0, 0, 0, 0, moek_quant_nvfp4_a16_h0_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_nvfp4_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_nvfp4_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
@@ -3774,7 +3774,7 @@ MOEK_KERNEL(QUANT, MOEK_NVFP4_A8, 0, 1, 0, 0, 0, 0, moek_quant_nvfp4_a8_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_nvfp4_a8_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_nvfp4_a8_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
@@ -3783,7 +3783,7 @@ MOEK_KERNEL(QUANT, MOEK_NVFP4_A4, 0, 2, 0, 0, 0, 0, moek_quant_nvfp4_a4_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_nvfp4_a4_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_nvfp4_a4_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
@@ -3792,7 +3792,7 @@ MOEK_KERNEL(QUANT, MOEK_INT4_A16, 0, 1, 0, 0, 0, 0, moek_quant_int4_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int4_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int4_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0)
@@ -3801,7 +3801,7 @@ MOEK_KERNEL(QUANT, MOEK_INT4_A8, 0, 1, 0, 0, 0, 0, moek_quant_int4_a8_h0_on_cpu,
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int4_a8_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int4_a8_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0)
@@ -3810,7 +3810,7 @@ MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 0, 0, 0, moek_quant_int8_a8_h0_on_cpu,
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int8_a8_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int8_a8_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
@@ -3819,7 +3819,7 @@ MOEK_KERNEL(QUANT, MOEK_INT8_A16, 0, 1, 0, 0, 0, 0, moek_quant_int8_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_quant_int8_a16_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_quant_int8_a16_h0_on_cpu.h"
+#include "quant_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
@@ -3828,7 +3828,7 @@ MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_up_bf16_h0_on_cpu_m8, "{ op = 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_bf16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_bf16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 0)
@@ -3837,7 +3837,7 @@ MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 8, 0, 0, 0, moek_up_fp16_h0_on_cpu_m8, "{ op = 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 0)
@@ -3846,7 +3846,7 @@ MOEK_KERNEL(UP, MOEK_FP8T, 0, 1, 8, 0, 0, 0, moek_up_fp8t_h0_on_cpu_m8, "{ op = 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 0)
@@ -3855,7 +3855,7 @@ MOEK_KERNEL(UP, MOEK_FP8C, 0, 1, 8, 0, 0, 0, moek_up_fp8c_h0_on_cpu_m8, "{ op = 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
@@ -3864,7 +3864,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 8, 0, 0, 0, moek_up_fp8b128_h0_on_cpu_m8, "{
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
@@ -3873,7 +3873,7 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 8, 0, 0, 0, moek_up_mxfp8_h0_on_cpu_m8, "{ op 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp8_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
@@ -3882,7 +3882,7 @@ MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8t_a16_h0_on_cpu_m8, 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8t_a16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
@@ -3891,7 +3891,7 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8c_a16_h0_on_cpu_m8, 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8c_a16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
@@ -3900,7 +3900,7 @@ MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8b128_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_fp8b128_a16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
@@ -3909,7 +3909,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a16_h0_on_cpu_m8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
@@ -3918,7 +3918,7 @@ MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a8_h0_on_cpu_m8, 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_mxfp4_a8_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
@@ -3927,7 +3927,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
@@ -3936,7 +3936,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a8_h0_on_cpu_m8, 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a8_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
@@ -3945,7 +3945,7 @@ MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a4_h0_on_cpu_m8, 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_nvfp4_a4_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0)
@@ -3954,7 +3954,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 8, 0, 0, 0, moek_up_int4_a8_h0_on_cpu_m8, "{
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a8_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0)
@@ -3963,7 +3963,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 8, 0, 0, 0, moek_up_int8_a8_h0_on_cpu_m8, "{
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a8_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
@@ -3972,7 +3972,7 @@ MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 8, 0, 0, 0, moek_up_int8_a16_h0_on_cpu_m8, 
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int8_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int8_a16_h0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0)
@@ -3981,7 +3981,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b32_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b32_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0)
@@ -3990,7 +3990,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b64_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b64_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0)
@@ -3999,7 +3999,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b128_on_cpu
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b128_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
@@ -4008,7 +4008,7 @@ MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_up_int4_a16_h0_b0_on_cpu_m
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_up_int4_a16_h0_b0_on_cpu_m8.h"
+#include "up_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
@@ -4017,7 +4017,7 @@ MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_down_bf16_h0_on_cpu_m8, "{ o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_bf16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_bf16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 0)
@@ -4026,7 +4026,7 @@ MOEK_KERNEL(DOWN, MOEK_FP16, 0, 1, 8, 0, 0, 0, moek_down_fp16_h0_on_cpu_m8, "{ o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 0)
@@ -4035,7 +4035,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 1, 8, 0, 0, 0, moek_down_fp8t_h0_on_cpu_m8, "{ o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 0)
@@ -4044,7 +4044,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 1, 8, 0, 0, 0, moek_down_fp8c_h0_on_cpu_m8, "{ o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
@@ -4053,7 +4053,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 8, 0, 0, 0, moek_down_fp8b128_h0_on_cpu_m8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
@@ -4062,7 +4062,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 8, 0, 0, 0, moek_down_mxfp8_h0_on_cpu_m8, "{
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp8_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
@@ -4071,7 +4071,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8t_a16_h0_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8t_a16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
@@ -4080,7 +4080,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8c_a16_h0_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8c_a16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
@@ -4089,7 +4089,7 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8b128_a16_h0_o
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_fp8b128_a16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
@@ -4098,7 +4098,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
@@ -4107,7 +4107,7 @@ MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_mxfp4_a8_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
@@ -4116,7 +4116,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cp
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
@@ -4125,7 +4125,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a8_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
@@ -4134,7 +4134,7 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a4_h0_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_nvfp4_a4_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0)
@@ -4143,7 +4143,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 8, 0, 0, 0, moek_down_int4_a8_h0_on_cpu_m8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a8_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0)
@@ -4152,7 +4152,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 8, 0, 0, 0, moek_down_int8_a8_h0_on_cpu_m8
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a8_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
@@ -4161,7 +4161,7 @@ MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 8, 0, 0, 0, moek_down_int8_a16_h0_on_cpu_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int8_a16_h0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int8_a16_h0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0)
@@ -4170,7 +4170,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b32_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b32_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0)
@@ -4179,7 +4179,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b64_on_
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b64_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0)
@@ -4188,7 +4188,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b128_on
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b128_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
@@ -4197,7 +4197,7 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b0_on_c
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_cpu_m8(const void *args, moek_stream stream);
 #else
-#include "moek_down_int4_a16_h0_b0_on_cpu_m8.h"
+#include "down_cpu.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
@@ -4206,6 +4206,6 @@ MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 0, 0, 0, moek_combine_h0_on_cpu, "{ op = \"comb
 #elif defined MOEK_SPLIT
 MOEK_LAUNCHER moek_combine_h0_on_cpu(const void *args, moek_stream stream);
 #else
-#include "moek_combine_h0_on_cpu.h"
+#include "combine_cpu.h"
 #endif
 #endif

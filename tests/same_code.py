@@ -1,13 +1,15 @@
 """same_code.py -- is the machine code of kernels the same before and after a change of their source?
 
-    same_code.py [--keep DIR] OLD NEW [WORD ...]      of two checkouts: their kernels whose name holds every word
+    same_code.py [--keep DIR] [--arch sm_90a] OLD NEW [WORD ...]
+                                                      of two checkouts: their kernels whose name holds every word
     same_code.py OLD.cubin NEW.cubin                  of two files: cubin, or objects and libraries with such in them
 
 Says of each kernel that is not: identical but for constant-bank offsets (where its arguments lie), different, or gone;
 last line: N passed, N failed, N skipped.
 
 Of checkouts, a batch of kernels at a time becomes PTX.  Where PTX is the same word for word, so is what ptxas makes of
-it; the others are assembled and compared.  --keep: PTX of OLD lies there, and is not made again.
+it; the others are assembled and compared.  --keep: PTX of OLD lies there, and is not made again.  --arch: for what (as
+the table says: sm_80, or sm_90a).
 
 Wants nvcc ($NVCC), nice; where code differs, or files are no cubin, nvdisasm and cuobjdump of CUDA, or from
   pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm   (in PATH, or where this Python has them)"""
@@ -110,9 +112,9 @@ def source_of(root, names):
         if os.path.exists(own):
             lines.append(own)
             continue
-        for path in glob.glob(os.path.join(root, "generated", "*.h")):
+        for path in glob.glob(os.path.join(root, "generated", "*_sm??.h")):
             with open(path) as f:
-                if f"MOEK_LAUNCHER {name}(" in f.read() and not path.endswith("moek_kernels.h"):
+                if re.search(rf"(?m)^#if MOEK_INSTANCE_\(.*, {name}\)$", f.read()):
                     lines.append(path)
                     options += ["-DMOEK_ONE_KERNEL", f"-DMOEK_ONLY_{name}=1"]
     return "".join(f'#include "{os.path.abspath(line)}"\n' for line in dict.fromkeys(lines)), sorted(set(options))
@@ -141,14 +143,14 @@ def assembled(ptx, arch):
     return ptx + ".cubin"
 
 
-def checkouts(old, new, words, keep, work):
+def checkouts(old, new, words, keep, work, target_of):
     passed, findings = 0, []
     names, after = kernels_of(old, words), kernels_of(new, words)
     findings += [f"{name}: gone" for name in names if name not in after]
     names = [name for name in names if name in after]
     by_arch = {a: [n for n in names if f"_on_{a}" in n] for a in ("sm80", "sm90")}
     for arch, of_arch in by_arch.items():
-        target = {"sm80": "sm_80", "sm90": "sm_90a"}[arch]
+        target = target_of or {"sm80": "sm_80", "sm90": "sm_90a"}[arch]
         for i in range(0, len(of_arch), BATCH):
             batch = of_arch[i:i + BATCH]
             where = [os.path.join(keep or work, batch[0] + ".old"), os.path.join(work, batch[0] + ".new")]
@@ -164,6 +166,7 @@ def checkouts(old, new, words, keep, work):
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--keep")
+    options.add_argument("--arch")
     options.add_argument("old")
     options.add_argument("new")
     options.add_argument("words", nargs="*")
@@ -173,7 +176,7 @@ def main():
         if os.path.isdir(options.old):
             if options.keep:
                 os.makedirs(options.keep, exist_ok=True)
-            passed, findings = checkouts(options.old, options.new, options.words, options.keep, work)
+            passed, findings = checkouts(options.old, options.new, options.words, options.keep, work, options.arch)
         else:
             before, after = (cubins_of(path, work) for path in (options.old, options.new))
             for name in sorted(before):

@@ -239,11 +239,18 @@ c_part() {
     done
 
     cc=${CC:-cc} n=0
-    for f in "$root"/generated/*_on_cpu*.h; do
-        case $f in *_body.h) continue ;; esac          # included by the files of its kernels
+    for f in "$root"/generated/*_cpu.h; do
+        case $f in */moek_*) continue ;; esac          # included by kernel/cpu.h
+        must "alone: $(basename "$f")" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -x c -c "$f" -o alone.o
+    done
+    for row in $(sed -n 's/^#if MOEK_INSTANCE_(.*, \(moek_.*_on_cpu.*\))$/\1/p' "$root"/generated/*_cpu.h); do
         n=$((n + 1))
         [ $((n % step)) = 0 ] || continue
-        must "alone: $(basename "$f")" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -x c -c "$f" -o alone.o
+        f=$(grep -l "^#if MOEK_INSTANCE_(.*, $row)\$" "$root"/generated/*_cpu.h)
+        must "alone: $row" $cc -std=c99 -pedantic $warnings -DMOEK_SPLIT -DMOEK_ONE_KERNEL "-DMOEK_ONLY_$row=1" \
+            -x c -c "$f" -o alone.o
+        nm -g --defined-only alone.o | grep -v " $row\$" > log
+        none "alone: $row: nothing else"
     done
     for f in "$root"/include/moek/*.h "$root"/include/moek/kernel/*.h; do
         case $(basename "$f") in ops.h | numbers.h | cpu.h)
@@ -275,7 +282,7 @@ c_part() {
     done 3< orders
 
     # Bent arithmetic: not in the implementation, nor in a row alone; in callers as they like.
-    row=$(ls "$root"/generated/moek_up_bf16_h0_on_cpu*.h | sed -n 1p)
+    row=$root/generated/up_cpu.h
     for flag in -ffast-math -Ofast -ffinite-math-only; do
         must_fail "$flag: the implementation says no" "without -ffast-math" \
             $cc -std=c99 $flag -I"$root/include" -c implementation.c -o never.o
@@ -425,7 +432,7 @@ cuda_part() {
     else
         skip "no NCCL: moek_ep_nccl.h"
     fi
-    row=$(ls "$root"/generated/moek_combine_h0_on_sm80*.h | sed -n 1p)
+    row=$root/generated/combine_simt_sm80.h
     must "nvcc: a row alone" $all -DMOEK_SPLIT -x cu -c "$row" -o row.o
     must_fail "C++14: a row says no" "GPU kernels are C++17: compile this file with -std=c++17" \
         $(echo "$all" | sed 's/c++17/c++14/') -DMOEK_SPLIT -x cu -c "$row" -o never.o
