@@ -397,6 +397,7 @@ static inline uint16_t half_of(float f)
     const float size = fabsf(f);
     int exponent;
     if (f != f) return 0x7e00;
+    if (size == 0) return sign;                        /* (frexpf gives zero the exponent 0) */
     if (size >= 65520) return (uint16_t)(sign | 0x7c00);
     frexpf(size, &exponent);
     if (exponent < -13) return (uint16_t)(sign | (int)nearbyintf(ldexpf(size, 24)));
