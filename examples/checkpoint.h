@@ -161,7 +161,7 @@ static inline void checkpoint_compressed(checkpoint *c, const char *group)
     if (!f) checkpoint_unread(c, "compressed-tensors", format);
     if (!f) return;
     if (json_is(type, "int") && !symmetric) f->zero = ".weight_zero_point", f->zeros = 1;
-    if (json_is(json_at(w, "actorder"), "group")) f->order = ".weight_g_idx";
+    if (json_is(type, "int") && json_is(json_at(w, "actorder"), "group")) f->order = ".weight_g_idx";
 }
 /* GPTQ and AWQ, and what auto-round writes in their way.  v2: zero points are stored as they are. */
 static inline void checkpoint_words(checkpoint *c, int awq, int v2)
@@ -559,6 +559,7 @@ static inline int checkpoint_open(checkpoint *c, const char *folder)
     if (!c->quantized) c->quantized = json_at(c->text, "quantization_config");
     if (!c->quantized) c->quantized = json_at(c->json, "compression_config");
     for (i = 0; i < 3 && !c->quantized; i++) {         /* ModelOpt; GPTQ and AWQ of before transformers knew them */
+        free(c->quant_json);
         c->quant_json = checkpoint_json(folder, beside[i], c->unread);
         c->quantized = c->quant_json && !i ? json_at(c->quant_json, "quantization") : c->quant_json;
     }
@@ -579,6 +580,11 @@ static inline int checkpoint_open(checkpoint *c, const char *folder)
     return checkpoint_no_names(c, 0, l.looked_for);
 }
 
+/* Matrices in w_up: gate and up, or up alone. */
+static inline int checkpoint_parts(const checkpoint_layer *l)
+{
+    return l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP] ? 2 : 1;
+}
 /* A piece of `bytes` at *at, aligned; memory NULL: only counted. */
 static inline void *checkpoint_piece(char *memory, size_t *at, size_t bytes)
 {
@@ -595,7 +601,7 @@ static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, m
     const moek_scale_shape shape = moek_weight_scale(f, m->block);
     const size_t experts = (size_t)(m->local_experts ? m->local_experts : l->experts);
     const size_t inter = (size_t)m->inter, hidden = (size_t)m->hidden;
-    const size_t parts = l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP] ? 2 : 1;
+    const size_t parts = (size_t)checkpoint_parts(l);
     const size_t up_scale = m->up_scales ? parts * moek_scale_bytes(&shape, inter, hidden)
                                          : moek_scale_bytes(&shape, parts * inter, hidden);
     const int zero = f->zero && l->format->zeros;
@@ -729,9 +735,11 @@ static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, in
     a->their_scale = checkpoint_of(c, l, has, e, f->scale, &a->scale_tensor, &t);
     if (type == MOEK_SCALE_TYPE_T || type == MOEK_SCALE_TYPE_F32) a->scale_dtype = checkpoint_dtype(t);
     a->their_zero = checkpoint_of(c, l, has, e, f->zero, &a->zero_tensor, &t);
+    if (t && !t->count) return say(c->why, "%s is empty", t->name);
     a->their_global = (float *)checkpoint_of(c, l, has, e, f->global, &a->global_tensor, &t);
     if (f->global && (!t || !json_is(t->type, "F32")))
         return say(c->why, "layer %d: an expert has no second scale %s in F32", l->number, f->global);
+    if (t && !t->count) return say(c->why, "%s is empty", t->name);
     if (f->source && !checkpoint_rearranged(c, l, which, e, a)) return 0;
     if (!f->order) return 1;
     if (!checkpoint_order(c, l, MOEK_MATRIX_DOWN, e, &order)) return 0;
@@ -757,8 +765,9 @@ static inline int checkpoint_bias(checkpoint *c, const checkpoint_layer *l, int 
 {
     const int down = which == MOEK_MATRIX_DOWN, fp16 = l->config.dtype == MOEK_DTYPE_FP16;
     const size_t rows = (size_t)a->rows, step = (size_t)(a->row_step ? a->row_step : 1);
-    const size_t of_expert = (size_t)(down ? l->config.hidden : 2 * l->config.inter);
-    const size_t begin = (size_t)(e - first) * of_expert + (which == MOEK_MATRIX_UP ? (step == 2 ? 1 : rows) : 0);
+    const int parts = checkpoint_parts(l), second = which == MOEK_MATRIX_UP && parts == 2;
+    const size_t of_expert = (size_t)(down ? l->config.hidden : parts * l->config.inter);
+    const size_t begin = (size_t)(e - first) * of_expert + (!second ? 0 : step == 2 ? 1 : rows);
     uint16_t *to = (uint16_t *)(size_t)(down ? w->w_down_bias : w->w_up_bias);
     char name[NAME];
     const int split = !l->names->matrix[which], apart = l->names->interleaved;
@@ -770,8 +779,7 @@ static inline int checkpoint_bias(checkpoint *c, const checkpoint_layer *l, int 
         return say(c->why, "%s: there is no bias of %zu rows in it", name, rows);
     for (i = 0; i < rows; i++) {
         const size_t row = a->row_order ? (size_t)a->row_order[i] : i;
-        const size_t from = !split ? row : apart ? 2 * row + (which == MOEK_MATRIX_UP)
-                                                 : row + (which == MOEK_MATRIX_UP ? rows : 0);
+        const size_t from = !split ? row : apart ? 2 * row + (size_t)second : row + (second ? rows : 0);
         const float value = tensor_number(t, (many > 1 ? (size_t)e * all : 0) + from);
         to[begin + i * step] = fp16 ? half_of(value) : bf16_of(value);
     }
@@ -790,10 +798,9 @@ static inline void checkpoint_static(const checkpoint *c, const checkpoint_layer
 {
     char name[NAME];
     const tensor *t = checkpoint_part(c, l, which, e, l->format->static_x, name);
-    float value;
-    if (!t || !t->count || !tensor_has_numbers(t)) return;
-    value = tensor_number(t, 0);
-    if (value > *to) *(float *)(size_t)to = value;
+    size_t i;
+    for (i = 0; t && i < t->count && tensor_has_numbers(t); i++)       /* (of stacked experts: one each, or one) */
+        if (tensor_number(t, i) > *to) *(float *)(size_t)to = tensor_number(t, i);
 }
 /* Which calls of checkpoint_matrix an expert takes.  Formats with a second scale have no MOEK_MATRIX_GATE_UP. */
 static inline int checkpoint_imports(const checkpoint_layer *l, int which)
@@ -824,6 +831,9 @@ static inline int checkpoint_load(checkpoint *c, const checkpoint_layer *l, int 
         for (which = 0; which < 4; which++)
             if (l->names->matrix[which])
                 checkpoint_static(c, l, which, e, which == MOEK_MATRIX_DOWN ? w->h_scale : w->x_scale);
+    if (l->static_x && !(*w->x_scale > 0 && *w->h_scale > 0))
+        return say(c->why, "layer %d: there is no %s above 0 of %s", l->number, l->format->static_x,
+                   *w->h_scale > 0 ? "gate and up" : "down");
     return 1;
 }
 #endif

@@ -496,8 +496,10 @@ def names(f):
     f.stack("names-llama-4", "plain to bf16", "llama4", "feed_forward.experts.", "gate_up_proj", "down_proj", turn=True)
     f.stack("names-granite", "plain to bf16", "granitemoe", "block_sparse_moe.", "input_linear", "output_linear",
             weights=".weight", intermediate_size=32)
-    f.make("names-nemotron", "plain to bf16", Plain, "plain", None, "nemotron_h", module="mixer.experts.{}.",
-           prefix="backbone.layers.0.", gated=False, sizes={"mlp_hidden_act": "relu2", "n_routed_experts": EXPERTS})
+    for more, biases in ("", False), ("-biases", "BF16"):
+        f.make("names-nemotron" + more, "plain to bf16" + (", biases" if biases else ""), Plain, "plain", None,
+               "nemotron_h", module="mixer.experts.{}.", prefix="backbone.layers.0.", gated=False, biases=biases,
+               sizes={"mlp_hidden_act": "relu2", "n_routed_experts": EXPERTS})
     f.make("names-lfm2", "plain to bf16", Plain, "plain", None, "lfm2_moe", module="feed_forward.experts.{}.",
            proj=proj)
     f.make("names-gpt-oss-apart", "GPTQ_INT4 to int4_a16, biases", Integers, "gptq",
@@ -545,6 +547,17 @@ def refused(f):
            more={stray: array("BF16", [EXPERTS, 64], [1.0] * 64 * EXPERTS)})
     f.make("refused-half-biases", "there is no bias of 32 rows", Plain, "plain", None, "gpt_oss", biases="BF16",
            change=lambda t: [t.pop(k) for k in list(t) if k.endswith("up_proj.bias")])
+    for name, says, end, kind, how, quantization, of in (
+            ("zeros", "gate_proj.qzeros is empty", ".qzeros", Integers, "gptq",
+             {"quant_method": "gptq", "bits": 4, "group_size": 32}, dict(zero=True, scale="F16")),
+            ("global", "gate_proj.weight_scale_2 is empty", ".weight_scale_2", Floats, "nvfp4",
+             {"quant_method": "modelopt", "quant_algo": "NVFP4"}, dict(kind="nv", parts="modelopt"))):
+        f.make("refused-empty-" + name, says, kind, how, quantization, change=lambda t, end=end: t.update(
+            {k: (d, [0] + s[1:], b"") for k, (d, s, v) in t.items() if k.endswith(end)}), **of)
+    f.make("refused-static", "no .input_scale above 0 of gate and up", Floats, "fp8",
+           compressed("float-quantized", "tensor", 0, 8, "float", x={"num_bits": 8, "type": "float", "dynamic": False}),
+           kind="tensor", scale="BF16", scale_of=2.0 ** -8, parts="static", change=lambda t: [
+               t.pop(k) for k in list(t) if k.endswith("input_scale") and "down_proj" not in k])
     f.make("refused-type", "has type F32", Plain, "plain", None, scale="F32")
     f.make("refused-last-expert", "model.layers.0.mlp.experts.1.up_proj.weight is not in the folder", Plain, "plain",
            None, change=lambda t: t.pop("model.layers.0.mlp.experts.1.up_proj.weight"))

@@ -50,8 +50,7 @@ static double value_of(const checkpoint_layer *l, const moek_weights *w, int e, 
     const moek_scale_shape shape = moek_weight_scale(f, l->config.block);
     const ref_number *n = ref_element(f->w, l->config.dtype);
     const int down = which == MOEK_MATRIX_DOWN, inter = l->config.inter;
-    const int gated = l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP];
-    const int both = !down && gated, apart = l->config.up_layout == MOEK_UP_INTERLEAVED;
+    const int both = !down && checkpoint_parts(l) == 2, apart = l->config.up_layout == MOEK_UP_INTERLEAVED;
     const int row = !both ? r : apart ? 2 * r + (which == MOEK_MATRIX_UP) : r + (which == MOEK_MATRIX_UP) * inter;
     side s;
     size_t bytes, groups;
@@ -124,7 +123,7 @@ static double worst_of(const checkpoint_layer *l, const moek_weights *w, const t
     for (r = 0; bias && r < rows; r++) {
         const int down = which == MOEK_MATRIX_DOWN, apart = l->config.up_layout == MOEK_UP_INTERLEAVED, up = which == 1;
         const uint16_t *b = (const uint16_t *)(down ? w->w_down_bias : w->w_up_bias);
-        const size_t at = down ? (size_t)(e * rows + r)
+        const size_t at = down || checkpoint_parts(l) < 2 ? (size_t)(e * rows + r)
                                : (size_t)(2 * e * rows) + (size_t)(apart ? 2 * r + up : up * rows + r);
         const double v = tensor_number(bias, (size_t)(order && !down ? order[r] : r));
         if (!b || fabs(ref_get_t(b, at, l->config.dtype) - v) > fabs(v) / 256) return INFINITY;
@@ -246,6 +245,17 @@ static int load_only(const char *folder)
     checkpoint_close(&c);
     return !good;
 }
+/* All values of fp16, and of bf16, come back. */
+static void check_halves(void)
+{
+    unsigned h, halves = 0, brains = 0;
+    for (h = 0; h < 65536; h++) {
+        const float half = float_of_half(h), brain = float_of_bits((uint32_t)h << 16);
+        halves += half == half && half_of(half) != h;
+        brains += brain == brain && bf16_of(brain) != h;
+    }
+    CHECK(!halves && !brains, "%u of fp16 and %u of bf16 become others", halves, brains);
+}
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 int main(int argc, char **argv)
 {
@@ -255,6 +265,7 @@ int main(int argc, char **argv)
     struct dirent *e;
     int n = 0, i;
     if (argc > 2) return load_only(argv[2]);
+    check_halves();
     if (CHECK(d != NULL, "can not read %s", root))
         while ((e = readdir(d)) != NULL) {
             struct stat s;
