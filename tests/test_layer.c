@@ -1773,6 +1773,10 @@ static void shards_of(const moek_format *f)
     if (layer_arch && g > 1)
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "shard") &&
               strstr(plan.why, "cut inter in multiples of"), "%s", plan.why);
+    c.inter = g; c.hidden += g / 2; c.inter_offset = g / 2; c.up_scales = MOEK_UP_SCALES_APART;
+    if (layer_arch && format_rows_share(f))
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "; or, of a shard"), "%s", plan.why);
+    c.hidden -= g / 2;
     c.inter = 80; c.inter_offset = 80; c.up_scales = MOEK_UP_SCALES_APART;
     if (layer_arch == 90 && format_rows_share(f))
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "multiple of 64"), "%s", plan.why);
