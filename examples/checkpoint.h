@@ -426,8 +426,8 @@ static inline int checkpoint_no_names(checkpoint *c, int n, const char *looked_f
             const char *name = c->files.at[i].name;
             if (strstr(name, like[pass / 2]) && (pass % 2 || strstr(name, layer)) && name != two[0]) two[k++] = name;
         }
-    return say(c->why, "%s is not in the folder, which has %s, %s%s%s (models.toml, names.experts: what is known)",
-               looked_for, k ? two[0] : "no tensors", k > 1 ? two[1] : "no others",
+    return say(c->why, "%s is not in the folder, which has %s%s%s%s%s (models.toml, names.experts: what is known)",
+               looked_for, k ? two[0] : "no tensors", k ? ", " : "", k > 1 ? two[1] : k ? "no others" : "",
                *c->unread ? "; not read here: " : "", c->unread);
 }
 static inline int checkpoint_has_experts(const checkpoint *c, int n)
