@@ -36,7 +36,7 @@ LETTER = {"hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
 GEMMS = ("up", "down", "layer", "mlp")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
-FOLDERS = ("gemm",)                                   # of templates/: bodies in C++, and which rows are instances
+FOLDERS = {"gemm": "gemm", "mlp": "fused"}            # of templates/: bodies in C++, and which rows are instances
 BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
@@ -523,12 +523,14 @@ class Generator:
 
     def source(self, template):
         """The file in templates/ of the rows of a template: in the folder of its first word, of instances of a body."""
-        inner = template.replace("_", "/", 1) + ".j2"
+        word, _, family = template.partition("_")
+        inner = os.path.join(FOLDERS.get(word, word), family + ".j2").replace(os.sep, "/")
         return inner if os.path.exists(os.path.join(self.root, "templates", inner)) else template + ".h.j2"
 
     def templates(self):
         """What a row may have as its template, and other files of that form."""
-        inner = [f"{folder}_{n[:-3]}" for folder in FOLDERS for n in self.names(folder) if not n.startswith("_")]
+        inner = [f"{word}_{n[:-3]}" for word, folder in FOLDERS.items() for n in self.names(folder)
+                 if not n.startswith("_")]
         return inner + [n[:-len(".h.j2")] for n in self.names() if n.endswith(".h.j2")]
 
     def template(self, name):
@@ -893,7 +895,8 @@ def write(g, a, start):
         os.remove(os.path.join(folder, name))
     inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py", "include/moek.h",
               "include/moek/plan/fields.h"]
-    inputs += [os.path.join("templates", folder, n) for folder in ("", "element") + FOLDERS for n in g.names(folder)]
+    inputs += [os.path.join("templates", folder, n) for folder in ("", "element", *FOLDERS.values())
+               for n in g.names(folder)]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")
     print(f"{len(files)} files, {changed} changed, {len(left_over)} removed, {time.process_time() - start:.2f} s")
