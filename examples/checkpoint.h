@@ -724,6 +724,7 @@ static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, in
     const int32_t *own, *order;
     const tensor *t;
     moek_config place = l->config;
+    char name[NAME];
     int type;
     memset(a, 0, sizeof *a);
     a->source = f->source;
@@ -735,6 +736,10 @@ static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, in
     a->their_scale = checkpoint_of(c, l, has, e, f->scale, &a->scale_tensor, &t);
     if (type == MOEK_SCALE_TYPE_T || type == MOEK_SCALE_TYPE_F32) a->scale_dtype = checkpoint_dtype(t);
     a->their_zero = checkpoint_of(c, l, has, e, f->zero, &a->zero_tensor, &t);
+    if (f->zeros && !t) {
+        checkpoint_part(c, l, has, e, f->zero, name);
+        return say(c->why, "%s is not in the folder", name);
+    }
     if (t && !t->count) return say(c->why, "%s is empty", t->name);
     a->their_global = (float *)checkpoint_of(c, l, has, e, f->global, &a->global_tensor, &t);
     if (f->global && (!t || !json_is(t->type, "F32")))

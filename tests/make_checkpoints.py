@@ -554,6 +554,9 @@ def refused(f):
              {"quant_method": "modelopt", "quant_algo": "NVFP4"}, dict(kind="nv", parts="modelopt"))):
         f.make("refused-empty-" + name, says, kind, how, quantization, change=lambda t, end=end: t.update(
             {k: (d, [0] + s[1:], b"") for k, (d, s, v) in t.items() if k.endswith(end)}), **of)
+    f.make("refused-no-zeros", "experts.1.up_proj.qzeros is not in the folder", Integers, "gptq",
+           {"quant_method": "gptq", "bits": 4, "group_size": 32}, zero=True, scale="F16",
+           change=lambda t: t.pop("model.layers.0.mlp.experts.1.up_proj.qzeros"))
     f.make("refused-static", "no .input_scale above 0 of gate and up", Floats, "fp8",
            compressed("float-quantized", "tensor", 0, 8, "float", x={"num_bits": 8, "type": "float", "dynamic": False}),
            kind="tensor", scale="BF16", scale_of=2.0 ** -8, parts="static", change=lambda t: [
