@@ -25,6 +25,8 @@
  *     l.config   hidden, inter, experts, topk, act, limit, dtype, quant, block, up_layout, up_scales.  quant: what a
  *                checkpoint says of activations is kept: fp8c where they are e4m3, too, else fp8c_a16.  Any format with
  *                the same weights may take its place (moek_same_weights): nvfp4_a16, say, by nvfp4_a8
+ *                act: that of hidden_act; 0, which moek refuses, where checkpoint.h does not know the name: set it.
+ *                Some models mean more than the name says (docs/models.md)
  *     fp8        a scale a matrix: fp8t, if gate's is up's in all experts of the layer; else fp8c, whose rows have the
  *                scale of their matrix: exactly the same weights.  (fp8t with MOEK_UP_APART has two scales, too.)
  *     act-order  of down: rows of gate and up take the order (moek_import_order); of gate and up: refused            */
@@ -464,20 +466,29 @@ static inline int checkpoint_stray_bias(const checkpoint *c, const checkpoint_la
         if (checkpoint_part(c, &other, MOEK_MATRIX_DOWN, 0, ".bias", name)) return 1;
     return 0;
 }
+/* Matrices in w_up: gate and up, or up alone. */
+static inline int checkpoint_parts(const checkpoint_layer *l)
+{
+    return l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP] ? 2 : 1;
+}
 static inline int checkpoint_act(checkpoint *c, const checkpoint_layer *l, moek_config *m)
 {
-    static const struct { const char *name; int act; } acts[] = {
-        { "silu", MOEK_SILU }, { "swish", MOEK_SILU }, { "gelu", MOEK_GELU }, { "gelu_pytorch_tanh", MOEK_GELU_TANH },
-        { "gelu_new", MOEK_GELU_TANH }, { "relu2", MOEK_RELU2_NO_MUL }
+    static const struct { const char *name; int gated, plain; } acts[] = {
+        { "silu", MOEK_SILU, MOEK_SILU_NO_MUL }, { "swish", MOEK_SILU, MOEK_SILU_NO_MUL },
+        { "gelu", MOEK_GELU, MOEK_GELU_NO_MUL }, { "gelu_pytorch_tanh", MOEK_GELU_TANH, MOEK_GELU_TANH_NO_MUL },
+        { "gelu_new", MOEK_GELU_TANH, MOEK_GELU_TANH_NO_MUL }, { "relu", 0, MOEK_RELU_NO_MUL },
+        { "relu2", 0, MOEK_RELU2_NO_MUL }
     };
-    const char *t = c->text, *limit = json_at(t, "swiglu_limit");
-    const char *name = json_at(t, "mlp_hidden_act") ? json_at(t, "mlp_hidden_act") : json_at(t, "hidden_act");
+    static const char *const keys[] = { "mlp_hidden_act", "hidden_activation", "hidden_act", NULL };
+    const char *t = c->text, *limit = json_at(t, "swiglu_limit"), *name = json_at(t, checkpoint_first_key(t, keys));
     double clamp = 0;
     size_t i;
     if (limit && !json_real(t, "swiglu_limit", 0, 0, 1e30, &clamp, c->why)) return 0;
     m->limit = (float)clamp;
-    m->act = MOEK_SILU;
-    for (i = 0; i < sizeof acts / sizeof *acts; i++) if (json_is(name, acts[i].name)) m->act = acts[i].act;
+    m->act = 0;                                        /* (a name that is not known here: the caller sets it) */
+    for (i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (json_is(name ? name : "\"silu\"", acts[i].name))
+            m->act = checkpoint_parts(l) == 2 ? acts[i].gated : acts[i].plain;
     if (strstr(l->names->models, "gpt_oss")) m->act = MOEK_SWIGLUOAI;
     return 1;
 }
@@ -580,11 +591,6 @@ static inline int checkpoint_open(checkpoint *c, const char *folder)
     return checkpoint_no_names(c, 0, l.looked_for);
 }
 
-/* Matrices in w_up: gate and up, or up alone. */
-static inline int checkpoint_parts(const checkpoint_layer *l)
-{
-    return l->names->matrix[MOEK_MATRIX_GATE] || l->names->matrix[MOEK_MATRIX_GATE_UP] ? 2 : 1;
-}
 /* A piece of `bytes` at *at, aligned; memory NULL: only counted. */
 static inline void *checkpoint_piece(char *memory, size_t *at, size_t bytes)
 {

@@ -480,15 +480,16 @@ def names(f):
     f.make("names-fp16", "plain to fp16", Plain, "plain", None, scale="F16", dtype="float16")
     f.make("names-unknown-model", "plain to bf16", Plain, "plain", None, "my_own_moe")
     f.make("names-language-model", "plain to bf16", Plain, "plain", None, prefix="model.language_model.layers.0.")
-    f.gpt_oss("names-gpt-oss", "plain to bf16, biases, interleaved", "stacked")
-    f.gpt_oss("names-gpt-oss-mxfp4", "MXFP4 to mxfp4_a16, biases, interleaved", "blocks", {"quant_method": "mxfp4"})
-    f.gpt_oss("names-gpt-oss-fused", "plain to bf16, biases, interleaved", "fused")
-    f.gpt_oss("names-gpt-oss-lists", "plain to bf16, biases, interleaved", "lists")
-    f.gpt_oss("names-gpt-oss-cut", "plain to bf16, biases, interleaved", "cut",
+    f.gpt_oss("names-gpt-oss", "plain to bf16, biases, interleaved, swigluoai", "stacked")
+    f.gpt_oss("names-gpt-oss-mxfp4", "MXFP4 to mxfp4_a16, biases, interleaved, swigluoai", "blocks",
+              {"quant_method": "mxfp4"})
+    f.gpt_oss("names-gpt-oss-fused", "plain to bf16, biases, interleaved, swigluoai", "fused")
+    f.gpt_oss("names-gpt-oss-lists", "plain to bf16, biases, interleaved, swigluoai", "lists")
+    f.gpt_oss("names-gpt-oss-cut", "plain to bf16, biases, interleaved, swigluoai", "cut",
               {"quant_method": "gptq", "meta": {"quantizer": ["gptqmodel:5.0.0"]}})
     experts = "mlp.experts."
-    f.stack("names-gpt-oss-nvfp4", "NVFP4_MODELOPT to nvfp4_a16, interleaved", "gpt_oss", experts, "gate_up_proj",
-            "down_proj", turn=True, alternate=True, nv=True)
+    f.stack("names-gpt-oss-nvfp4", "NVFP4_MODELOPT to nvfp4_a16, interleaved, swigluoai", "gpt_oss", experts,
+            "gate_up_proj", "down_proj", turn=True, alternate=True, nv=True)
     f.stack("names-qwen3-5", "plain to bf16", "qwen3_5_moe", experts, "gate_up_proj", "down_proj",
             moe_intermediate_size=32)
     f.stack("names-qwen3-vl", "plain to bf16", "qwen3_vl_moe", experts, "gate_up_proj", "down_proj", turn=True,
@@ -497,12 +498,15 @@ def names(f):
     f.stack("names-granite", "plain to bf16", "granitemoe", "block_sparse_moe.", "input_linear", "output_linear",
             weights=".weight", intermediate_size=32)
     for more, biases in ("", False), ("-biases", "BF16"):
-        f.make("names-nemotron" + more, "plain to bf16" + (", biases" if biases else ""), Plain, "plain", None,
-               "nemotron_h", module="mixer.experts.{}.", prefix="backbone.layers.0.", gated=False, biases=biases,
-               sizes={"mlp_hidden_act": "relu2", "n_routed_experts": EXPERTS})
+        f.make("names-nemotron" + more, "plain to bf16" + (", biases" if biases else "") + ", relu2_no_mul", Plain,
+               "plain", None, "nemotron_h", module="mixer.experts.{}.", prefix="backbone.layers.0.", gated=False,
+               biases=biases, sizes={"mlp_hidden_act": "relu2", "n_routed_experts": EXPERTS})
+    f.make("names-no-gate", "plain to bf16, gelu_tanh_no_mul", Plain, "plain", None, "nemotron_h", gated=False,
+           module="mixer.experts.{}.", prefix="backbone.layers.0.", sizes={"hidden_activation": "gelu_pytorch_tanh",
+                                                                           "n_routed_experts": EXPERTS})
     f.make("names-lfm2", "plain to bf16", Plain, "plain", None, "lfm2_moe", module="feed_forward.experts.{}.",
            proj=proj)
-    f.make("names-gpt-oss-apart", "GPTQ_INT4 to int4_a16, biases", Integers, "gptq",
+    f.make("names-gpt-oss-apart", "GPTQ_INT4 to int4_a16, biases, swigluoai", Integers, "gptq",
            {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, "gpt_oss", biases="F16", scale="F16")
 
 
@@ -557,6 +561,7 @@ def refused(f):
     f.make("refused-no-zeros", "experts.1.up_proj.qzeros is not in the folder", Integers, "gptq",
            {"quant_method": "gptq", "bits": 4, "group_size": 32}, zero=True, scale="F16",
            change=lambda t: t.pop("model.layers.0.mlp.experts.1.up_proj.qzeros"))
+    f.make("refused-act", "config.act is 0", Plain, "plain", None, sizes={"hidden_act": "quick_gelu"})
     f.make("refused-static", "no .input_scale above 0 of gate and up", Floats, "fp8",
            compressed("float-quantized", "tensor", 0, 8, "float", x={"num_bits": 8, "type": "float", "dynamic": False}),
            kind="tensor", scale="BF16", scale_of=2.0 ** -8, parts="static", change=lambda t: [

@@ -164,10 +164,11 @@ static double check_layer(checkpoint *c, checkpoint_layer *l, const tensors *ref
             worst = fmax(worst, worst_of(l, &w, reference, e, which, c->order_moved ? order : NULL));
     }
     free(order);
-    sprintf(line, "%s to %s%s%s%s%s%s", from ? from : "plain", moek_format_of(l->config.quant)->name,
+    sprintf(line, "%s to %s%s%s%s%s%s%s%s", from ? from : "plain", moek_format_of(l->config.quant)->name,
             w.w_up_zero ? ", zero points" : "", w.w_up_bias ? ", biases" : "", w.x_scale ? ", static x" : "",
             l->config.up_layout == MOEK_UP_INTERLEAVED ? ", interleaved" : "",
-            l->format->order && report.scales && c->order_moved ? ", act-order" : "");
+            l->format->order && report.scales && c->order_moved ? ", act-order" : "",
+            l->config.act == MOEK_SILU ? "" : ", ", l->config.act == MOEK_SILU ? "" : moek_act_name(l->config.act));
     example_free(-1, memory);
     return worst;
 }
