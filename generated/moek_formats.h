@@ -10,10 +10,12 @@
  * For gemm/mixed.cuh: INNER, the type that x and w become, 0: T; W_SCALED: pairs of elements take a scale; W_SPLIT:
  * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
  *
- * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; DTYPE, if they are T, which;
- * INTEGER: sums are s32, by carry and total of 2^16 products and more. */
+ * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; sum_t, the type of sums, and
+ * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
+#include "../templates/element/bf16.cuh"
+#include "../templates/element/fp16.cuh"
 #include "../templates/element/e4m3.cuh"
 #include "../templates/element/e2m1.cuh"
 #include "../templates/element/s8.cuh"
@@ -45,12 +47,18 @@ struct moek_format_bf16_ {
     enum {
         W_BITS = 16, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = MOEK_DTYPE_BF16,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
-    enum { ELEMENT = 1, DTYPE = MOEK_DTYPE_BF16, INTEGER = 0 };
-    typedef float sum;
+    typedef float sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_bf16_<MI, NI>(sum, xs, ws);
+    }
+    enum { ELEMENT = 1 };
 };
 
 struct moek_format_fp16_ {
@@ -58,12 +66,18 @@ struct moek_format_fp16_ {
     enum {
         W_BITS = 16, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = MOEK_DTYPE_FP16,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
-    enum { ELEMENT = 2, DTYPE = MOEK_DTYPE_FP16, INTEGER = 0 };
-    typedef float sum;
+    typedef float sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_fp16_<MI, NI>(sum, xs, ws);
+    }
+    enum { ELEMENT = 2 };
 };
 
 struct moek_format_fp8t_ {
@@ -71,10 +85,17 @@ struct moek_format_fp8t_ {
     enum {
         W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 1, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
     };
+    typedef float sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
+    }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -97,8 +118,7 @@ struct moek_format_fp8t_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
-    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
-    typedef float sum;
+    enum { ELEMENT = 3 };
 };
 
 struct moek_format_fp8c_ {
@@ -106,10 +126,17 @@ struct moek_format_fp8c_ {
     enum {
         W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
     };
+    typedef float sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
+    }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -132,8 +159,7 @@ struct moek_format_fp8c_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
-    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
-    typedef float sum;
+    enum { ELEMENT = 3 };
 };
 
 struct moek_format_fp8b128_ {
@@ -141,10 +167,17 @@ struct moek_format_fp8b128_ {
     enum {
         W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 128, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 128,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
     };
+    typedef float sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
+    }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -162,8 +195,7 @@ struct moek_format_fp8b128_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
-    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
-    typedef float sum;
+    enum { ELEMENT = 3 };
 };
 
 struct moek_format_mxfp8_ {
@@ -171,10 +203,25 @@ struct moek_format_mxfp8_ {
     enum {
         W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 32,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INNER_BF16 = 1
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1
     };
+    typedef float sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
+    }
+    template <int MI> MOEK_DEVICE void x_halves(uint32_t fx[2][MI][4], const uint32_t xs[MI][4])
+    {
+        moek_halves_of_e4m3_<MI>(fx, xs);
+    }
+    template <int MI> MOEK_DEVICE void mma_half(float sum[MI][4], const uint32_t fx[MI][4], uint32_t w)
+    {
+        moek_mma_half_of_e4m3_<MI>(sum, fx, w);
+    }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -192,8 +239,7 @@ struct moek_format_mxfp8_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
-    enum { ELEMENT = 3, DTYPE = 0, INTEGER = 0 };
-    typedef float sum;
+    enum { ELEMENT = 3 };
 };
 
 struct moek_format_fp8t_a16_ {
@@ -201,9 +247,10 @@ struct moek_format_fp8t_a16_ {
     enum {
         W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -228,9 +275,10 @@ struct moek_format_fp8c_a16_ {
     enum {
         W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -255,9 +303,10 @@ struct moek_format_fp8b128_a16_ {
     enum {
         W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 128, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -277,9 +326,10 @@ struct moek_format_mxfp4_a16_ {
     enum {
         W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -308,9 +358,10 @@ struct moek_format_mxfp4_a8_ {
     enum {
         W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 128,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INNER_BF16 = 1
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1
     };
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 4294967296.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -348,9 +399,10 @@ struct moek_format_nvfp4_a16_ {
     enum {
         W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 1, X_SECOND = 0, ZERO = 0, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -379,10 +431,12 @@ struct moek_format_nvfp4_a4_ {
     enum {
         W_BITS = 4, X_BITS = 4, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 16,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 1, X_SECOND = 1, ZERO = 0, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 1,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
     };
+    typedef float sum_t;
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 16384.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -406,9 +460,10 @@ struct moek_format_int4_a16_b32_ {
     enum {
         W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -432,9 +487,10 @@ struct moek_format_int4_a16_b64_ {
     enum {
         W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 64, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -458,9 +514,10 @@ struct moek_format_int4_a16_b128_ {
     enum {
         W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -484,9 +541,10 @@ struct moek_format_int4_a16_b0_ {
     enum {
         W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -515,9 +573,10 @@ struct moek_format_int4_a8_ {
     enum {
         W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -549,10 +608,19 @@ struct moek_format_int8_a8_ {
     enum {
         W_BITS = 8, X_BITS = 8, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 1, INNER_BF16 = 0
     };
+    typedef int32_t sum_t;
+    template <int MI, int NI>
+    MOEK_DEVICE void mma(int32_t sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+    {
+        moek_mma_of_s8_<MI, NI>(sum, xs, ws);
+    }
+    MOEK_DEVICE void carry(int32_t sum[4], int32_t *high) { moek_carry_s8_(sum, high); }
+    MOEK_DEVICE void total(float to[4], const int32_t sum[4], int32_t high) { moek_total_s8_(to, sum, high); }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -574,10 +642,7 @@ struct moek_format_int8_a8_ {
         (void)scale;
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
-    enum { ELEMENT = 6, DTYPE = 0, INTEGER = 1 };
-    typedef int32_t sum;
-    MOEK_DEVICE void carry(int32_t sum[4], int32_t *high) { moek_carry_s8_(sum, high); }
-    MOEK_DEVICE void total(float to[4], const int32_t sum[4], int32_t high) { moek_total_s8_(to, sum, high); }
+    enum { ELEMENT = 6 };
 };
 
 struct moek_format_int8_a16_ {
@@ -585,9 +650,10 @@ struct moek_format_int8_a16_ {
     enum {
         W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 1, W_SCALE_BITS = 32,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 1, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_s8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -612,9 +678,10 @@ struct moek_format_nvfp4_a8_ {
     enum {
         W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
         W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 16, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 1, X_SECOND = 0, ZERO = 0, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
     };
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 128.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)

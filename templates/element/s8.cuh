@@ -57,5 +57,14 @@ MOEK_DEVICE uint2 moek_to_s8x8_(const float x[8])
     }
     return make_uint2(four[0], four[1]);
 }
-
+/* sum += x times w, of what ldmatrix brings, which is what mma.sync takes: 16 bytes of k. */
+template <int MI, int NI>
+MOEK_DEVICE void moek_mma_of_s8_(int32_t sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+{
+    int mi, ni;
+    #pragma unroll
+    for (ni = 0; ni < NI; ni++)
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++) moek_mma_s8_(sum[mi][ni], xs[mi], ws[ni]);
+}
 #endif

@@ -40,7 +40,7 @@
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_few_rows_ {
-    typedef typename Format::sum Sum;
+    typedef typename Format::sum_t Sum;
     enum {
         UP = OP == MOEK_OP_UP, DTYPE = Format::DTYPE,
         BYTES = Format::W_BITS == 8, INTEGER = Format::INTEGER, FP8 = BYTES && !INTEGER,

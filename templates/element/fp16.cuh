@@ -1,0 +1,17 @@
+/* element/fp16.cuh -- fp16 on GPUs (fp16.j2 says what it is).  generated/moek_formats.h includes this file, behind what
+ * kernel/cuda.h has. */
+#ifndef MOEK_FP16_CUH
+#define MOEK_FP16_CUH
+
+/* sum += x times w, of what ldmatrix brings, which is what mma.sync takes: 16 bytes of k. */
+template <int MI, int NI>
+MOEK_DEVICE void moek_mma_of_fp16_(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
+{
+    int mi, ni;
+    #pragma unroll
+    for (ni = 0; ni < NI; ni++)
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++) moek_mma_fp16_(sum[mi][ni], xs[mi], ws[ni]);
+}
+
+#endif

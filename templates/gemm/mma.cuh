@@ -1,0 +1,343 @@
+/* gemm/mma.cuh -- the grouped GEMM of the experts on tensor cores, Ampere and everything newer.
+ *
+ *   out[p][j] = f(sum over k of a[row(p)][k] * w[e][j][k])       moek/ops.h: up and down
+ *
+ * A block owns M rows of one expert and R rows of its weights.  A step covers 128 bytes of each row; cp.async keeps
+ * STAGES - 1 steps on their way.  Bound by weight bytes while an expert holds a few dozen rows: blocks an SM x
+ * (STAGES - 1) steps x (M + R) x 128 bytes are on their way, and should be 64 KB.  Beyond, bound by mma and by L2: R =
+ * 256 reads less.  It runs wherever mma.sync does; rows for one architecture that come before it in kernels.toml win.
+ *
+ * A row of a stage is 8 chunks of 16 bytes, chunk c of row r at c ^ r % 8: no bank conflicts, cp.async or ldmatrix.
+ * e4m3 stays e4m3 there.  It is read as if it were 2-byte elements, which permutes k, for a and w alike, and becomes
+ * fp16, exactly, in front of the mma.  s8 goes into the mma as it lies; its sums are s32, and exact: after each 2^16
+ * columns, what is above 2^30 moves to bytes of `high`.
+ *
+ * BLOCKED, f32 scales of 128 x 128 and 1 x 128: the sums of a step are multiplied and added.  FINE, e8m0 scales of 32
+ * of k (mxfp8): threads bring those of the next step as f32 to shared memory; the sums of each 32 of k are multiplied
+ * and added.  8 warps for 32 and 64 rows: with 4, registers spill.
+ *
+ * gated up: the first R/2 rows of the weight tile are gate rows, the others the up rows of the same columns.  Otherwise
+ * all R are columns.  The sums go through shared memory, which makes the rest a plain loop over the columns of a row:
+ * scale, bias, activation, coalesced stores.
+ */
+#ifndef MOEK_GEMM_MMA_CUH
+#define MOEK_GEMM_MMA_CUH
+#include "mma_finish.cuh"
+
+/* A tile of M rows of a and R rows of w: N columns, or of a gated up 2 x N; WARPS a block.  HIDDEN: the hidden size, or
+ * 0, if a run says it.  Format: of moek_formats.h. */
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format> struct moek_mma_gemm_ {
+    enum {
+        UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS,
+        BYTES = Format::W_BITS == 8, INTEGER = Format::INTEGER,
+        FINE = Format::W_SCALE_COLUMNS == 32, BLOCKED = Format::W_SCALE_COLUMNS == 128,
+        SHIFTED = (BLOCKED || FINE) && !UP,             /* a group of k may begin before k does */
+        /* A warp has MI x NI pieces of 16 x 8; the sums lie in the RING later. */
+        WARPS_M = M >= (WARPS == 8 ? 64 : 128) ? 2 : 1, WARPS_N = WARPS / WARPS_M,
+        MI = M / (16 * WARPS_M), NI = R / (8 * WARPS_N),
+        STEP = 128, STAGE = (M + R) * STEP, STEPS = STAGES * STAGE, PITCH = R + 8, SUMS = M * PITCH * 4,
+        RING = STEPS > SUMS ? STEPS : SUMS,
+        ROWS = M + R, SCALES = BLOCKED ? M + R / 8 : FINE ? 4 * ROWS : 0,      /* floats */
+        AT_ROWS = RING + (FINE ? 2 : STAGES) * SCALES * 4,
+        SHARED = AT_ROWS + 4 * ROWS,
+        REGISTERS = MI * NI * (BLOCKED || FINE ? 8 : 4) + (INTEGER ? 80 : FINE ? 92 : 100),    /* about */
+        BY_SHARED = 232448 / (SHARED + 1024),           /* blocks that fit into an SM */
+        BY_REGISTERS = 65536 / (THREADS * REGISTERS),
+        FIT = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
+        BLOCKS = FIT > 3 ? 3 : FIT < 1 ? 1 : FIT,
+        PASS = THREADS / 8, COPIES = ROWS / PASS, ROWS_OF_A = M / PASS,
+        ELEMENT = BYTES ? 1 : 2, GROUP = 2048 / M,
+        CARRY = (1 << 16) / STEP,                       /* INTEGER: after so many steps */
+        BRINGS = (ROWS + THREADS - 1) / THREADS         /* FINE: rows whose scales a thread brings */
+    };
+    typedef typename Format::sum_t sum_t;
+
+    /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs
+     * are left as they are; behind the end of k (SHIFTED: and before it) there are zeros.  apart: bytes from rows of w
+     * in the first half of the tile to those in the other. */
+    MOEK_DEVICE void copy(unsigned char *to, const int32_t *row, const unsigned char *a, const unsigned char *w,
+                          ptrdiff_t apart, int a_row_bytes, int row_bytes, int at, int first, int last)
+    {
+        enum { HALF = ROWS_OF_A + R / 2 / PASS };
+        const int bytes = (SHIFTED ? (unsigned)at < (unsigned)row_bytes : at < row_bytes) ? 16 : 0;
+        int i;
+        a += bytes ? at : 0;
+        w += bytes ? at : 0;
+        #pragma unroll
+        for (i = first; i < last; i++) {
+            const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
+            const unsigned char *const from = i < ROWS_OF_A ? a : !UP || i < HALF ? w : w + apart;
+            if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, from + offset, bytes);
+        }
+    }
+
+    /* FINE: the scales that this thread brings, of rows t, t + THREADS ... of a and w: where they are, NULL: nowhere;
+     * and the four of a step.  Behind the last group: 1, times zeros. */
+    struct scales {
+        const uint8_t *at[BRINGS];
+        uint32_t four[BRINGS];
+    };
+    MOEK_DEVICE void place_scales(scales *s, const moek_gemm_args *a, const int32_t *row, int e, int groups)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < BRINGS; i++) {
+            const int r = (int)threadIdx.x + i * THREADS, scaled = r < M + R ? row[r] : -1;
+            const int half = UP ? r - M >= R / 2 : 0;                  /* (not gated: both are the same) */
+            s->at[i] = scaled < 0 ? NULL : r < M ? (const uint8_t *)a->a_scale + (size_t)scaled * groups
+                     : (const uint8_t *)MOEK_HALF_(a->halves.scale, half) +
+                       ((size_t)e * a->halves.rows + scaled) * groups;
+        }
+    }
+    MOEK_DEVICE void fetch(scales *s, int g, int groups)
+    {
+        int i, b;
+        #pragma unroll
+        for (i = 0; i < BRINGS; i++) {
+            const uint8_t *const at = s->at[i] + g;
+            s->four[i] = 0x7f7f7f7f;
+            if (!s->at[i] || g >= groups) continue;
+            if (((uintptr_t)at | (uintptr_t)groups) % 4 == 0) s->four[i] = *(const uint32_t *)(const void *)at;
+            else for (b = 0; b < 4; b++) if (g + b < groups) s->four[i] ^= (uint32_t)(at[b] ^ 0x7f) << 8 * b;
+        }
+    }
+    /* to: [4][M + R] */
+    MOEK_DEVICE void put_scales(float *to, const scales *s)
+    {
+        int i, b;
+        #pragma unroll
+        for (i = 0; i < BRINGS; i++) {
+            const int r = (int)threadIdx.x + i * THREADS;
+            if (r >= ROWS) continue;
+            #pragma unroll
+            for (b = 0; b < 4; b++) to[b * ROWS + r] = moek_from_e8m0_((uint8_t)(s->four[i] >> 8 * b));
+        }
+    }
+    /* sum += part, of column tile ni, times the scales of its rows and columns. */
+    MOEK_DEVICE void promote(float sum[MI][NI][4], const float part[MI][4], int ni, const float *x_scale,
+                             const float *w_scale)
+    {
+        const float w0 = w_scale[ni * 8], w1 = w_scale[ni * 8 + 1];
+        int mi;
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++) {
+            const float x0 = x_scale[mi * 16], x1 = x_scale[mi * 16 + 8];
+            sum[mi][ni][0] += part[mi][0] * (x0 * w0); sum[mi][ni][1] += part[mi][1] * (x0 * w1);
+            sum[mi][ni][2] += part[mi][2] * (x1 * w0); sum[mi][ni][3] += part[mi][3] * (x1 * w1);
+        }
+    }
+
+    /* BLOCKED: sum += part, of a step, times the scales of its rows and of 8 columns each. */
+    MOEK_DEVICE void add_blocked(float sum[MI][NI][4], const float part[MI][NI][4], const float *x_scale,
+                                 const float *w_scale)
+    {
+        int mi, ni;
+        #pragma unroll
+        for (ni = 0; ni < NI; ni++) {
+            const float sw = w_scale[ni];
+            #pragma unroll
+            for (mi = 0; mi < MI; mi++) {
+                const float s0 = x_scale[mi * 16] * sw, s1 = x_scale[mi * 16 + 8] * sw;
+                sum[mi][ni][0] += part[mi][ni][0] * s0; sum[mi][ni][1] += part[mi][ni][1] * s0;
+                sum[mi][ni][2] += part[mi][ni][2] * s1; sum[mi][ni][3] += part[mi][ni][3] * s1;
+            }
+        }
+    }
+    /* This lane's sums to their corner of the tile. */
+    MOEK_DEVICE void put_sums(float *corner, sum_t sum[MI][NI][4], int32_t high[MI][NI])
+    {
+        int mi, ni;
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++)
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++) {
+                float total[4];
+                if constexpr (INTEGER) {
+                    Format::total(total, sum[mi][ni], high[mi][ni]);
+                } else {
+                    total[0] = sum[mi][ni][0]; total[1] = sum[mi][ni][1];
+                    total[2] = sum[mi][ni][2]; total[3] = sum[mi][ni][3];
+                }
+                moek_store2_(corner + mi * 16 * PITCH + ni * 8, total[0], total[1]);
+                moek_store2_(corner + (mi * 16 + 8) * PITCH + ni * 8, total[2], total[3]);
+            }
+    }
+    MOEK_DEVICE void run(const moek_gemm_args *a)
+    {
+        MOEK_SHARED_(unsigned char, shared);           /* [STAGES][M + R][STEP] */
+        float *const tile = (float *)shared;           /* [M][PITCH] sums, once the stages are done */
+        /* BLOCKED: [STAGES][SCALES]: of rows, then of 8 columns; FINE: [2][4][M + R]: of a, then of w. */
+        float *const scales_at = (float *)(shared + RING);
+        int32_t *const row = (int32_t *)(shared + AT_ROWS);            /* [M + R] of a, then of w; -1: none */
+
+        const int t = threadIdx.x, lane = t % 32, warp = t / 32, g = lane / 4, q = lane % 4;
+        const int n = !UP && HIDDEN ? HIDDEN : a->n, k = UP && HIDDEN ? HIDDEN : a->k;
+        const int gated = UP ? a->w_rows > n : 0, columns = gated ? R / 2 : R;
+
+        /* As gemm/mixed.cuh: blocks that run together share rows of a and of w: GROUP row blocks, then the next
+         * columns. */
+        const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
+        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->num_blocks;
+        const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
+        const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
+        if (group <= 0 || within >= group * tiles) return;
+
+        const int b = first + within % group, j0 = within / group * columns;
+        const int e = a->rows_per_expert ? b / per : a->block_expert[b];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + b % per * M : a->block_row[b];
+        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
+        int i, kt, out = 0;
+        if (row0 >= end) return;
+        for (i = t; i < M + R; i += THREADS) {
+            const int p = row0 + i, c = i - M;
+            if (c < 0) row[i] = p >= end ? -1 : a->a_order ? a->a_order[p] / a->a_div : p;
+            else if (gated) {
+                const int j = j0 + c % columns;
+                row[i] = j >= n ? -1 : j * a->halves.step;
+            }
+            else row[i] = j0 + c >= n ? -1 : j0 + c;
+        }
+        __syncthreads();
+
+        const int k_offset = SHIFTED ? a->k_offset : 0;
+        const int row_bytes = k * ELEMENT, steps = (k_offset + row_bytes + STEP - 1) / STEP;
+        const unsigned char *const x = (const unsigned char *)a->a;
+        const ptrdiff_t apart = UP ? (const unsigned char *)a->halves.w[1] - (const unsigned char *)a->halves.w[0] : 0;
+        const unsigned char *const w =
+            UP ? (const unsigned char *)a->halves.w[0] + (size_t)e * a->halves.rows * row_bytes
+               : (const unsigned char *)a->w + (size_t)e * a->w_rows * row_bytes;
+        const int chunk = t % 8, from = t / 8;                         /* what this thread copies */
+        unsigned char *const to = shared + from * STEP + (chunk ^ from % 8) * 16;
+        /* BLOCKED: and each step one scale: of a row of a, or of 8 columns (8 that start at a multiple of 8 share
+         * theirs). */
+        const int groups = FINE ? (k_offset + k + 31) / 32 : SHIFTED ? steps : (k + 127) / 128;
+        const float *scale = NULL;
+        if constexpr (BLOCKED) {
+            const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
+            const int half = UP ? 8 * (t - M) >= R / 2 : 0;            /* (not gated: both are the same) */
+            scale = scaled < 0 ? NULL : t < M ? MOEK_F32_(a->a_scale) + (size_t)scaled * groups
+                  : MOEK_HALF_(a->halves.scale, half) + ((size_t)e * a->halves.scale_rows +
+                    (MOEK_HALF_(a->halves.shift, half) + scaled) / 128) * groups;
+        }
+        scales mine;
+
+        /* The warp's part of the tile, and what a lane points ldmatrix to: {8 rows, the next 8} x {16 bytes, the next
+           16} of a, and the transpose of that of w. */
+        const int m0 = warp % WARPS_M * (MI * 16), n0 = warp / WARPS_M * (NI * 8);
+        const int x_at = (m0 + lane % 16) * STEP + (lane / 16 ^ lane % 8) * 16;
+        const int w_at = (M + n0 + lane / 16 * 8 + lane % 8) * STEP + (lane / 8 % 2 ^ lane % 8) * 16;
+        sum_t sum[MI][NI][4] = {0};
+        int32_t high[MI][NI] = {0};
+        int32_t my_row[COPIES];
+
+        if constexpr (FINE) {
+            place_scales(&mine, a, row, e, groups);
+            fetch(&mine, 0, groups);
+            put_scales(scales_at, &mine);
+            fetch(&mine, 4, groups);
+        }
+        for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
+        for (kt = 0; kt < STAGES - 1; kt++) {
+            copy(to + kt * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes, kt * STEP + chunk * 16 - k_offset, 0,
+                 COPIES);
+            if (BLOCKED && scale && kt < steps) moek_cp_async4_(scales_at + kt * SCALES + t, scale + kt);
+            moek_cp_async_commit_();
+        }
+        #pragma unroll 1
+        for (kt = 0; kt < steps; kt++) {
+            const int next = kt + STAGES - 1, in = out == 0 ? STAGES - 1 : out - 1;
+            const unsigned char *const stage = shared + out * STAGE;
+            const float *const x_scale = scales_at + (FINE ? kt % 2 : out) * SCALES + m0 + g;
+            const float *const w_scale = scales_at + (FINE ? kt % 2 : out) * SCALES + M + (FINE ? n0 + 2 * q : n0 / 8);
+            sum_t part[MI][NI][4] = {0};               /* BLOCKED */
+            int mi, ni, j;
+            #pragma unroll
+            for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];             /* again: registers are scarce */
+            moek_cp_async_wait_(STAGES - 2);
+            __syncthreads();
+            if (BLOCKED && scale && next < steps) moek_cp_async4_(scales_at + in * SCALES + t, scale + next);
+            if constexpr (FINE) {
+                put_scales(scales_at + (kt + 1) % 2 * SCALES, &mine);  /* the next step's */
+                fetch(&mine, 4 * (kt + 2), groups);
+            }
+            #pragma unroll
+            for (j = 0; j < 4; j++) {
+                uint32_t xs[MI][4], ws[NI][2];
+                #pragma unroll
+                for (mi = 0; mi < MI; mi++) moek_ldmatrix4_(xs[mi], stage + (x_at ^ j * 32) + mi * 16 * STEP);
+                #pragma unroll
+                for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
+                copy(to + in * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
+                     next * STEP + chunk * 16 - k_offset, COPIES * j / 4, COPIES * (j + 1) / 4);
+                if constexpr (FINE) {
+                    uint32_t fx[2][MI][4];
+                    int half;
+                    Format::template x_halves<MI>(fx, xs);
+                    #pragma unroll
+                    for (ni = 0; ni < NI; ni++) {
+                        float of[MI][4] = {0};
+                        #pragma unroll
+                        for (half = 0; half < 2; half++) Format::template mma_half<MI>(of, fx[half], ws[ni][half]);
+                        promote(sum, of, ni, x_scale + j * ROWS, w_scale + j * ROWS);
+                    }
+                } else if constexpr (BLOCKED) {
+                    Format::template mma<MI, NI>(part, xs, ws);
+                } else {
+                    Format::template mma<MI, NI>(sum, xs, ws);
+                }
+            }
+            moek_cp_async_commit_();
+            if constexpr (BLOCKED) add_blocked(sum, part, x_scale, w_scale);
+            if constexpr (INTEGER)
+                if (kt % CARRY == CARRY - 1) {
+                    #pragma unroll
+                    for (mi = 0; mi < MI; mi++)
+                        #pragma unroll
+                        for (ni = 0; ni < NI; ni++) Format::carry(sum[mi][ni], &high[mi][ni]);
+                }
+            out = out + 1 < STAGES ? out + 1 : 0;
+        }
+
+        moek_cp_async_wait_(0);                        /* the last copies are zeros, and would fall on the sums */
+        __syncthreads();
+        put_sums(tile + (m0 + g) * PITCH + n0 + 2 * q, sum, high);
+        __syncthreads();
+        if constexpr (UP)
+            switch (a->act) {                          /* a loop each: a branch in it would cost more */
+#define MOEK_FINISH_(NAME, name, number, gated) \
+            case number: finish(a, tile, row, e, row0, end, j0, n, number, gated); break;
+            MOEK_EACH_ACT(MOEK_FINISH_)
+#undef MOEK_FINISH_
+            }
+        else
+            finish(a, tile, row, e, row0, end, j0, n, 0, 0);
+    }
+    MOEK_DEVICE void finish(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0, int end,
+                            int j0, int n, int act, int gated)
+    {
+        moek_finish_mma_<UP, M, R, PITCH, 1, THREADS, Format>(a, tile, row, e, row0, end, j0, n, 1, act, gated);
+    }
+};
+
+/* Launches such a kernel.  args NULL: makes it ready. */
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
+static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream stream, void (*kernel)(moek_gemm_args))
+{
+    typedef moek_mma_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format> K;
+    const moek_gemm_args *const a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    size_t blocks;
+    int columns;
+    if (!a) return MOEK_READY_(kernel, K::SHARED);
+    columns = K::UP && a->w_rows > a->n ? K::R / 2 : K::R;
+    blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
+    blocks *= (size_t)((a->n + columns - 1) / columns);
+    if (blocks == 0) return MOEK_OK;
+    if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
+    found = *a;
+    if (!a->a_row_bytes) found.a_row_bytes = a->k * K::ELEMENT;
+    moek_find_halves_of_(&found, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
+                         Format::W_SCALE_COLUMNS, 0);
+    return MOEK_LAUNCH_(kernel, (unsigned)blocks, K::THREADS, K::SHARED, stream, found);
+}
+#endif
