@@ -13,9 +13,10 @@
  *     config.quant = MOEK_FP8B128;  config.max_tokens = 512;
  *     config.exclude = 1u << MOEK_BACKEND_CPU;                      (memory is on a GPU: never plan for a CPU)
  *     moek_plan plan;
- *     if (moek_plan_init(&plan, &config) != MOEK_OK) puts(plan.why);  2. plan once: host only, microseconds
- *     moek_plan_bind(&plan, &weights);                              3. hand over the weights
- *     moek_run(&plan, &args, stream);                               4. run: kernel launches on `stream`, nothing else
+ *     if (moek_plan_init(&plan, &config) != MOEK_OK ||              2. plan once: host only, microseconds
+ *         moek_plan_bind(&plan, &weights) != MOEK_OK) puts(plan.why);   3. hand over the weights
+ *     if (moek_run(&plan, &args, stream) != MOEK_OK) puts(why);     4. run: kernel launches on `stream`, nothing else
+ *                                                                   (args.why = why, args.why_size: the sentence)
  *
  * OPTIONS, read only where MOEK_IMPLEMENTATION is defined; each leaves kernels out, so that they are neither compiled
  * nor listed:
