@@ -200,6 +200,10 @@ static const char *moek_arch_name_(int arch)
     }
 }
 
+/* The sets of CPUs, best first.  (No processor has sets of two families.) */
+static const int moek_sets_[] = { MOEK_ARCH_AVX512, MOEK_ARCH_AVX2, MOEK_ARCH_NEON, MOEK_ARCH_CPU };
+enum { MOEK_SETS_ = (int)(sizeof moek_sets_ / sizeof moek_sets_[0]) };
+
 typedef struct moek_backend_ { const char *name; int number, arch; } moek_backend_;
 static const moek_backend_ moek_backends_[] = {                                  /* best first */
 #define MOEK_FACTS_(name, number, arch) { #name, number, arch },
