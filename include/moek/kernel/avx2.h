@@ -321,7 +321,7 @@ MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, cons
         __m256i zeros = _mm256_setzero_si256();
         MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
         if (kind & MOEK_DOTS_ZERO) zeros = _mm256_loadu_si256((const __m256i *)(zero_of + (step * c & ~7)));
-#define MOEK_HALF_(h) do { \
+#define MOEK_EIGHT_LANES_(h) do { \
             const __m256i from = _mm256_add_epi32(spread[h], part); \
             const __m256 of_w = _mm256_permutevar8x32_ps(some, from); \
             const __m256i zero = kind & MOEK_DOTS_ZERO ? _mm256_permutevar8x32_epi32(zeros, from) : zeros; \
@@ -332,9 +332,9 @@ MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, cons
             if (rows > 2) lanes[2][h] = moek_add_half_avx2_(lanes[2][h], codes, x2 + c, h, of_w, zero, element, kind); \
             if (rows > 2) lanes[3][h] = moek_add_half_avx2_(lanes[3][h], codes, x3 + c, h, of_w, zero, element, kind); \
         } while (0)
-        MOEK_HALF_(0);
-        MOEK_HALF_(1);
-#undef MOEK_HALF_
+        MOEK_EIGHT_LANES_(0);
+        MOEK_EIGHT_LANES_(1);
+#undef MOEK_EIGHT_LANES_
     }
     for (r = 0; r < rows; r++) {
         __m256 eight = _mm256_add_ps(lanes[r][0], lanes[r][1]);

@@ -11,7 +11,7 @@
  * of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied in floats.                             */
 #include "cpu.h"
 #include "isa.h"
-#include "../format.h"
+#include "../format_facts.h"
 #ifndef MOEK_DIGITS_H
 #define MOEK_DIGITS_H
 
@@ -500,13 +500,8 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
         }
     }
 }
-/* Facts of formats, as text.h has them for the host. */
-#define MOEK_FACTS_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, x_type, \
-                    x_rows, x_columns, static_x, ue8m0, second, zero, granule, blocks, b0, b1, b2, b3, expands) \
-    { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
-      { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, static_x, \
-      ue8m0, second, zero, granule, blocks, { b0, b1, b2, b3 }, expands },
-static MOEK_UNUSED const moek_format moek_digits_formats_[] = { MOEK_EACH_FORMAT(MOEK_FACTS_) };
+/* Facts of formats: moek_format_of is not there where kernels are objects of their own. */
+static MOEK_UNUSED const moek_format moek_digits_formats_[] = { MOEK_EACH_FORMAT(MOEK_FORMAT_FACTS_) };
 /* Of args of a launcher, which are copied to *found.  columns: of a scale of w, where the format leaves these open. */
 MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *found, const moek_set_ *set, int op,
                                          int quant, int columns)

@@ -49,7 +49,7 @@ static MOEK_UNUSED const char *moek_lacks_(int arch)
         { 7, 0, 17, 5, "this processor has no avx512dq" }, { 7, 0, 30, 5, "this processor has no avx512bw" },
         { 7, 0, 31, 5, "this processor has no avx512vl" }, { 7, 1, 11, 5, "this processor has no avx512_vnni" }
     };
-    unsigned a, b, c, d, saved, unused, i;
+    unsigned a, b, c, d, saved, i;
     if (!arch) return NULL;
     if (!MOEK_HAVE_SET_(arch)) return MOEK_NO_SET_;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return "this processor has no avx";
@@ -60,8 +60,7 @@ static MOEK_UNUSED const char *moek_lacks_(int arch)
             return wanted[i].text;
         if (!((wanted[i].in_ecx ? c : b) >> wanted[i].bit & 1)) return wanted[i].text;
     }
-    __asm__ volatile ("xgetbv" : "=a"(saved), "=d"(unused) : "c"(0));
-    (void)unused;
+    __asm__ volatile ("xgetbv" : "=a"(saved) : "c"(0) : "edx");
     if ((saved & 6) != 6) return "this operating system does not save registers of 256 bits";
     if (arch == 5 && (saved & 0xe6) != 0xe6) return "this operating system does not save registers of 512 bits";
     return NULL;
