@@ -243,8 +243,9 @@ typedef struct moek_config {
                                          many rows, with a demanded row of up or down, or with your own experts.
                                          docs/formats.md: how much faster, how exact                                  */
     int cpu;                          /* backend CPU: kernels of which instructions, for tests and timings.  0: the
-                                         best that this processor has; MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these
-                                         and what is below; MOEK_CPU_PLAIN: plain C alone                             */
+                                         best that this processor has, or plain C where that was compiled for AVX-512;
+                                         MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
+                                         MOEK_CPU_PLAIN: plain C alone                                                */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */

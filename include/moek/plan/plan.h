@@ -314,7 +314,8 @@ static void moek_say_sets_(const moek_oracle_ *o, moek_text_ *t)
     moek_say_(t, "  kernels of %s", moek_arch_name_(o->cpu));
     for (i = 0; moek_sets_[i] != o->cpu; i++) {
         if (!moek_set_compiled_(moek_sets_[i])) continue;
-        moek_say_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] : "config.cpu");
+        moek_say_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] :
+                  o->config->cpu ? "config.cpu" : "plain C is compiled for AVX-512 here (config.cpu demands a set)");
     }
     moek_say_(t, "\n");
 }

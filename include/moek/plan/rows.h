@@ -34,7 +34,8 @@ static int moek_set_compiled_(int arch)
     for (i = 0; i < MOEK_ROWS_; i++) if (moek_table_[i].arch == arch) return 1;
     return 0;
 }
-/* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too. */
+/* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too, but is
+ * plain C where that is compiled for vectors as wide. */
 static void moek_ask_cpu_(moek_oracle_ *o, int cpu)
 {
     int i, best = MOEK_SETS_ - 1;
@@ -42,6 +43,7 @@ static void moek_ask_cpu_(moek_oracle_ *o, int cpu)
         o->lacks[i] = moek_lacks_(moek_sets_[i]);
         if (!o->lacks[i] && moek_set_compiled_(moek_sets_[i])) best = i;
     }
+    if (MOEK_PLAIN_IS_WIDE_ && cpu == MOEK_CPU_BEST && !o->config->kernel) cpu = MOEK_CPU_PLAIN;
     o->cpu = cpu == MOEK_CPU_PLAIN ? MOEK_ARCH_CPU : cpu ? cpu : moek_sets_[best];
 }
 /* What this processor lacks of a set; NULL: nothing, or it is no set of a CPU. */
