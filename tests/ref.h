@@ -15,6 +15,15 @@
 #include "formats.h"
 #include "moek.h"
 
+/* Compiled by nvcc, behind mem.h: up and down run on the GPU, if there is one.  (Not in the emulator.) */
+#if defined(__CUDACC__) && !defined(MOEK_EMU) && defined(MEM_CUDA) && MEM_CUDA
+#define REF_CUDA 1
+#define REF_BOTH static inline __host__ __device__
+#else
+#define REF_CUDA 0
+#define REF_BOTH static inline
+#endif
+
 #define REF_UNWRITTEN (-1e300)                         /* fill outputs with it to see which rows somebody owns */
 
 /* Zeros; never NULL. */
@@ -115,12 +124,25 @@ static inline unsigned ref_encode_float_(const ref_number *n, double x)
     code = steps + (double)(scale - n->low) * (1 << (n->bits - 1));
     return sign | (code > n->top ? n->top : (unsigned)code);
 }
+/* The same from a double's bits, of what is neither below n's normal numbers nor without end; else by the former.  A
+ * third of a test's time was spent in frexp, ldexp and nearbyint.  (ref_check compares the two.) */
+static inline unsigned ref_encode_bits_(const ref_number *n, double x)
+{
+    const int shift = 53 - n->bits, least = n->low + n->bits - 1 + 1023;     /* the first normal exponent, a double's */
+    const uint64_t half = ((uint64_t)1 << (shift - 1)) - 1, exponents = (uint64_t)(least - 1) << (n->bits - 1);
+    uint64_t bits, code;
+    memcpy(&bits, &x, sizeof bits);
+    code = bits & ~(uint64_t)0 >> 1;
+    if (code >> 52 < (uint64_t)least || code >> 52 == 0x7ff) return ref_encode_float_(n, x);
+    code = ((code + half + (code >> shift & 1)) >> shift) - exponents;
+    return (bits >> 63 ? ref_sign_bit(n) : 0) | (code > n->top ? n->top : (unsigned)code);
+}
 /* A power of two: the next, if x is none.  Integers: to nearest, as far from 0 on both sides; NaN: 0. */
 static inline unsigned ref_encode(const ref_number *n, double x)
 {
     int e;
     double steps;
-    if (n->kind == REF_FLOAT) return ref_encode_float_(n, x);
+    if (n->kind == REF_FLOAT) return ref_encode_bits_(n, x);
     if (isnan(x) && n->kind != REF_POWER) x = 0;
     if (n->kind == REF_POWER) {
         if (isnan(x)) return ref_nan(n);
@@ -251,21 +273,21 @@ static inline ref_worst ref_worst_of(const void *got, const double *want, int ro
 
 /* ---- activations: g the gate or only value, u the up value ------------------------------------------------------- */
 
-static inline double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static inline double ref_below(double x, double limit) { return x > limit ? limit : x; }          /* NaN passes */
-static inline double ref_within(double x, double limit) { return x < -limit ? -limit : ref_below(x, limit); }
-static inline double ref_gelu(double x) { return x * (0.5 * erfc(-x / sqrt(2.0))); }
-static inline double ref_gelu_tanh(double x)
+REF_BOTH double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+REF_BOTH double ref_below(double x, double limit) { return x > limit ? limit : x; }          /* NaN passes */
+REF_BOTH double ref_within(double x, double limit) { return x < -limit ? -limit : ref_below(x, limit); }
+REF_BOTH double ref_gelu(double x) { return x * (0.5 * erfc(-x / sqrt(2.0))); }
+REF_BOTH double ref_gelu_tanh(double x)
 {
     const double pi = 3.14159265358979323846;
     return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
 }
-static inline int ref_gated(int act)
+REF_BOTH int ref_gated(int act)
 {
     return act != MOEK_SILU_NO_MUL && act != MOEK_GELU_NO_MUL && act != MOEK_GELU_TANH_NO_MUL &&
         act != MOEK_RELU2_NO_MUL && act != MOEK_RELU_NO_MUL;
 }
-static inline double ref_act(int act, double g, double u, double alpha, double beta, double limit)
+REF_BOTH double ref_act(int act, double g, double u, double alpha, double beta, double limit)
 {
     switch (act) {
     case MOEK_SILU:
@@ -821,42 +843,6 @@ static inline double ref_may_lose(const moek_gemm_args *a, const moek_format *f,
     }
     return ldexp(most, -12) > ldexp(1, -127) ? ldexp(most, -12) : ldexp(1, -127);
 }
-/* sum over k of a[row][k] * w[expert][wrow][k], scaled, plus bias; a_k and w_k are these two rows, decoded. */
-static inline ref_sum ref_dot(const moek_gemm_args *a, const moek_format *f, int of, int row, int expert, int wrow,
-                              const double *a_k, const double *w_k)
-{
-    const int columns = ref_columns(f);
-    const void *const biases = a->w_gate && of == REF_GATE ? a->gate_bias : a->bias;
-    ref_sum sum = { 0, 0, 0 };
-    double lost = -1;
-    int k0, k, end;
-    for (k0 = 0; k0 < a->k; k0 = end) {
-        const int at = a->k_offset + k0;
-        const double scale = ref_x_scale(a, f, row, at) * ref_w_scale(a, f, of, expert, wrow, at);
-        double part = 0, size = 0;
-        end = columns ? (at / columns + 1) * columns - a->k_offset : a->k;
-        if (end > a->k) end = a->k;
-#ifdef _OPENMP
-#pragma omp simd reduction(+ : part, size)
-#endif
-        for (k = k0; k < end; k++) {
-            const double term = a_k[k] * w_k[k];
-            part += term;
-            size += fabs(term);
-        }
-        sum.value += part * scale;
-        sum.size += size * fabs(scale);
-        if (!k0 || (ref_w_unit && at % ref_w_unit == 0)) lost = ref_may_lose(a, f, of, expert, wrow, at);
-        if (lost >= 0 && ref_w_scale_of(a, f, of, expert, wrow, at) <= lost) sum.lost += size * fabs(scale);
-    }
-    if (biases) {
-        const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
-        const double bias = ref_get_t(biases, w_row, a->dtype);
-        sum.value += bias;
-        sum.size += fabs(bias);
-    }
-    return sum;
-}
 /* What the unit that multiplies adds to that: fp8 wgmma keeps 13 bits below its largest term, and drops the rest.
  * Set by the test of a row. */
 static double ref_products_error;
@@ -865,12 +851,108 @@ static double ref_products_error;
                                                             but add 8 or 16 products at a time). */
 static inline double ref_f32_error(int k) { return (k / 16 + 16) * ldexp(1, -23) + ref_products_error; }
 
+/* Sums are made of rows that are decoded before, each once: the same for a loop on the CPU and a kernel on a GPU.  What
+ * a value is held in has all its bits: elements, and weights that are rounded to T or e4m3, are floats, too. */
+#if REF_CUDA
+typedef float ref_held;
+#else
+typedef double ref_held;
+#endif
+enum { REF_STRIP = REF_CUDA ? 8 : 32, REF_PIECES = 1024 };
+/* A batch is at most so many held values of each side, and so many sums; or else one strip. */
+#define REF_HELD ((size_t)1 << (REF_CUDA ? 24 : 20))
+#define REF_OUT ((size_t)1 << (REF_CUDA ? 23 : 20))
+/* Rows of a that belong to one expert, and columns of its w; out: where y of the first of both is. */
+typedef struct ref_strip { int row, rows, column, columns; size_t out; } ref_strip;
+typedef struct ref_batch {
+    moek_gemm_args gemm;                               /* of it: n, k, k_offset, act, alpha, beta, limit */
+    double error;                                      /* ref_f32_error */
+    int up, sides, share, groups;                      /* sides: rows of w a column; share: columns of k a scale */
+    int rows, columns, strips, most;                   /* in all; most: columns of a strip */
+    ref_held *a_k, *w_k;                               /* [row][k], [column][side][k] */
+    double *a_scale, *w_scale;                         /* [row][group], [column][side][group] */
+    double *bias;                                      /* [column][side]; -0: none, which changes no sum */
+    unsigned char *lost;                               /* as w_scale: may terms of the group count as 0? */
+    ref_strip *strip;
+    double *y, *slack;                                 /* see strip */
+    size_t out;                                        /* how many */
+} ref_batch;
+
+REF_BOTH int ref_group_end(const ref_batch *b, int k0)
+{
+    const int k = b->gemm.k, at = b->gemm.k_offset + k0;
+    const int end = b->share ? (at / b->share + 1) * b->share - b->gemm.k_offset : k;
+    return end < k ? end : k;
+}
+/* A group's sums, scaled. */
+REF_BOTH void ref_add_group(ref_sum *sum, double part, double size, double scale, int lost)
+{
+    sum->value += part * scale;
+    sum->size += size * fabs(scale);
+    if (lost) sum->lost += size * fabs(scale);
+}
+REF_BOTH void ref_add_bias(ref_sum *sum, double bias)
+{
+    sum->value += bias;
+    sum->size += fabs(bias);
+}
+/* sum over k of a[row][k] * w[w_row][k], scaled, plus bias; w_row: 2 * column + side, if there are two. */
+static inline ref_sum ref_dot(const ref_batch *b, size_t row, size_t w_row)
+{
+    const ref_held *const a_k = b->a_k + row * b->gemm.k, *const w_k = b->w_k + w_row * b->gemm.k;
+    const double *const a_scale = b->a_scale + row * b->groups, *const w_scale = b->w_scale + w_row * b->groups;
+    ref_sum sum = { 0, 0, 0 };
+    int k0, k, end, g = 0;
+    for (k0 = 0; k0 < b->gemm.k; k0 = end, g++) {
+        double part = 0, size = 0;
+        end = ref_group_end(b, k0);
+#ifdef _OPENMP
+#pragma omp simd reduction(+ : part, size)
+#endif
+        for (k = k0; k < end; k++) {
+            const double term = (double)a_k[k] * w_k[k];
+            part += term;
+            size += fabs(term);
+        }
+        ref_add_group(&sum, part, size, a_scale[g] * w_scale[g], b->lost[w_row * b->groups + g]);
+    }
+    ref_add_bias(&sum, b->bias[w_row]);
+    return sum;
+}
+/* The same of all rows of a strip. */
+REF_BOTH void ref_dots(const ref_batch *b, const ref_strip *s, size_t w_row, ref_sum *sum)
+{
+    const ref_held *const w_k = b->w_k + w_row * b->gemm.k, *a_k[REF_STRIP];
+    const double *const w_scale = b->w_scale + w_row * b->groups;
+    int i, k0, k, end, g = 0;
+    for (i = 0; i < REF_STRIP; i++) {                  /* (beyond the last row: the last once more) */
+        a_k[i] = b->a_k + (size_t)(s->row + (i < s->rows ? i : s->rows - 1)) * b->gemm.k;
+        sum[i].value = sum[i].size = sum[i].lost = 0;
+    }
+    for (k0 = 0; k0 < b->gemm.k; k0 = end, g++) {
+        double part[REF_STRIP] = { 0 }, size[REF_STRIP] = { 0 };
+        end = ref_group_end(b, k0);
+        for (k = k0; k < end; k++)
+            for (i = 0; i < REF_STRIP; i++) {
+                const double term = (double)a_k[i][k] * w_k[k];
+                part[i] += term;
+                size[i] += fabs(term);
+            }
+        for (i = 0; i < REF_STRIP; i++) {
+            const size_t row = (size_t)(s->row + (i < s->rows ? i : s->rows - 1));
+            ref_add_group(&sum[i], part[i], size[i], b->a_scale[row * b->groups + g] * w_scale[g],
+                          b->lost[w_row * b->groups + g]);
+        }
+    }
+    for (i = 0; i < REF_STRIP; i++) ref_add_bias(&sum[i], b->bias[w_row]);
+}
+
 /* out of up before rounding; g: the sum for the gate or only value, u: for the up value; *slack: how far f32 arithmetic
- * may be from it. */
-static inline double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, double *slack)
+ * may be from it, if sums are off by `e` of their |terms|. */
+REF_BOTH double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, double e, double *slack)
 {
     const int gated = ref_gated(a->act);
-    const double y = ref_act(a->act, g.value, u.value, a->alpha, a->beta, a->limit), e = ref_f32_error(a->k);
+    const double y = ref_act(a->act, g.value, u.value, a->alpha, a->beta, a->limit);
     const int gelu = a->act == MOEK_GELU || a->act == MOEK_GELU_NO_MUL || a->act == MOEK_GELU_TANH ||
         a->act == MOEK_GELU_TANH_NO_MUL;
     int i;
@@ -885,64 +967,294 @@ static inline double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, d
     if (gelu) *slack += ldexp(fabs(g.value) * (gated ? fabs(u.value) : 1), -22);       /* 1 + erf cancels for g < 0 */
     return y;
 }
-static inline double ref_down_one(const moek_gemm_args *a, ref_sum sum, double *slack)
+REF_BOTH double ref_down_one(ref_sum sum, double e, double *slack)
 {
-    *slack = sum.size * ref_f32_error(a->k) + sum.lost;
+    *slack = sum.size * e + sum.lost;
     return sum.value;
 }
-/* Column j of up or down, in rows begin .. end - 1 of the expert, whose a is decoded at a_k. */
-static inline void ref_column_(const moek_gemm_args *a, const moek_format *f, int up, int expert, int j, int begin,
-                               int end, const double *a_k, double *y, double *slack)
+/* y and slack of row i and column j of a strip. */
+REF_BOTH void ref_put_sums(const ref_batch *b, const ref_strip *s, int i, int j, ref_sum g, ref_sum u)
 {
-    const int gated = up && ref_gated(a->act);
-    const int apart = gated && a->w_gate, step = apart ? 1 : a->w_step, of = gated ? REF_GATE : REF_ALL;
-    const int gate_row = !gated || apart ? j : a->gate_first + j * step;
-    const int up_row = !gated || apart ? j : a->up_first + j * step;
-    const size_t first = (size_t)expert * (apart ? a->n : a->w_rows);
-    const ref_number *const w = ref_element(f->w, a->dtype);
-    double *const gate_k = (double *)ref_alloc((size_t)a->k * 2 * sizeof *gate_k), *const up_k = gate_k + a->k;
-    int p;
-    ref_decode_row(w, apart ? a->w_gate : a->w, 0, first + gate_row, a->k, gate_k);
-    ref_less_zeros(a, f, of, expert, gate_row, gate_k);
-    ref_fold(a, f, of, expert, gate_row, gate_k);
-    if (gated) ref_decode_row(w, a->w, 0, first + up_row, a->k, up_k);
-    if (gated) ref_less_zeros(a, f, REF_UP, expert, up_row, up_k);
-    if (gated) ref_fold(a, f, REF_UP, expert, up_row, up_k);
-    for (p = begin; p < end; p++, a_k += a->k) {
-        const int row = a->a_order ? a->a_order[p] / a->a_div : p, to = a->out_order ? a->out_order[p] : p;
-        const ref_sum zero = { 0, 0, 0 }, g = ref_dot(a, f, of, row, expert, gate_row, a_k, gate_k);
-        const ref_sum u = gated ? ref_dot(a, f, REF_UP, row, expert, up_row, a_k, up_k) : zero;
-        double off;
-        y[(size_t)to * a->n + j] = up ? ref_up_one(a, g, u, &off) : ref_down_one(a, g, &off);
-        if (slack) slack[(size_t)to * a->n + j] = off;
+    const size_t at = s->out + (size_t)i * s->columns + j;
+    double *const slack = &b->slack[at];
+    b->y[at] = b->up ? ref_up_one(&b->gemm, g, u, b->error, slack) : ref_down_one(g, b->error, slack);
+}
+/* Column j of a strip, as the kernel makes it. */
+REF_BOTH void ref_strip_column(const ref_batch *b, const ref_strip *s, int j)
+{
+    const size_t w_row = (size_t)(s->column + j) * b->sides;
+    ref_sum g[REF_STRIP], u[REF_STRIP];
+    int i;
+    ref_dots(b, s, w_row, g);
+    for (i = 0; i < REF_STRIP; i++) u[i].value = u[i].size = u[i].lost = 0;
+    if (b->sides > 1) ref_dots(b, s, w_row + 1, u);
+    for (i = 0; i < REF_STRIP; i++) if (i < s->rows) ref_put_sums(b, s, i, j, g[i], u[i]);
+}
+static inline void ref_on_cpu(const ref_batch *b)
+{
+    int s, j;
+    for (s = 0; s < b->strips; s++) {
+        const ref_strip *const at = &b->strip[s];
+#ifdef _OPENMP
+#pragma omp parallel for
+#endif
+        for (j = 0; j < at->columns; j++) {
+            const size_t w_row = (size_t)(at->column + j) * b->sides;
+            const ref_sum zero = { 0, 0, 0 };
+            int i;
+            for (i = 0; i < at->rows; i++) {
+                const ref_sum g = ref_dot(b, (size_t)(at->row + i), w_row);
+                ref_put_sums(b, at, i, j, g, b->sides > 1 ? ref_dot(b, (size_t)(at->row + i), w_row + 1) : zero);
+            }
+        }
     }
-    free(gate_k);
+}
+/* Its arrays, one behind the other from `base`; what is computed comes last.  Returns bytes, and of them those before
+ * y. */
+static inline void *ref_place_(char *base, size_t *at, size_t bytes)
+{
+    void *const p = base ? base + *at : NULL;
+    *at += (bytes + 15) / 16 * 16;
+    return p;
+}
+static inline size_t ref_places(ref_batch *b, void *memory, size_t *inputs)
+{
+    const size_t rows = (size_t)b->rows, w_rows = (size_t)b->columns * b->sides, groups = (size_t)b->groups;
+    char *const base = (char *)memory;                 /* NULL: only the sizes */
+    size_t at = 0;
+    b->a_k = (ref_held *)ref_place_(base, &at, rows * b->gemm.k * sizeof(ref_held));
+    b->w_k = (ref_held *)ref_place_(base, &at, w_rows * b->gemm.k * sizeof(ref_held));
+    b->a_scale = (double *)ref_place_(base, &at, rows * groups * sizeof(double));
+    b->w_scale = (double *)ref_place_(base, &at, w_rows * groups * sizeof(double));
+    b->bias = (double *)ref_place_(base, &at, w_rows * sizeof(double));
+    b->lost = (unsigned char *)ref_place_(base, &at, w_rows * groups);
+    b->strip = (ref_strip *)ref_place_(base, &at, (size_t)b->strips * sizeof(ref_strip));
+    *inputs = at;
+    b->y = (double *)ref_place_(base, &at, b->out * sizeof(double));
+    b->slack = (double *)ref_place_(base, &at, b->out * sizeof(double));
+    return at;
+}
+#if REF_CUDA
+static __global__ void ref_kernel(const __grid_constant__ ref_batch b)
+{
+    const int j = (int)(blockIdx.y * blockDim.x + threadIdx.x), s = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    if (s < b.strips && j < b.strip[s].columns) ref_strip_column(&b, &b.strip[s], j);
+}
+/* Of the host (page-locked) or the device, at least so many bytes; the next batch gets the same again. */
+static inline void *ref_memory(int device, size_t bytes)
+{
+    static struct { void *at; size_t bytes; } has[2];
+    if (has[device].bytes >= bytes) return has[device].at;
+    bytes += bytes / 2;
+    if (has[device].at) mem_must(device ? cudaFree(has[device].at) : cudaFreeHost(has[device].at));
+    mem_must(device ? cudaMalloc(&has[device].at, bytes) : cudaMallocHost(&has[device].at, bytes));
+    has[device].bytes = bytes;
+    return has[device].at;
+}
+static inline void ref_on_gpu(const ref_batch *b)
+{
+    ref_batch there = *b;
+    const dim3 threads(32, 4), blocks((b->strips + 3) / 4, (b->most + 31) / 32);
+    size_t inputs, all = ref_places(&there, NULL, &inputs);
+    void *const device = ref_memory(1, all);
+    ref_places(&there, device, &inputs);
+    mem_must(cudaMemcpy(device, b->a_k, inputs, cudaMemcpyHostToDevice));
+    ref_kernel<<<blocks, threads>>>(there);
+    mem_must(cudaGetLastError());
+    mem_must(cudaMemcpy(b->y, there.y, all - inputs, cudaMemcpyDeviceToHost));
+}
+static inline int ref_has_gpu(void)
+{
+    static int has;                                    /* 1: no, 2: yes */
+    if (!has) has = 1 + mem_can_run(80);
+    return has == 2;
+}
+#endif
+/* b, placed in host memory; `own`: by the kernel's code, where it does not run on a GPU, too. */
+static inline void ref_sums(const ref_batch *b, int own)
+{
+    int s, j;
+#if REF_CUDA
+    if (ref_has_gpu()) { ref_on_gpu(b); return; }
+#endif
+    if (!own) { ref_on_cpu(b); return; }
+    for (s = 0; s < b->strips; s++)
+        for (j = 0; j < b->strip[s].columns; j++) ref_strip_column(b, &b->strip[s], j);
+}
+static inline void *ref_batch_memory(size_t bytes)
+{
+#if REF_CUDA
+    if (ref_has_gpu()) return ref_memory(0, bytes);
+#endif
+    return ref_alloc(bytes);
+}
+static inline void ref_batch_free(void *memory)
+{
+#if REF_CUDA
+    if (ref_has_gpu()) return;                         /* (kept for the next one) */
+#endif
+    free(memory);
+}
+
+/* A part of one expert's rows and columns, as the batch has it: from sorted row `first`, and column j, on. */
+typedef struct ref_piece { int expert, first, rows, row, j, columns, column; size_t out; } ref_piece;
+typedef struct ref_pieces { ref_piece of[REF_PIECES]; int count; } ref_pieces;
+
+static inline void ref_hold(const double *from, int k, ref_held *to)
+{
+    int i;
+    for (i = 0; i < k; i++) to[i] = (ref_held)from[i];
+}
+/* Row p of those that are sorted. */
+static inline void ref_a_row_(const ref_batch *b, const moek_gemm_args *a, const moek_format *f, int p, size_t row)
+{
+    const int from = a->a_order ? a->a_order[p] / a->a_div : p;
+    double *const a_k = (double *)ref_alloc((size_t)a->k * sizeof *a_k);
+    int k0, g = 0;
+    ref_decode_row(ref_element(f->x, a->dtype), a->a, a->a_row_bytes, (size_t)from, a->k, a_k);
+    ref_hold(a_k, a->k, b->a_k + row * a->k);
+    for (k0 = 0; k0 < a->k; k0 = ref_group_end(b, k0), g++)
+        b->a_scale[row * b->groups + g] = ref_x_scale(a, f, from, a->k_offset + k0);
+    free(a_k);
+}
+/* Row wrow of w, or of gate or up in it, to row w_row of the batch. */
+static inline void ref_w_row_(const ref_batch *b, const moek_gemm_args *a, const moek_format *f, int of, int expert,
+                              int wrow, size_t w_row)
+{
+    const int gate = a->w_gate && of == REF_GATE;
+    const size_t row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
+    const void *const bias = gate ? a->gate_bias : a->bias;
+    double *const w_k = (double *)ref_alloc((size_t)a->k * sizeof *w_k), lost = -1;
+    int k0, g = 0;
+    ref_decode_row(ref_element(f->w, a->dtype), gate ? a->w_gate : a->w, 0, row, a->k, w_k);
+    ref_less_zeros(a, f, of, expert, wrow, w_k);
+    ref_fold(a, f, of, expert, wrow, w_k);
+    ref_hold(w_k, a->k, b->w_k + w_row * a->k);
+    for (k0 = 0; k0 < a->k; k0 = ref_group_end(b, k0), g++) {
+        const int at = a->k_offset + k0;
+        b->w_scale[w_row * b->groups + g] = ref_w_scale(a, f, of, expert, wrow, at);
+        if (!k0 || (ref_w_unit && at % ref_w_unit == 0)) lost = ref_may_lose(a, f, of, expert, wrow, at);
+        b->lost[w_row * b->groups + g] = lost >= 0 && ref_w_scale_of(a, f, of, expert, wrow, at) <= lost;
+    }
+    b->bias[w_row] = bias ? ref_get_t(bias, row, a->dtype) : -0.0;
+    free(w_k);
+}
+/* Column j of up or down: its row of w, or two. */
+static inline void ref_w_column_(const ref_batch *b, const moek_gemm_args *a, const moek_format *f, int expert, int j,
+                                 size_t column)
+{
+    const int gated = b->sides > 1, apart = gated && a->w_gate, step = apart ? 1 : a->w_step;
+    const int gate_row = !gated || apart ? j : a->gate_first + j * step;
+    ref_w_row_(b, a, f, gated ? REF_GATE : REF_ALL, expert, gate_row, column * b->sides);
+    if (gated) ref_w_row_(b, a, f, REF_UP, expert, apart ? j : a->up_first + j * step, column * b->sides + 1);
+}
+static inline void ref_strips_(const ref_batch *b, const ref_pieces *pieces)
+{
+    int i, r, s = 0;
+    for (i = 0; i < pieces->count; i++) {
+        const ref_piece *const piece = &pieces->of[i];
+        for (r = 0; r < piece->rows; r += REF_STRIP) {
+            ref_strip *const strip = &b->strip[s++];
+            strip->row = piece->row + r, strip->rows = piece->rows - r < REF_STRIP ? piece->rows - r : REF_STRIP;
+            strip->column = piece->column, strip->columns = piece->columns;
+            strip->out = piece->out + (size_t)r * piece->columns;
+        }
+    }
+}
+/* Sums of all pieces, to y and slack as ref_gemm_ has them; none is left. */
+static inline void ref_flush_(ref_batch *b, ref_pieces *pieces, const moek_gemm_args *a, const moek_format *f,
+                              double *y, double *slack)
+{
+    int *const of_column = (int *)ref_alloc(((size_t)b->columns + b->rows) * sizeof *of_column);
+    int *const of_row = of_column + b->columns;
+    void *memory;
+    size_t inputs;
+    int i, j, r;
+    for (i = 0; i < pieces->count; i++) {
+        const ref_piece *const piece = &pieces->of[i];
+        for (j = 0; j < piece->columns; j++) of_column[piece->column + j] = i;
+        for (r = 0; r < piece->rows; r++) of_row[piece->row + r] = i;
+    }
+    memory = ref_batch_memory(ref_places(b, NULL, &inputs));
+    ref_places(b, memory, &inputs);
+    ref_strips_(b, pieces);
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic, 8)
+#endif
+    for (j = 0; j < b->columns + b->rows; j++) {       /* rows of w, then of a */
+        const ref_piece *const piece = &pieces->of[of_column[j]];
+        const int at = j - b->columns;
+        if (at < 0) ref_w_column_(b, a, f, piece->expert, piece->j + j - piece->column, (size_t)j);
+        else ref_a_row_(b, a, f, piece->first + at - piece->row, (size_t)at);
+    }
+    ref_sums(b, 0);
+#ifdef _OPENMP
+#pragma omp parallel for if (b->out > 100000)
+#endif
+    for (r = 0; r < b->rows; r++) {
+        const ref_piece *const piece = &pieces->of[of_row[r]];
+        const int p = piece->first + r - piece->row;
+        const size_t to = (size_t)(a->out_order ? a->out_order[p] : p) * a->n + piece->j;
+        const size_t from = piece->out + (size_t)(r - piece->row) * piece->columns, bytes = piece->columns * sizeof *y;
+        memcpy(y + to, b->y + from, bytes);
+        if (slack) memcpy(slack + to, b->slack + from, bytes);
+    }
+    ref_batch_free(memory);
+    free(of_column);
+    b->rows = b->columns = b->strips = b->most = pieces->count = 0;
+    b->out = 0;
+}
+static inline void ref_add_piece_(ref_batch *b, ref_pieces *pieces, int expert, int first, int rows, int j, int columns)
+{
+    ref_piece *const piece = &pieces->of[pieces->count++];
+    piece->expert = expert, piece->first = first, piece->rows = rows, piece->row = b->rows;
+    piece->j = j, piece->columns = columns, piece->column = b->columns, piece->out = b->out;
+    b->rows += rows, b->columns += columns, b->strips += (rows + REF_STRIP - 1) / REF_STRIP;
+    b->out += (size_t)rows * columns;
+    if (columns > b->most) b->most = columns;
+}
+static inline ref_batch ref_batch_of(const moek_gemm_args *a, int up, int share)
+{
+    ref_batch b;
+    memset(&b, 0, sizeof b);
+    b.gemm = *a, b.up = up, b.share = share;
+    b.sides = 1 + (up && ref_gated(a->act)), b.error = ref_f32_error(a->k);
+    b.groups = share ? (a->k_offset + a->k + share - 1) / share - a->k_offset / share : 1;
+    return b;
+}
+/* Of so many, at once; not too few. */
+static inline int ref_at_once_(int all, size_t fit)
+{
+    const size_t least = REF_STRIP, some = fit < least ? least : fit;
+    return all < 1 ? 1 : (size_t)all < some ? all : (int)some;
 }
 /* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone.  Of formats with a
  * second scale (of w or x) or zero points, a is the first part of a moek_gemm_more_args. */
 static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int up, double *y, double *slack)
 {
-    enum { ROWS = 32 };                                /* at a time: of a, decoded, and with each row of w */
     const int R = a->rows_per_expert;
-    double *const a_k = (double *)ref_alloc((size_t)ROWS * a->k * sizeof *a_k);
-    int e, first;
+    ref_batch b = ref_batch_of(a, up, ref_columns(f));
+    const size_t w_k = (size_t)a->k * b.sides;
+    ref_pieces *const pieces = (ref_pieces *)ref_alloc(sizeof *pieces);
+    int e, first, j;
     ref_tables_(f, a->dtype);
     for (e = 0; e < a->experts; e++) {
         const int begin = R ? e * R : a->offsets[e], end = R ? begin + a->counts[e] : a->offsets[e + 1];
-        for (first = begin; first < end; first += ROWS) {
-            const int last = first + ROWS < end ? first + ROWS : end;
-            int p, j;
-            for (p = first; p < last; p++)
-                ref_decode_row(ref_element(f->x, a->dtype), a->a, a->a_row_bytes,
-                               (size_t)(a->a_order ? a->a_order[p] / a->a_div : p), a->k,
-                               a_k + (size_t)(p - first) * a->k);
-#ifdef _OPENMP
-#pragma omp parallel for
-#endif
-            for (j = 0; j < a->n; j++) ref_column_(a, f, up, e, j, first, last, a_k, y, slack);
-        }
+        const int rows = ref_at_once_(end - begin, REF_HELD / a->k);
+        const int columns = ref_at_once_(ref_at_once_(a->n, REF_HELD / w_k), REF_OUT / rows);
+        for (j = 0; j < a->n; j += columns)
+            for (first = begin; first < end; first += rows) {
+                const int some = end - first < rows ? end - first : rows;
+                const int wide = a->n - j < columns ? a->n - j : columns;
+                if (pieces->count == REF_PIECES || (pieces->count && (b.rows + (size_t)some) * a->k > REF_HELD) ||
+                    (pieces->count && (b.columns + (size_t)wide) * w_k > REF_HELD) ||
+                    (pieces->count && b.out + (size_t)some * wide > REF_OUT))
+                    ref_flush_(&b, pieces, a, f, y, slack);
+                ref_add_piece_(&b, pieces, e, first, some, j, wide);
+            }
     }
-    free(a_k);
+    if (pieces->count) ref_flush_(&b, pieces, a, f, y, slack);
+    free(pieces);
 }
 static inline void ref_up(const moek_gemm_args *a, const moek_format *f, double *y, double *slack)
 {
@@ -1017,38 +1329,61 @@ static inline void ref_fragments_of_bytes_(const moek_repack_args *a)
                 ((char *)a->to)[a->back ? plain : tiled] = ((const char *)a->from)[a->back ? tiled : plain];
             }
 }
-/* Code by code, bit by bit. */
-static inline void ref_fragments_(const moek_repack_args *a)
+/* Where bit b of a code goes, of those that a lane has of 16 columns: the word of two, and the bit in it.  second: of
+ * the other 16 columns of 32; odd: the column; number: 0 up to 3. */
+typedef struct ref_bit_place { unsigned char word, bit; } ref_bit_place;
+static inline ref_bit_place ref_bit_place_of(const moek_repack_args *a, int second, int odd, int number, int b)
 {
     static const uint8_t e2m1_bit[4] = { 6, 7, 8, 15 }, e2m1_right[2][4] = { { 0, 4, 10, 14 }, { 2, 6, 12, 8 } };
-    const size_t columns = a->row_bytes * 2, w_rows = (size_t)a->w_rows;
+    ref_bit_place to;
+    int bit = odd * 16 + 4 * number + b, word = second;
+    if (a->codes == MOEK_ELEMENT_E2M1) {
+        bit = (odd * 16 + e2m1_bit[b] + 32 - e2m1_right[second][number]) % 32;
+        if (number == 3) word = !(bit % 16 < 2 || bit % 16 == 9 || bit % 16 == 10);
+    }
+    to.word = (unsigned char)word, to.bit = (unsigned char)bit;
+    return to;
+}
+/* Code by code, bit by bit, of one expert's row j and columns first .. end - 1; place: [second][odd][number][bit]. */
+static inline void ref_fragments_part_(const moek_repack_args *a, const ref_bit_place *place, size_t e, int j,
+                                       size_t first, size_t end)
+{
+    const size_t columns = a->row_bytes * 2, w_rows = (size_t)a->w_rows, row = (size_t)ref_tiled_row_(a, j);
     const uint8_t *const from = (const uint8_t *)a->from;
     uint8_t *const to = (uint8_t *)a->to;
-    size_t e, k;
-    int j, b;
-    memset(to, 0, (size_t)a->experts * w_rows * a->row_bytes);
-    for (e = 0; e < (size_t)a->experts; e++)
-        for (j = 0; j < a->w_rows; j++)
-            for (k = 0; k < columns; k++) {
-                const int row = ref_tiled_row_(a, j), in16 = (int)(k % 16), number = row / 8 % 2 + in16 / 8 * 2;
-                const size_t unit = (e * (w_rows / 64) + (size_t)row / 64) * (columns / 64) + k / 64;
-                const size_t lane = (size_t)(row / 16 % 4 * 32 + row % 8 * 4 + in16 % 8 / 2);
-                const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + k / 2;
-                for (b = 0; b < 4; b++) {
-                    size_t word = (unit * 128 + lane) * 4 + k / 16 % 4, tiled, in_byte = k % 2 * 4 + (size_t)b;
-                    int bit = (int)(k % 2) * 16 + 4 * number + b;
-                    if (a->codes == MOEK_ELEMENT_E2M1) {
-                        bit = ((int)(k % 2) * 16 + e2m1_bit[b] + 32 - e2m1_right[k / 16 % 2][number]) % 32;
-                        if (number == 3) {
-                            const int of = bit % 16, first = of < 2 || of == 9 || of == 10;
-                            word = word / 2 * 2 + (size_t)!first;
-                        }
-                    }
-                    tiled = word * 4 + (size_t)bit / 8;
-                    if (a->back) to[plain] |= (uint8_t)((from[tiled] >> bit % 8 & 1) << in_byte);
-                    else to[tiled] |= (uint8_t)((from[plain] >> in_byte & 1) << bit % 8);
-                }
-            }
+    size_t k, b;
+    for (k = first; k < end; k++) {
+        const size_t in16 = k % 16, number = row / 8 % 2 + in16 / 8 * 2;
+        const size_t unit = (e * (w_rows / 64) + row / 64) * (columns / 64) + k / 64;
+        const size_t lane = row / 16 % 4 * 32 + row % 8 * 4 + in16 % 8 / 2;
+        const size_t plain = (e * w_rows + (size_t)j) * a->row_bytes + k / 2;
+        const size_t word = (unit * 128 + lane) * 4 + k / 32 % 2 * 2;
+        const ref_bit_place *const at = place + (k / 16 % 2 * 8 + k % 2 * 4 + number) * 4;
+        for (b = 0; b < 4; b++) {
+            const size_t tiled = (word + at[b].word) * 4 + at[b].bit / 8u, in_byte = k % 2 * 4 + b;
+            if (a->back) to[plain] |= (uint8_t)((from[tiled] >> at[b].bit % 8 & 1) << in_byte);
+            else to[tiled] |= (uint8_t)((from[plain] >> in_byte & 1) << at[b].bit % 8);
+        }
+    }
+}
+/* (No two parts of 64 columns have a byte in common, rows have.) */
+static inline void ref_fragments_(const moek_repack_args *a)
+{
+    const int columns = (int)a->row_bytes * 2;
+    ref_bit_place place[64];
+    int part;
+    for (part = 0; part < 64; part++)
+        place[part] = ref_bit_place_of(a, part / 32, part / 16 % 2, part / 4 % 4, part % 4);
+    memset(a->to, 0, (size_t)a->experts * a->w_rows * a->row_bytes);
+#ifdef _OPENMP
+#pragma omp parallel for if (columns % 64 == 0)
+#endif
+    for (part = 0; part < columns; part += 64) {
+        const int end = part + 64 < columns ? part + 64 : columns;
+        int e, j;
+        for (e = 0; e < a->experts; e++)
+            for (j = 0; j < a->w_rows; j++) ref_fragments_part_(a, place, (size_t)e, j, (size_t)part, (size_t)end);
+    }
 }
 static inline void ref_tiled_scales_(const moek_repack_args *a)
 {

@@ -185,7 +185,7 @@ static inline void fill_codes(void *array, size_t n, const ref_number *number, d
     size_t i;
     for (i = 0; i < n; i++) normal[i] = rng_normal();
 #ifdef _OPENMP
-#pragma omp parallel for if (n > 10000)
+#pragma omp parallel for if (n > 2000)
 #endif
     for (i = 0; i < n; i += 2) {                       /* two may share a byte */
         ref_put(number, array, i, normal[i] * size);

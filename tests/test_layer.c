@@ -23,6 +23,7 @@
 #include "../bench/clock.h"
 #include "layer.h"
 #include "quick.h"
+#include "ref_check.h"
 
 /* Emulation is 100 times slower: fewer combinations, and smaller layers. */
 enum {
@@ -2475,6 +2476,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
     only = argc > 1 ? argv[1] : NULL;
     if (argc > 2) wanted = argv[2];
+    ref_check();
 #define BACKEND(name, number, arch) try_backend(#name, number, arch, only);
     MOEK_EACH_BACKEND(BACKEND)
 #undef BACKEND
