@@ -4,8 +4,8 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude -Itests tests/test_layer.c -o layer                 those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -Itests -x c++ tests/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   ./layer [quick] [-v] [SM90 | SM80 | CPU [WORD]]        one backend only, and tests whose names hold the word;
- *                                                          quick: the quick set (quick.h)
+ *   ./layer [quick] [-jN] [-v] [SM90 | SM80 | CPU [WORD]]  one backend only, and tests whose names hold the word;
+ *                                                          quick: the quick set (quick.h); -j: in N processes
  *
  * -v: tells each run before it, and when.
  *
@@ -24,6 +24,7 @@
 #include "layer.h"
 #include "quick.h"
 #include "ref_check.h"
+#include "workers.h"
 
 /* Emulation is 100 times slower: fewer combinations, and smaller layers. */
 enum {
@@ -38,12 +39,12 @@ enum {
 static int backend;                                    /* under test */
 
 /* Where the format leaves columns of scales open, each of its choices by turns. */
+static int config_turn;
 static moek_config config_of(int quant)
 {
-    static int turn;
     moek_config c;
     memset(&c, 0, sizeof c);
-    c.block = format_block(moek_format_of(quant), turn++);
+    c.block = format_block(moek_format_of(quant), config_turn++);
     c.hidden = HIDDEN; c.inter = INTER; c.experts = EXPERTS; c.topk = TOPK;
     c.quant = quant; c.act = MOEK_SILU; c.max_tokens = TOKENS;
     c.backend = backend;
@@ -2392,12 +2393,14 @@ static void test_explain(void)
 
 static const char *wanted = "";                      /* a word of test names */
 static double start;                                   /* of the test, in seconds */
+static int processes;                                  /* workers.h */
 
 static void say(const char *what) { fprintf(stderr, "%8.2f s  %s\n", seconds() - start, what); }
 static void run(const char *backend_name, const char *test_name, void (*test)(void))
 {
     const int failed = check_failed;
-    if (!strstr(test_name, wanted)) return;
+    if (!strstr(test_name, wanted) || !workers_take()) return;
+    if (processes > 1) config_turn = workers_part;     /* whoever runs it */
     rng_seed(1);                                       /* a test gives the same, whatever runs before it */
     layer_worst = layer_worst_element = 0;
     quick_cases = 0;
@@ -2466,19 +2469,24 @@ static void try_backend(const char *name, int number, int arch, const char *only
         test_backend(name);
         return;
     }
+    if (!workers_take()) return;
     printf("%-8s skipped: not for this machine, or not compiled in\n", name);
     check_skipped++;
 }
-int main(int argc, char **argv)
+static void test_backends(int argc, char **argv)
 {
-    const char *only;
-    quick_word(&argc, &argv);
-    if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
-    only = argc > 1 ? argv[1] : NULL;
-    if (argc > 2) wanted = argv[2];
+    const char *const only = argc > 1 ? argv[1] : NULL;
     ref_check();
 #define BACKEND(name, number, arch) try_backend(#name, number, arch, only);
     MOEK_EACH_BACKEND(BACKEND)
 #undef BACKEND
+}
+int main(int argc, char **argv)
+{
+    quick_word(&argc, &argv);
+    processes = workers_word(&argc, &argv);
+    if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
+    if (argc > 2) wanted = argv[2];
+    workers_run(processes, test_backends, argc, argv);
     return check_end();
 }

@@ -4,8 +4,8 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/test_rows.c -o rows        those of this GPU, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/test_rows.c -o rows    GPU rows on the CPU, in small cases:
  *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
- *   ./rows [quick] [-v] [WORD ...]     only rows whose name holds every word; -v: tells each case before it, and when;
- *                                      quick: the quick set (quick.h)
+ *   ./rows [quick] [-jN] [-v] [WORD ...]        only rows whose name holds every word; -v: tells each case before it,
+ *                                      and when; quick: the quick set (quick.h); -j: in N processes (workers.h)
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
  * parts of what is allowed (where not all must be exact), and its seconds. */
@@ -22,6 +22,7 @@
 #include "rows.h"
 #include "quick.h"
 #include "ref_check.h"
+#include "workers.h"
 
 /* Emulation is 100 times slower: fewer and smaller cases, but each kind of them.  -DTEST_ALL: all the same. */
 #if (defined(MOEK_EMU) || defined(TEST_SMALL)) && !defined(TEST_ALL)
@@ -2269,13 +2270,15 @@ static void test_row(const moek_kernel *row)
     }
     fflush(stdout);
 }
-static void test_rows(const moek_kernel *rows, int count, int argc, char **argv)
+static void test_rows(int argc, char **argv)
 {
-    int i, rows_named = 0;                             /* by more than an op */
+    int count, i, rows_named = 0;                      /* by more than an op */
+    const moek_kernel *const rows = moek_kernels(&count);
+    ref_check();
     for (i = 1; i < argc; i++) rows_named |= argv[i][0] != '-' && strcmp(argv[i], "moek_up");
     for (i = 0; i < count; i++) {
         if (!wanted(rows[i].name, argc - 1, argv + 1) || (quick_set && !quick_row(&rows[i]))) continue;
-        if (SMALL && !rows_named && !takes_turn(rows, &rows[i])) continue;
+        if ((SMALL && !rows_named && !takes_turn(rows, &rows[i])) || !workers_take()) continue;
         if (mem_can_run(rows[i].arch) && rows[i].launch(NULL, NULL) == MOEK_OK) test_row(&rows[i]);
         else {
             check_skipped++;
@@ -2285,12 +2288,11 @@ static void test_rows(const moek_kernel *rows, int count, int argc, char **argv)
 }
 int main(int argc, char **argv)
 {
-    int count;
-    const moek_kernel *const rows = moek_kernels(&count);
+    int processes;
     quick_word(&argc, &argv);
     if (quick_set) rows_twice = 3;
+    processes = workers_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
-    ref_check();
-    test_rows(rows, count, argc, argv);
+    workers_run(processes, test_rows, argc, argv);
     return check_end();
 }
