@@ -53,23 +53,23 @@ static inline void ref_check_case(int up, int act, int k, int k_offset, int shar
     moek_gemm_args a;
     ref_batch b, other;
     void *memory, *copy;
-    size_t inputs, bytes, i, bad = 0;
+    size_t inputs, bytes, all, i, bad = 0;
     memset(&a, 0, sizeof a);
     a.n = COLUMNS, a.k = k, a.k_offset = k_offset, a.act = act, a.alpha = 1.5f, a.beta = 0.5f, a.limit = 1.25f;
     b = ref_batch_of(&a, up, share);
     b.rows = REF_STRIP + 4, b.columns = COLUMNS, b.strips = 3;
-    b.out = (size_t)b.rows * COLUMNS;                  /* (more than there are) */
+    b.out = all = (size_t)b.rows * COLUMNS;            /* (more than there are) */
     bytes = ref_places(&b, NULL, &inputs);
     memory = ref_batch_memory(bytes), copy = ref_alloc(bytes);
     ref_places(&b, memory, &inputs);
     ref_check_fill(&b, odd);
-    i = b.out, b.out = 0;
+    b.out = 0;
     ref_check_strips(&b);
-    other = b, other.out = b.out = i;
-    memset(b.y, 0, 2 * b.out * sizeof *b.y);
-    ref_sums(&b, 1);
+    other = b, other.out = all;
+    ref_sums(&other, 1);
     memcpy(copy, memory, bytes);
     ref_places(&other, copy, &inputs);
+    memset(b.y, 0, b.out * sizeof *b.y);
     ref_on_cpu(&b);
     for (i = 0; i < b.out; i++)                        /* slack is some 1e-6 of the sums' |terms| */
         bad += !ref_check_same(other.y[i], b.y[i], 1e6 * b.slack[i]) ||
