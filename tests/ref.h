@@ -1499,8 +1499,13 @@ static inline void ref_combine(const moek_combine_args *a, double *y, double *sl
 {
     const size_t rows = (size_t)(a->rows_stride ? a->rows_stride : a->hidden);
     const size_t addend = (size_t)(a->addend_stride ? a->addend_stride : a->hidden);
-    int t, j, k;
+    int t;
+    ref_table_(ref_t(a->dtype));
+#ifdef _OPENMP
+#pragma omp parallel for if (a->tokens > 16)
+#endif
     for (t = 0; t < a->tokens; t++) {
+        int j, k;
         for (j = 0; j < a->hidden; j++) {
             const size_t at = (size_t)t * a->hidden + j;
             double sum = a->addend ? ref_get_t(a->addend, t * addend + j, a->dtype) : 0, size = fabs(sum);
@@ -1618,6 +1623,9 @@ static inline uint16_t *ref_layer_step(const ref_layer_args *l, const moek_gemm_
     uint16_t *t = (uint16_t *)ref_alloc(n * 2);
     size_t i;
     ref_gemm_(g, l->format, up, y, NULL);
+#ifdef _OPENMP
+#pragma omp parallel for if (n > 10000)
+#endif
     for (i = 0; i < n; i++) t[i] = ref_to_t(y[i], l->dtype);
     free(y);
     return t;
