@@ -61,6 +61,7 @@ static inline void workers_child_(int n, const int *counts, void (*all)(int argc
 #ifdef _OPENMP
     omp_set_num_threads(workers_processors() > n ? workers_processors() / n : 1);
 #endif
+    (void)n;
     setvbuf(stdout, NULL, _IOFBF, 1 << 20);            /* each part ends with fflush */
     all(argc, argv);
     fflush(stdout);
