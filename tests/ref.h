@@ -124,17 +124,26 @@ static inline unsigned ref_encode_float_(const ref_number *n, double x)
     code = steps + (double)(scale - n->low) * (1 << (n->bits - 1));
     return sign | (code > n->top ? n->top : (unsigned)code);
 }
-/* The same from a double's bits, of what is neither below n's normal numbers nor without end; else by the former.  A
- * third of a test's time was spent in frexp, ldexp and nearbyint.  (ref_check compares the two.) */
+/* The same from a double's bits, of what has an end; else by the former.  A third of a test's time was spent in frexp,
+ * ldexp and nearbyint.  (ref_check compares the two.) */
 static inline unsigned ref_encode_bits_(const ref_number *n, double x)
 {
     const int shift = 53 - n->bits, least = n->low + n->bits - 1 + 1023;     /* the first normal exponent, a double's */
     const uint64_t half = ((uint64_t)1 << (shift - 1)) - 1, exponents = (uint64_t)(least - 1) << (n->bits - 1);
+    const uint64_t whole = (uint64_t)(n->low + 52 + 1023) << 52;             /* a double whose steps are 2^low */
     uint64_t bits, code;
+    double steps;
     memcpy(&bits, &x, sizeof bits);
     code = bits & ~(uint64_t)0 >> 1;
-    if (code >> 52 < (uint64_t)least || code >> 52 == 0x7ff) return ref_encode_float_(n, x);
-    code = ((code + half + (code >> shift & 1)) >> shift) - exponents;
+    if (code >> 52 == 0x7ff) return ref_encode_float_(n, x);
+    if (code >> 52 < (uint64_t)least) {                /* below the normal numbers */
+        memcpy(&steps, &whole, sizeof steps);
+        steps += fabs(x);
+        memcpy(&code, &steps, sizeof code);
+        code -= whole;
+    } else {
+        code = ((code + half + (code >> shift & 1)) >> shift) - exponents;
+    }
     return (bits >> 63 ? ref_sign_bit(n) : 0) | (code > n->top ? n->top : (unsigned)code);
 }
 /* A power of two: the next, if x is none.  Integers: to nearest, as far from 0 on both sides; NaN: 0. */
@@ -803,10 +812,14 @@ static inline int ref_folded(const moek_format *f)
 }
 static inline void ref_fold(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, double *w_k)
 {
+    double scale = 1;
     int k;
     if (ref_rounded(f)) { ref_fold_e4m3(a, f, of, expert, wrow, w_k); return; }
-    for (k = 0; ref_folded(f) && k < a->k; k++)
-        w_k[k] = ref_round_t(w_k[k] * ref_w_scale_of(a, f, of, expert, wrow, a->k_offset + k), a->dtype);
+    for (k = 0; ref_folded(f) && k < a->k; k++) {
+        const int at = a->k_offset + k;
+        if (!k || at % f->w_scale.columns == 0) scale = ref_w_scale_of(a, f, of, expert, wrow, at);
+        w_k[k] = ref_round_t(w_k[k] * scale, a->dtype);
+    }
 }
 /* What the products of column k are multiplied by. */
 static inline double ref_w_scale(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
