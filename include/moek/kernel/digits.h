@@ -44,14 +44,15 @@ typedef struct moek_w_run_ {
     const uint8_t *codes, *zero;                       /* zero: of groups, the first in the low bits; or NULL */
     const char *scale;                                 /* of groups, or NULL: none acts here */
     size_t codes_step, zero_step, scale_step, sum_step;/* from a row to the next: bytes; sums: rows */
-    int scale_type, dtype, scales;                     /* so many are there in all runs; behind them 0 */
+    int scale_type, dtype, scales, others;             /* scales: so many are there in all runs; behind them 0.
+                                                          others: the first ones are another shard's, maybe NaN: 0 */
     int run_scales, scale_bytes;                       /* of a run; of a scale */
     int columns;                                       /* of a scale; 0: all, or none acts here */
     int scaled;                                        /* scales of x act here, too */
     double (*sum)[MOEK_X_RUNS];
 } moek_w_run_;
 /* One run of one row. */
-typedef struct moek_w_one_ { const uint8_t *codes, *zero; const char *scale; int chunks, scales; } moek_w_one_;
+typedef struct moek_w_one_ { const uint8_t *codes, *zero; const char *scale; int chunks, scales, others; } moek_w_one_;
 enum { MOEK_RUN_SCALES = 2 * MOEK_CHUNK * MOEK_RUN / 16 + 8 };         /* the most, and 8 that may be read */
 
 /* What a set of instructions has: x to digits of a chunk, of f32 (returns lanes with a t, a bit each; *top: as
@@ -154,6 +155,7 @@ MOEK_CPU_FN moek_w_one_ moek_w_one_of_(const moek_w_run_ *w, int row, int run)
         : w->scale + (size_t)row * w->scale_step + (size_t)run * (size_t)(w->run_scales * w->scale_bytes);
     one.chunks = run == w->runs - 1 ? w->chunks : MOEK_RUN;
     one.scales = !w->run_scales ? 1 : left < w->run_scales ? left : w->run_scales;
+    one.others = run ? 0 : w->others;
     return one;
 }
 /* A run of a row of w and one of x. */
@@ -201,7 +203,7 @@ MOEK_CPU_FN void moek_dots_plain_(const moek_w_run_ *w, const moek_x_run_ *const
         for (run = 0; run < w->runs; run++) {
             const moek_w_one_ one = moek_w_one_of_(w, i, run);
             for (g = 0; g < MOEK_RUN_SCALES; g++)
-                scale[g] = !one.scale ? 1 : g < one.scales
+                scale[g] = !one.scale ? 1 : g >= one.others && g < one.scales
                     ? moek_digits_scale_(one.scale, (size_t)g, w->scale_type, w->dtype) : 0;
             for (r = 0; r < rows; r++) {
                 double *const sum = &w->sum[(size_t)i * w->sum_step][r];
@@ -375,7 +377,7 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
 {
     const moek_halves *const h = &d->a->halves;
     const moek_scale_shape *const ws = &d->f.w_scale;
-    const int run_scales = ws->columns ? MOEK_RUN * MOEK_LANES * d->each / ws->columns : 0, g = run * run_scales;
+    const int run_scales = ws->columns ? (int)MOEK_RUN * (int)MOEK_LANES * d->each / ws->columns : 0, g = run * run_scales;
     const size_t step = (size_t)(d->halves == 2 ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j0 * step;
     const size_t groups = ws->columns ? ((size_t)d->all + (size_t)ws->columns - 1) / (size_t)ws->columns : 1;
     const size_t bytes = (size_t)d->a->k * (size_t)d->f.w_bits / 8, zeros = (groups * (size_t)d->f.w_bits + 7) / 8;
@@ -386,6 +388,7 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
     w->scaled = d->early || d->f.x_scale.columns;
     w->runs = runs; w->chunks = left < MOEK_RUN ? left : MOEK_RUN;
     w->scales = (int)groups - g; w->run_scales = run_scales; w->scale_bytes = (int)(scales / groups);
+    w->others = ws->columns && !run ? d->offset / ws->columns : 0;
     w->codes = (const uint8_t *)h->w[of] + row * bytes + run * MOEK_RUN * MOEK_CHUNK - d->offset * d->f.w_bits / 8;
     if (ws->columns)
         w->scale = (const char *)h->scale[of] + row * scales + (size_t)g * (scales / groups);

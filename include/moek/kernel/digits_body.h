@@ -32,6 +32,7 @@ MOEK_V_INLINE void MOEK_V_(dots_of)(const moek_w_run_ *w, const moek_x_run_ *con
             int dense = in[0]->dense;
             for (j = 1; j < rows; j++) dense += in[j]->dense;
             if (one.scale) MOEK_V_(run_scales)(scale, w, one.scale, one.scales);
+            for (g = 0; g < one.others; g++) scale[g] = 0;
             for (g = 0; kind & MOEK_DOTS_ZERO && g < one.scales; g++) zero[g] = moek_zero_(one.zero, g);
             for (; kind & MOEK_DOTS_ZERO && g < one.scales + 8; g++) zero[g] = 0;
             if (!dense) MOEK_V_(dot_row)(sum, w, &one, scale, zero, &spread, in, rows, element, kind);

@@ -148,7 +148,8 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
                                         const moek_kernel **down, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int arch = plan->device < 0 ? plan->cpu : moek_on_gpu_(up->arch) ? up->arch : plan->arch;
+    const int host = c->cpu ? plan->cpu : up->arch;    /* any set of this processor, or what is demanded */
+    const int arch = plan->device < 0 ? host : moek_on_gpu_(up->arch) ? up->arch : plan->arch;
     int i;
     if (up->op != MOEK_OP_UP) return "is no up row, nor one of several steps that this plan can take";
     if (moek_row_refuses_(up, o, arch, why, size)) return why;
