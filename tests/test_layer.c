@@ -618,6 +618,7 @@ static void wide_once(int quant, int format, int logits, int maps)
     int i;
     c.format = format;
     c.shared_slots = maps;
+    c.batch_invariant = !layer_arch;                   /* in chunks, too: on CPUs few rows may have other kernels */
     layer_new(&l, &c, logits ? LAYER_LOGITS : 0, TOKENS);
     if (maps) {
         l.w.expert_map = map = layer_new_i32(&l, EXPERTS + 1);

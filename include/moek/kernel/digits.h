@@ -377,7 +377,8 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
 {
     const moek_halves *const h = &d->a->halves;
     const moek_scale_shape *const ws = &d->f.w_scale;
-    const int run_scales = ws->columns ? (int)MOEK_RUN * (int)MOEK_LANES * d->each / ws->columns : 0, g = run * run_scales;
+    const int run_columns = (int)MOEK_RUN * (int)MOEK_LANES * d->each;
+    const int run_scales = ws->columns ? run_columns / ws->columns : 0, g = run * run_scales;
     const size_t step = (size_t)(d->halves == 2 ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j0 * step;
     const size_t groups = ws->columns ? ((size_t)d->all + (size_t)ws->columns - 1) / (size_t)ws->columns : 1;
     const size_t bytes = (size_t)d->a->k * (size_t)d->f.w_bits / 8, zeros = (groups * (size_t)d->f.w_bits + 7) / 8;

@@ -12,7 +12,15 @@
 #if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 8 : defined(__GNUC__) && __GNUC__ >= 9)
 #define MOEK_HAVE_X86_ 1
 #include <cpuid.h>
+#if defined(__GNUC__) && !defined(__clang__)            /* g++ takes its own _mm512_undefined_* for a mistake */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 #define MOEK_TARGET_(name, set) static MOEK_UNUSED __attribute__((target(set)))
 #define MOEK_AVX2_FN MOEK_TARGET_(avx2, "avx2,fma,f16c")
 #define MOEK_AVX2_INLINE MOEK_AVX2_FN __attribute__((always_inline)) __inline
