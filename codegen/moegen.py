@@ -37,6 +37,7 @@ MOST = 1 << 24                                        # of any number in a row, 
 GEMMS = ("up", "down", "layer", "mlp")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
 FOLDERS = {"gemm": "gemm", "mlp": "fused"}            # of templates/: bodies in C++, and which rows are instances
+GPUS = 80                                             # archs from here on; below: of the host
 BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
@@ -496,7 +497,8 @@ class Generator:
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
-                                struct_of=struct_of, wanted=self.wanted, gpu_elements=self.gpu_elements())
+                                struct_of=struct_of, wanted=self.wanted, gpu_elements=self.gpu_elements(),
+                                hosts=[n for n, number in self.manifest["arch"].items() if number < GPUS])
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
         self.env.globals["shipped"] = list(dict.fromkeys(           # whatever a bundle leaves out
             (r["op"], r.get("quant"), r.get("hidden", 0), r.get("block", 0), r["arch"]) for r in self.rows))
@@ -610,7 +612,7 @@ class Generator:
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
         row["header"], row["body"] = getattr(module, "header", None), getattr(module, "body", None)
-        row["file"] = file_of(row)
+        row["file"], row["together"] = file_of(row), getattr(module, "together", False)      # together: one object
         return str(module)
 
     def instances(self, rows, texts, one=False):

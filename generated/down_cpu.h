@@ -1081,7 +1081,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1264,7 +1265,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1440,7 +1442,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1614,7 +1617,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1792,7 +1796,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1967,7 +1972,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2413,7 +2419,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2602,7 +2609,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2786,7 +2794,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2948,7 +2957,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {

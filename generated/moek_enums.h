@@ -47,13 +47,16 @@
 #define MOEK_RELU_NO_MUL               12
 
 #define MOEK_ARCH_CPU                  0
+#define MOEK_ARCH_AVX2                 2
+#define MOEK_ARCH_AVX512               5
+#define MOEK_ARCH_NEON                 12
 #define MOEK_ARCH_SM80                 80
 #define MOEK_ARCH_SM90                 90
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)
 #define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18)
-#define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(SM80, sm80, 80) X(SM90, sm90, 90)
+#define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(AVX2, avx2, 2) X(AVX512, avx512, 5) X(NEON, neon, 12) X(SM80, sm80, 80) X(SM90, sm90, 90)
 #define MOEK_EACH_ACT(X) \
     X(SILU, silu, 1, 1) \
     X(GELU, gelu, 2, 1) \

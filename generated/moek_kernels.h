@@ -2,7 +2,7 @@
  * Every row that is wanted, best first.  Includes its kernel; in split mode only declares it.
  * Included again with MOEK_KERNEL(OP, quant, hidden, granule, m, arch, threads, shared, name, row, block) defined: a
  * line of the table. */
-#if !(0 || MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0))
+#if !(0 || MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -130,6 +130,80 @@
     X(DOWN, MOEK_NVFP4_A4, 0, 0, 80) \
     X(COMBINE, 0, 0, 0, 80) \
     X(REPACK, 0, 0, 0, 80) \
+    X(UP, MOEK_MXFP4_A16, 0, 0, 12) \
+    X(UP, MOEK_MXFP4_A8, 0, 0, 12) \
+    X(UP, MOEK_NVFP4_A16, 0, 0, 12) \
+    X(UP, MOEK_NVFP4_A8, 0, 0, 12) \
+    X(UP, MOEK_NVFP4_A4, 0, 0, 12) \
+    X(UP, MOEK_INT4_A8, 0, 0, 12) \
+    X(UP, MOEK_INT8_A8, 0, 0, 12) \
+    X(UP, MOEK_INT8_A16, 0, 0, 12) \
+    X(UP, MOEK_INT4_A16, 0, 32, 12) \
+    X(UP, MOEK_INT4_A16, 0, 64, 12) \
+    X(UP, MOEK_INT4_A16, 0, 128, 12) \
+    X(UP, MOEK_INT4_A16, 0, 0, 12) \
+    X(DOWN, MOEK_MXFP4_A16, 0, 0, 12) \
+    X(DOWN, MOEK_MXFP4_A8, 0, 0, 12) \
+    X(DOWN, MOEK_NVFP4_A16, 0, 0, 12) \
+    X(DOWN, MOEK_NVFP4_A8, 0, 0, 12) \
+    X(DOWN, MOEK_NVFP4_A4, 0, 0, 12) \
+    X(DOWN, MOEK_INT4_A8, 0, 0, 12) \
+    X(DOWN, MOEK_INT8_A8, 0, 0, 12) \
+    X(DOWN, MOEK_INT8_A16, 0, 0, 12) \
+    X(DOWN, MOEK_INT4_A16, 0, 32, 12) \
+    X(DOWN, MOEK_INT4_A16, 0, 64, 12) \
+    X(DOWN, MOEK_INT4_A16, 0, 128, 12) \
+    X(DOWN, MOEK_INT4_A16, 0, 0, 12) \
+    X(UP, MOEK_MXFP4_A16, 0, 0, 5) \
+    X(UP, MOEK_MXFP4_A8, 0, 0, 5) \
+    X(UP, MOEK_NVFP4_A16, 0, 0, 5) \
+    X(UP, MOEK_NVFP4_A8, 0, 0, 5) \
+    X(UP, MOEK_NVFP4_A4, 0, 0, 5) \
+    X(UP, MOEK_INT4_A8, 0, 0, 5) \
+    X(UP, MOEK_INT8_A8, 0, 0, 5) \
+    X(UP, MOEK_INT8_A16, 0, 0, 5) \
+    X(UP, MOEK_INT4_A16, 0, 32, 5) \
+    X(UP, MOEK_INT4_A16, 0, 64, 5) \
+    X(UP, MOEK_INT4_A16, 0, 128, 5) \
+    X(UP, MOEK_INT4_A16, 0, 0, 5) \
+    X(DOWN, MOEK_MXFP4_A16, 0, 0, 5) \
+    X(DOWN, MOEK_MXFP4_A8, 0, 0, 5) \
+    X(DOWN, MOEK_NVFP4_A16, 0, 0, 5) \
+    X(DOWN, MOEK_NVFP4_A8, 0, 0, 5) \
+    X(DOWN, MOEK_NVFP4_A4, 0, 0, 5) \
+    X(DOWN, MOEK_INT4_A8, 0, 0, 5) \
+    X(DOWN, MOEK_INT8_A8, 0, 0, 5) \
+    X(DOWN, MOEK_INT8_A16, 0, 0, 5) \
+    X(DOWN, MOEK_INT4_A16, 0, 32, 5) \
+    X(DOWN, MOEK_INT4_A16, 0, 64, 5) \
+    X(DOWN, MOEK_INT4_A16, 0, 128, 5) \
+    X(DOWN, MOEK_INT4_A16, 0, 0, 5) \
+    X(UP, MOEK_FP16, 0, 0, 2) \
+    X(DOWN, MOEK_FP16, 0, 0, 2) \
+    X(UP, MOEK_MXFP4_A16, 0, 0, 2) \
+    X(UP, MOEK_MXFP4_A8, 0, 0, 2) \
+    X(UP, MOEK_NVFP4_A16, 0, 0, 2) \
+    X(UP, MOEK_NVFP4_A8, 0, 0, 2) \
+    X(UP, MOEK_NVFP4_A4, 0, 0, 2) \
+    X(UP, MOEK_INT4_A8, 0, 0, 2) \
+    X(UP, MOEK_INT8_A8, 0, 0, 2) \
+    X(UP, MOEK_INT8_A16, 0, 0, 2) \
+    X(UP, MOEK_INT4_A16, 0, 32, 2) \
+    X(UP, MOEK_INT4_A16, 0, 64, 2) \
+    X(UP, MOEK_INT4_A16, 0, 128, 2) \
+    X(UP, MOEK_INT4_A16, 0, 0, 2) \
+    X(DOWN, MOEK_MXFP4_A16, 0, 0, 2) \
+    X(DOWN, MOEK_MXFP4_A8, 0, 0, 2) \
+    X(DOWN, MOEK_NVFP4_A16, 0, 0, 2) \
+    X(DOWN, MOEK_NVFP4_A8, 0, 0, 2) \
+    X(DOWN, MOEK_NVFP4_A4, 0, 0, 2) \
+    X(DOWN, MOEK_INT4_A8, 0, 0, 2) \
+    X(DOWN, MOEK_INT8_A8, 0, 0, 2) \
+    X(DOWN, MOEK_INT8_A16, 0, 0, 2) \
+    X(DOWN, MOEK_INT4_A16, 0, 32, 2) \
+    X(DOWN, MOEK_INT4_A16, 0, 64, 2) \
+    X(DOWN, MOEK_INT4_A16, 0, 128, 2) \
+    X(DOWN, MOEK_INT4_A16, 0, 0, 2) \
     X(ROUTE, 0, 0, 0, 0) \
     X(MAP, 0, 0, 0, 0) \
     X(SORT, 0, 0, 0, 0) \
@@ -3631,6 +3705,672 @@ MOEK_KERNEL(REPACK, 0, 0, 1, 0, 80, 256, 0, moek_repack_on_sm80_t256, "{ op = \"
 MOEK_LAUNCHER moek_repack_on_sm80_t256(const void *args, moek_stream stream);
 #else
 #include "repack_simt_sm80.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a4_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_up_int4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_up_int8_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int8_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_up_int8_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int8_a16_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b32_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b64_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4 },", 64)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b128_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a4_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_down_int4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_down_int8_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int8_a8_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_down_int8_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int8_a16_h0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b32_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b64_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4 },", 64)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b128_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_neon_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_neon.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a4_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_up_int4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_up_int8_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int8_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_up_int8_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int8_a16_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b32_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b64_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4 },", 64)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b128_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a4_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_down_int4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_down_int8_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int8_a8_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_down_int8_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int8_a16_h0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b32_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b64_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4 },", 64)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b128_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_avx512_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx512.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 8, 2, 0, 0, moek_up_fp16_h0_on_avx2_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp16\", hidden = 0, arch = \"avx2\", m = 8 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_fp16_h0_on_avx2_m8(const void *args, moek_stream stream);
+#else
+#include "up_cpu_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 1, 8, 2, 0, 0, moek_down_fp16_h0_on_avx2_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp16\", hidden = 0, arch = \"avx2\", m = 8 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_fp16_h0_on_avx2_m8(const void *args, moek_stream stream);
+#else
+#include "down_cpu_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a4_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_up_int4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_up_int8_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int8_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_up_int8_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int8_a16_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b32_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b64_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4 },", 64)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b128_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "up_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a4_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_down_int4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_down_int8_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int8_a8_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_down_int8_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int8_a16_h0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b32_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b64_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4 },", 64)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b128_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
+#endif
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#ifdef MOEK_KERNEL
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0)
+#elif defined MOEK_SPLIT
+MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_avx2_m4(const void *args, moek_stream stream);
+#else
+#include "down_digits_avx2.h"
 #endif
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)

@@ -1106,7 +1106,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1282,7 +1283,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1454,7 +1456,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1624,7 +1627,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1798,7 +1802,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -1974,7 +1979,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2434,7 +2440,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2619,7 +2626,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2804,7 +2812,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {
@@ -2975,7 +2984,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
     memset(sum, 0, (size_t)sums * sizeof *sum);
     memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch; dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
     for (k0 = 0; k0 < all; k0 += stretch) {
         const int n = all - k0 < stretch ? all - k0 : stretch;
         for (r = 0; r < rows; r++) {

@@ -23,7 +23,8 @@
  *     MOEK_HIDDEN=7168          keep kernels for this hidden size and the general ones (hidden 0)
  *     MOEK_BLOCK=32             keep kernels for scales of so many columns, where a format leaves that open
  *     MOEK_QUANT=MOEK_FP8B128   keep kernels for this format
- *     MOEK_ARCH=80              keep kernels of this architecture (0: cpu, 80: sm80, 90: sm90, which needs those of 80)
+ *     MOEK_ARCH=80              keep kernels of this architecture (80: sm80; 90: sm90, which needs those of 80; 0: the
+ *                               CPU, all sets of instructions)
  *     MOEK_WANT_HIDDEN(h), MOEK_WANT_BLOCK(b), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)
  *                               or any test of your own, usable in #if
  *
@@ -145,6 +146,7 @@ enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MO
             /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate]; APART: up alone, and gate in weights.w_gate */
 enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_APART };            /* moek_weights: w_up_scale */
 enum { MOEK_WEIGHTS_CHECKPOINT, MOEK_WEIGHTS_TILED }; /* as below; as moek_repack_up and _down make them */
+enum { MOEK_CPU_BEST, MOEK_CPU_PLAIN };               /* config.cpu; or MOEK_ARCH_AVX2, ... */
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 
 /* Backends, best first: X(name, number, arch of its rows).  The plan takes the first that accepts the config.        */
@@ -240,6 +242,10 @@ typedef struct moek_config {
                                          with batch_invariant.  No effect (plan.expanded 0) where no run can have so
                                          many rows, with a demanded row of up or down, or with your own experts.
                                          docs/formats.md: how much faster, how exact                                  */
+    int cpu;                          /* backend CPU: kernels of which instructions, for tests and timings.  0: the
+                                         best that this processor has, or plain C where that was compiled for AVX-512;
+                                         MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
+                                         MOEK_CPU_PLAIN: plain C alone                                                */
 } moek_config;
 
 #include "../generated/moek_models.h"                 /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -359,7 +365,8 @@ typedef struct moek_kernel {
     int granule;
     int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis.  layer,
                                          4, and all of weights of 4 bits: tokens                                      */
-    int arch;                         /* 0: cpu; 80: sm_80 and up; 90: sm_90, code for sm_90a                         */
+    int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, _NEON with
+                                         such instructions; 80: sm_80 and up; 90: sm_90, code for sm_90a              */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;
     const char *row;                  /* its row in kernels.toml                                                      */
@@ -406,6 +413,7 @@ typedef struct moek_plan {
     int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
     const moek_kernel *expand;        /* config.expand_weights: makes e4m3 of weights; else NULL                      */
     int expanded;                     /* and up[expanded], down[expanded] multiply by them; 0: there are none         */
+    int cpu;                          /* on the CPU: the best set whose kernels it may take (config.cpu)              */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */

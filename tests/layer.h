@@ -559,7 +559,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.rows_per_expert = l->plan.rows_per_expert;
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;
-    ref_w_in_t = arch > 0;
+    ref_w_in_t = mem_on_gpu(arch);
     ref_w_in_e4m3 = arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
     ref_w_expanded = course.expands;
     return r;

@@ -1,4 +1,5 @@
-/* mem.h -- memory where a row wants it: the host for arch 0, the device for others.  MOEK_EMU: the host for all. */
+/* mem.h -- memory where a row wants it: the host for archs below 80, the device for others.  MOEK_EMU: the host for
+ * all. */
 #ifndef MEM_H
 #define MEM_H
 #include <stdlib.h>
@@ -21,10 +22,14 @@ static inline void mem_must(cudaError_t error)
 #define MEM_CUDA 0
 #endif
 
-/* 1 if rows of this arch can run here; if not, they are skipped. */
+/* Does it work on memory of a device? */
+static inline int mem_on_gpu(int arch) { return arch >= 80; }
+
+/* 1 if rows of this arch can run here; if not, they are skipped.  (What a CPU has, a launcher says that is called with
+ * NULL.) */
 static inline int mem_can_run(int arch)
 {
-    if (!arch) return 1;
+    if (!mem_on_gpu(arch)) return 1;
 #if MEM_CUDA
     {
         int n = 0;
@@ -44,14 +49,14 @@ static inline void *mem_alloc(int arch, size_t bytes)
 {
     char *raw, *at;
 #if MEM_CUDA
-    if (arch) {
+    if (mem_on_gpu(arch)) {
         void *p;
         mem_must(cudaMalloc(&p, bytes ? bytes : 1));
         return p;
     }
 #endif
 #ifdef MOEK_EMU
-    if (arch) {
+    if (mem_on_gpu(arch)) {
         at = (char *)mmap(NULL, bytes + 256, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == (char *)MAP_FAILED) abort();
         bytes += 256;
@@ -72,10 +77,10 @@ static inline void mem_free(int arch, void *p)
     void *raw;
     if (!p) return;
 #if MEM_CUDA
-    if (arch) { mem_must(cudaFree(p)); return; }
+    if (mem_on_gpu(arch)) { mem_must(cudaFree(p)); return; }
 #endif
 #ifdef MOEK_EMU
-    if (arch) {
+    if (mem_on_gpu(arch)) {
         size_t bytes;
         memcpy(&bytes, (char *)p - 256, sizeof bytes);
         munmap((char *)p - 256, bytes);
@@ -90,7 +95,7 @@ static inline void mem_free(int arch, void *p)
 static inline void mem_put(int arch, void *there, const void *host, size_t bytes)
 {
 #if MEM_CUDA
-    if (arch) { mem_must(cudaMemcpy(there, host, bytes, cudaMemcpyHostToDevice)); return; }
+    if (mem_on_gpu(arch)) { mem_must(cudaMemcpy(there, host, bytes, cudaMemcpyHostToDevice)); return; }
 #endif
     (void)arch;
     if (bytes) memcpy(there, host, bytes);
@@ -98,7 +103,7 @@ static inline void mem_put(int arch, void *there, const void *host, size_t bytes
 static inline void mem_get(int arch, void *host, const void *there, size_t bytes)
 {
 #if MEM_CUDA
-    if (arch) {
+    if (mem_on_gpu(arch)) {
         mem_must(cudaDeviceSynchronize());
         mem_must(cudaMemcpy(host, there, bytes, cudaMemcpyDeviceToHost));
         return;

@@ -701,7 +701,7 @@ static void test_demanded(void)
     for (i = 0; i < n; i++, k++) {
         moek_config c = good();
         moek_plan p;
-        if (k->arch) continue;
+        if (k->arch >= 80 || k->launch(NULL, NULL) != MOEK_OK) continue;
         if (k->quant) c.quant = k->quant;
         if (k->hidden) c.hidden = k->hidden;
         c.block = k->block;
@@ -758,13 +758,61 @@ static void test_table(void)
     for (i = 0; i < n; i++) {
         CHECK(moek_kernel_find(k[i].name) == &k[i], "%s is there twice, or not at all", k[i].name);
         CHECK(k[i].launch && k[i].granule >= 1, "%s", k[i].name);
-        CHECK(k[i].arch || k[i].launch(NULL, NULL) == MOEK_OK, "%s is not ready", k[i].name);
+        CHECK(k[i].arch != MOEK_ARCH_CPU || k[i].launch(NULL, NULL) == MOEK_OK, "%s is not ready", k[i].name);
         CHECK(toml_row(k[i].row, "op", value, sizeof value) && !strcmp(value, op_name(k[i].op)), "%s", k[i].row);
         CHECK(toml_row(k[i].row, "quant", value, sizeof value) &&
               !strcmp(value, k[i].quant ? moek_quant_name(k[i].quant) : ""), "%s", k[i].row);
         for (j = 0; j < i; j++)
             CHECK(k[i].arch <= k[j].arch || k[i].op != k[j].op, "%s is behind a worse one", k[i].name);
     }
+}
+
+/* The sets of this processor: as the compiler knows it, so by no code of the library.  Rows of each are there, are
+ * taken where config.cpu asks for them, and are named; those of another set are refused with a sentence. */
+static void test_sets(void)
+{
+    static const struct { int arch; const char *name; } sets[] = {
+        { MOEK_ARCH_AVX512, "avx512" }, { MOEK_ARCH_AVX2, "avx2" }, { MOEK_ARCH_NEON, "neon" } };
+    moek_config c = good();
+    moek_plan p;
+    char text[1 << 16];
+    size_t i;
+    int n, j, best = MOEK_ARCH_CPU;
+    const moek_kernel *k = moek_kernels(&n);
+    for (i = 0; i < sizeof sets / sizeof *sets; i++) {
+        int rows = 0, ready = 0;
+        for (j = 0; j < n; j++)
+            if (k[j].arch == sets[i].arch) rows++, ready += k[j].launch(NULL, NULL) == MOEK_OK;
+        CHECK(!ready || ready == rows, "%s: %d of %d rows are ready", sets[i].name, ready, rows);
+#ifndef __AVX512F__                                    /* plain C is as wide then */
+        if (ready && !best) best = sets[i].arch;
+#endif
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(MOEK_QUANT)
+        if (sets[i].arch == MOEK_ARCH_AVX2)
+            CHECK(rows > 0 && (ready > 0) == (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")),
+                  "%d rows of avx2, of which %d are ready", rows, ready);
+#endif
+        c.cpu = sets[i].arch;
+        if (!ready && !rows) {
+            CHECK(moek_plan_init(&p, &c) != MOEK_OK || p.cpu == c.cpu, "%s without rows", sets[i].name);
+        } else if (!ready) {
+            refused(&c, MOEK_E_ARCH, "config.cpu asks for", sets[i].name, __LINE__);
+        } else {
+            CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.cpu == c.cpu && p.arch == 0, "%s: %s", sets[i].name, p.why);
+            moek_describe(&p, text, sizeof text);
+            CHECK(has_text(text, sets[i].name), "%s: %s", sets[i].name, text);
+        }
+    }
+    c.cpu = MOEK_CPU_PLAIN;
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.cpu == MOEK_ARCH_CPU, "plain C: %s", p.why);
+    for (j = 0; j < p.pairs; j++)
+        CHECK(p.up[j]->arch == MOEK_ARCH_CPU && p.down[j]->arch == MOEK_ARCH_CPU, "plain C: %s", p.up[j]->name);
+    moek_explain(&c, text, sizeof text);
+    CHECK(has_text(text, "kernels of cpu") && (!best || has_text(text, ": config.cpu")), "%s", text);
+    c.cpu = 0;
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.cpu == best, "the best is %d, not %d: %s", best, p.cpu, p.why);
+    c.cpu = 77;
+    refused(&c, MOEK_E_ARGUMENT, "config.cpu is 77", "MOEK_CPU_PLAIN", __LINE__);
 }
 
 static void check_row_text(const char *why, int quant)
@@ -1859,6 +1907,7 @@ int main(void)
     test_no_device();
     test_demanded();
     test_table();
+    test_sets();
     test_missing_row();
     test_names();
     test_offsets();

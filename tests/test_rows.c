@@ -58,7 +58,7 @@ static void worse(double error) { if (error > now.worst || isnan(error)) now.wor
 static int late_can(void)
 {
     int device, major = 0;
-    if (!now.row->arch) return 0;
+    if (!mem_on_gpu(now.row->arch)) return 0;
     mem_must(cudaGetDevice(&device));
     mem_must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     return major >= 9;
@@ -674,7 +674,7 @@ static void quant_case(const quant_case_t *c)
     h.rows = c->rows, h.cols = c->cols, h.source_div = c->div, h.dtype = c->dtype;
     h.ue8m0 = c->ue8m0, h.scale_layout = c->layout;
     if (format_blocked(now.format) && now.cases % 3 == 1) {
-        const int step = now.row->arch ? 8 : now.row->granule;
+        const int step = mem_on_gpu(now.row->arch) ? 8 : now.row->granule;
         h.group_offset = step * (1 + now.cases % (now.format->x_scale.columns / step - 1));
     }
     h.x = x = (uint16_t *)in(rows_size(sources, c->cols, stride) * 2);
@@ -1067,6 +1067,32 @@ static double gemm_lost(void)
 {
     return ref_w_in_t && !format_plain(now.format) && !format_quantizes(now.format) ? ldexp(1, -117 + 6) : 0;
 }
+/* Rows of the host that do the same with other instructions: the same bits.  (A NaN may have any sign.) */
+static void gemm_sets(const moek_gemm_more_args *d, const moek_gemm_args *h)
+{
+    const moek_kernel *const own = now.row, *k;
+    const rows_buffer *const b = rows_find(h->out);
+    uint16_t *const want = (uint16_t *)ref_alloc(b->bytes), *const made = (uint16_t *)(b->got + ROWS_GUARD);
+    size_t i, n = b->bytes / 2, other;
+    int count, j;
+    memcpy(want, made, b->bytes);
+    k = moek_kernels(&count);
+    for (j = 0; j < count; j++, k++) {
+        if (k->op != own->op || k->quant != own->quant || k->hidden != own->hidden || k->block != own->block) continue;
+        if (k->m != own->m || k->arch >= own->arch || k->launch(NULL, NULL) != MOEK_OK) continue;
+        now.row = k;
+        if (rows_launch(d, 0)) {
+            for (i = other = 0; i < n; i++)
+                other += made[i] != want[i] && !(isnan(ref_get_t(made, i, h->dtype)) &&
+                                                 isnan(ref_get_t(want, i, h->dtype)));
+            CHECK(!other, "%s: %s: %lu of %lu elements of out have other bits than by %s", own->name, now.what,
+                  (unsigned long)other, (unsigned long)n, k->name);
+        }
+        now.row = own;
+    }
+    memcpy(made, want, b->bytes);
+    free(want);
+}
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
 static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, int up, size_t size, int exact)
 {
@@ -1083,6 +1109,7 @@ static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, in
         for (i = 0; exact && i < size; i++) gemm_want.slack[i] = gemm_lost();
     }
     t_check(got(h->out), gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
+    if (!mem_on_gpu(now.row->arch) && now.row->arch) gemm_sets(&d, h);
 }
 static void gemm_clear(void)
 {
@@ -1287,7 +1314,7 @@ static void gemm_odd(int up)
 {
     const int m = now.row->m ? now.row->m : 16;
     int i;
-    if (!now.row->arch) return;
+    if (!mem_on_gpu(now.row->arch)) return;
     for (i = 0; i < 16; i++) {                         /* an odd number of columns of wide tiles, and an even one */
         gemm_case_t c = gemm_plain(up, IDS_ONE, 1, 2 * m + m / 2 + 1 - i % 2, i < 8 ? 328 : 392, 648);
         c.order = i / 2 % 4;
@@ -1340,7 +1367,7 @@ static void gemm_tails(int up)
 static void gemm_blocks(int up, int act, int layout, int turn)
 {
     gemm_case_t c = gemm_plain(up, IDS_SKEWED, 150, 600, 136, turn % 3 ? 72 : 264);
-    if (leave_out(turn, 13) || !now.row->arch || now.row->m < 128) return;
+    if (leave_out(turn, 13) || !mem_on_gpu(now.row->arch) || now.row->m < 128) return;
     c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 2;
     gemm_run(&c);
 }
@@ -1350,7 +1377,7 @@ static void gemm_many(int up, int kind, int topk, int batched, int turn)
 {
     const int n = now.row->m < 128 ? 136 : turn < 3 ? 264 : turn < 8 ? 520 : 392;
     gemm_case_t c = gemm_plain(up, kind, 5, (SMALL ? 500 : 4096) * topk, n, 72);
-    if (leave_out(turn, 2) || !now.row->arch) return;
+    if (leave_out(turn, 2) || !mem_on_gpu(now.row->arch)) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
     if (turn >= 6) c.k = round_up(turn == 7 ? 1700 : 200, now.row->granule);        /* 1700: 14 or 27 steps */
     gemm_run(&c);
@@ -2215,7 +2242,7 @@ static void test_row(const moek_kernel *row)
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
     /* (The most seen: 1.30.) */
     ref_products_error = row->arch == 90 && row->quant && format_quantizes(now.format) ? ldexp(1.5, -12) : 0;
-    ref_w_in_t = row->arch > 0;
+    ref_w_in_t = mem_on_gpu(row->arch);
     ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
     ref_w_unit = row->m >= 96 ? 0 : 128;               /* tall tiles: of the row up to there */
     switch (row->op) {

@@ -1,6 +1,7 @@
 /* moek/text.h -- names, sentences, and a string that never overflows. */
 #ifndef MOEK_TEXT_H
 #define MOEK_TEXT_H
+#include "format_facts.h"
 
 typedef struct moek_text_ { char *at; size_t size, length; } moek_text_;      /* length: what it would need */
 
@@ -70,14 +71,7 @@ static const int moek_scale_bits_[] = { 0, MOEK_EACH_SCALE_TYPE(MOEK_BITS_) };
 const moek_format *moek_format_of(int quant)
 {
     static const moek_format all[] = {
-#define MOEK_FACTS_(NAME, name, number, w_about, x_about, w, x, w_bits, x_bits, w_type, w_rows, w_columns, \
-                  x_type, x_rows, x_columns, fixed, ue8m0, second, zero, granule, blocks, b0, b1, b2, b3, \
-                  expands) \
-        { #name, w_about, x_about, number, MOEK_ELEMENT_##w, MOEK_ELEMENT_##x, w_bits, x_bits, \
-          { MOEK_SCALE_TYPE_##w_type, w_rows, w_columns }, { MOEK_SCALE_TYPE_##x_type, x_rows, x_columns }, fixed, \
-          ue8m0, second, zero, granule, blocks, { b0, b1, b2, b3 }, expands },
-        MOEK_EACH_FORMAT(MOEK_FACTS_)
-#undef MOEK_FACTS_
+        MOEK_EACH_FORMAT(MOEK_FORMAT_FACTS_)
     };
     size_t i;
     for (i = 0; i < sizeof all / sizeof all[0]; i++) if (all[i].number == quant) return &all[i];
@@ -199,6 +193,10 @@ static const char *moek_arch_name_(int arch)
     default: return "?";
     }
 }
+
+/* The sets of CPUs, best first.  (No processor has sets of two families.) */
+static const int moek_sets_[] = { MOEK_ARCH_AVX512, MOEK_ARCH_AVX2, MOEK_ARCH_NEON, MOEK_ARCH_CPU };
+enum { MOEK_SETS_ = (int)(sizeof moek_sets_ / sizeof moek_sets_[0]) };
 
 typedef struct moek_backend_ { const char *name; int number, arch; } moek_backend_;
 static const moek_backend_ moek_backends_[] = {                                  /* best first */

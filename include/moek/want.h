@@ -2,6 +2,7 @@
  * user's own, leave (docs/embedding.md).  For the table, and for files of kernels. */
 #ifndef MOEK_WANT_H
 #define MOEK_WANT_H
+#include "kernel/isa.h"
 
 #if defined(__CUDACC__) || defined(MOEK_EMU)
 #define MOEK_HAVE_CUDA_ 1
@@ -31,7 +32,7 @@
 #endif
 #ifndef MOEK_WANT_ARCH
 #ifdef MOEK_ARCH
-#define MOEK_WANT_ARCH(a) ((a) == (MOEK_ARCH))
+#define MOEK_WANT_ARCH(a) ((a) == (MOEK_ARCH) || ((MOEK_ARCH) == 0 && (a) < 80))
 #else
 #define MOEK_WANT_ARCH(a) 1
 #endif
@@ -54,7 +55,7 @@ enum {
 };
 #define MOEK_WANT_(quant, hidden, block, arch) \
     (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
-     MOEK_WANT_ARCH(arch) && ((arch) == 0 || MOEK_HAVE_CUDA_))
+     MOEK_WANT_ARCH(arch) && ((arch) < 80 ? MOEK_HAVE_SET_(arch) : MOEK_HAVE_CUDA_))
 
 /* The same of a kernel by its name: with MOEK_ONE_KERNEL (each kernel is an object of its own, MOEK_SPLIT), the one for
  * which MOEK_ONLY_<name> is 1. */

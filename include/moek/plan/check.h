@@ -199,6 +199,17 @@ static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* config.cpu: 0, MOEK_CPU_PLAIN or a set. */
+static moek_status moek_check_cpu_(const moek_config *c, moek_text_ *why)
+{
+    int i;
+    if (!c->cpu || c->cpu == MOEK_CPU_PLAIN) return MOEK_OK;
+    for (i = 0; i < MOEK_SETS_; i++) if (moek_sets_[i] == c->cpu) return MOEK_OK;
+    moek_say_(why, "config.cpu is %d; it is 0 (the best there is), MOEK_CPU_PLAIN (%d)", c->cpu, MOEK_CPU_PLAIN);
+    for (i = 0; i < MOEK_SETS_ - 1; i++) moek_say_(why, ", %s (%d)", moek_arch_name_(moek_sets_[i]), moek_sets_[i]);
+    return MOEK_E_ARGUMENT;
+}
+
 /* How weights and their scales lie. */
 static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {

@@ -88,8 +88,9 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
               c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", c->ue8m0 ? " (ue8m0)" : "",
               moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
     moek_describe_act_(c, &t);
-    moek_say_(&t, "backend   %s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
-              plan->device < 0 ? " (host memory)" : "", plan->workspace_size / 1048576.0);
+    moek_say_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
+              plan->device < 0 ? " (host memory), kernels of " : "",
+              plan->device < 0 ? moek_arch_name_(plan->cpu) : "", plan->workspace_size / 1048576.0);
     moek_describe_route_(plan, &t);
     moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
               moek_format_name_(plan->prepare_finalize->format),

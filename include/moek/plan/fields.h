@@ -9,7 +9,7 @@
     X(shared_slots) X(shared_weight) X(local_experts) X(physical_experts) X(max_replicas) X(chunk_tokens) \
     X(format) X(max_rows_per_expert) X(backend) X(exclude) X(batch_invariant) X(kernel) X(prepare_finalize) \
     X(experts_impl) X(tuned) X(weight_layout) X(router_eps) X(group_score) X(up_scales) X(inter_offset) \
-    X(block) X(expand_weights)
+    X(block) X(expand_weights) X(cpu)
 #define MOEK_EACH_WEIGHTS_FIELD_(X) \
     X(w_up) X(w_down) X(w_up_scale) X(w_down_scale) X(w_up_bias) X(w_down_bias) X(x_scale) X(h_scale) \
     X(router_bias) X(router_expert_scale) X(router_table) X(replicas) X(replica_count) X(expert_map) \
@@ -27,7 +27,7 @@
     X(config) X(weights) X(bound) X(backend) X(device) X(arch) X(slots) X(local_experts) X(chunk) X(rows) \
     X(rows_per_expert) X(prepare_finalize) X(experts) X(route) X(map) X(sort) X(quant) X(combine) X(tiles) X(up) \
     X(down) X(layers) X(layer) X(layers_demanded) X(multiprocessors) X(workspace_size) X(why) X(pairs) \
-    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank) X(expand) X(expanded)
+    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank) X(expand) X(expanded) X(cpu)
 #define MOEK_EACH_COURSE_FIELD_(X) \
     X(layer) X(mlp) X(tile) X(self_sorts) X(counts_ids) X(sorted_x) X(requantizes) X(x_sms) X(h_sms) X(discards) \
     X(expands)

@@ -17,15 +17,16 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     char why[256] = "";
     const int table = moek_table_experts_(experts);
     int i, formats = 0;
-    if (arch > 0 && o->device.ordinal < 0)
+    if (moek_on_gpu_(arch) && o->device.ordinal < 0)
         MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
                  MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
-    if (arch > o->device.arch)
+    if (moek_on_gpu_(arch) && arch > o->device.arch)
         MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
                  o->device.arch, arch);
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
     for (i = 0; i < MOEK_ROWS_; i++)
-        formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].arch == arch && moek_table_[i].quant == c->quant;
+        formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
+                   moek_arch_below_(moek_table_[i].arch, arch, 1);
     if (!formats && table) return moek_no_row_(o, MOEK_OP_UP, arch);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && arch < 90 && table)
         MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
@@ -196,9 +197,10 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->prepare_finalize = pf;
     plan->one_rank = pf == &moek_local || pf == &moek_batched;
     plan->experts = experts;
-    plan->device = arch ? o->device.ordinal : -1;
-    plan->arch = arch ? o->device.arch : 0;
-    plan->multiprocessors = arch ? o->device.multiprocessors : 0;
+    plan->device = moek_on_gpu_(arch) ? o->device.ordinal : -1;
+    plan->arch = moek_on_gpu_(arch) ? o->device.arch : 0;
+    plan->cpu = moek_on_gpu_(arch) ? 0 : arch;
+    plan->multiprocessors = moek_on_gpu_(arch) ? o->device.multiprocessors : 0;
     plan->slots = c->topk + c->shared_slots;
     plan->local_experts = c->local_experts;
     plan->chunk = moek_chunk_(c);
@@ -227,18 +229,28 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     return MOEK_OK;
 }
 
+/* The same with rows of the architecture of a backend: on the CPU of the best set, or of the one that is demanded. */
+static moek_status moek_try_rows_(moek_oracle_ *o, int backend, const moek_backend_ *rows, moek_plan *plan)
+{
+    const char *const lacks = moek_lacks_of_(o, o->cpu);
+    if (rows->number == MOEK_BACKEND_CPU && lacks)
+        MOEK_NO_(o->why, MOEK_E_ARCH, "config.cpu asks for %s, and %s; leave it 0, and the plan takes the best there "
+                 "is", moek_arch_name_(o->cpu), lacks);
+    return moek_try_backend_(o, backend, rows->number == MOEK_BACKEND_CPU ? o->cpu : rows->arch, plan);
+}
+
 /* A backend with its rows.  A user's experts take the rows of the first architecture that serves, if not excluded. */
 static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan *plan)
 {
     moek_status status = MOEK_E_BACKEND;
     int i;
-    if (b->number != MOEK_BACKEND_USER) return moek_try_backend_(o, b->number, b->arch, plan);
+    if (b->number != MOEK_BACKEND_USER) return moek_try_rows_(o, b->number, b, plan);
     for (i = 0; i < MOEK_BACKENDS_ && status != MOEK_OK; i++) {
         const moek_backend_ *rows = &moek_backends_[i];
         if (rows->number == MOEK_BACKEND_USER || o->config->exclude & 1u << rows->number) continue;
         if (rows->arch > 0 && o->device.ordinal < 0) continue;
         moek_clear_(o->why);
-        status = moek_try_backend_(o, b->number, rows->arch, plan);
+        status = moek_try_rows_(o, b->number, rows, plan);
     }
     if (!o->why->length)
         moek_say_(o->why, "%s",
@@ -295,6 +307,19 @@ static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *
              no ? no : moek_left_out_(plan, demanded));
 }
 
+/* Which set of instructions a plan of the CPU takes, and why no better one. */
+static void moek_say_sets_(const moek_oracle_ *o, moek_text_ *t)
+{
+    int i;
+    moek_say_(t, "  kernels of %s", moek_arch_name_(o->cpu));
+    for (i = 0; moek_sets_[i] != o->cpu; i++) {
+        if (!moek_set_compiled_(moek_sets_[i])) continue;
+        moek_say_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] :
+                  o->config->cpu ? "config.cpu" : "plain C is compiled for AVX-512 here (config.cpu demands a set)");
+    }
+    moek_say_(t, "\n");
+}
+
 /* Walk the backends: the log gets a line for each, `why` the reasons if none serves. */
 static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_text_ *why, moek_text_ *log)
 {
@@ -319,6 +344,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
             plan->tiles = plan->pairs = plan->layers = plan->mlps = plan->expanded = 0;
         }
         moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
+        if (status == MOEK_OK && b->number == MOEK_BACKEND_CPU) moek_say_sets_(o, log);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
         moek_say_(why, "%s%s: %s", why->length ? "\n" : "", b->name, reason);
         if (first == MOEK_E_BACKEND || first == MOEK_E_ARCH || status == MOEK_E_NO_KERNEL)
@@ -340,7 +366,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
         (status = moek_check_weights_(c, why)) != MOEK_OK ||
-        (status = moek_check_expands_(c, why)) != MOEK_OK ||
+        (status = moek_check_expands_(c, why)) != MOEK_OK || (status = moek_check_cpu_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)
         return status;
     moek_fill_defaults_(c);
@@ -352,6 +378,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
                  "kernels.toml what to add", c->kernel);
     o->config = c;
     o->device = moek_device_query_();
+    moek_ask_cpu_(o, c->cpu);
     status = moek_walk_backends_(o, plan, why, log);
     if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
     return status;

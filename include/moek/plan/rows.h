@@ -7,11 +7,51 @@ typedef struct moek_oracle_ {
     const moek_config *config;
     moek_text_ *why;
     int arch;                                         /* of the rows that the backend taken has asked for */
+    int cpu;                                          /* the best set of this processor, or what config.cpu says */
+    const char *lacks[MOEK_SETS_];                    /* of each of moek_sets_: what this processor lacks, or NULL */
 } moek_oracle_;
 
 static int moek_is_gemm_(int op)
 {
     return op == MOEK_OP_UP || op == MOEK_OP_DOWN || op == MOEK_OP_LAYER || op == MOEK_OP_MLP;
+}
+
+/* Memory of a device, not of the host. */
+static int moek_on_gpu_(int arch) { return arch >= MOEK_ARCH_SM80; }
+
+/* Are rows of `below` taken, too, where those of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own. */
+static int moek_arch_below_(int below, int arch, int gemm)
+{
+    if (below == arch) return 1;
+    if (moek_on_gpu_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
+    return below == MOEK_ARCH_CPU || (below == MOEK_ARCH_AVX2 && arch == MOEK_ARCH_AVX512);
+}
+
+/* Has the table rows of it? */
+static int moek_set_compiled_(int arch)
+{
+    int i;
+    for (i = 0; i < MOEK_ROWS_; i++) if (moek_table_[i].arch == arch) return 1;
+    return 0;
+}
+/* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too, but is
+ * plain C where that is compiled for vectors as wide. */
+static void moek_ask_cpu_(moek_oracle_ *o, int cpu)
+{
+    int i, best = MOEK_SETS_ - 1;
+    for (i = MOEK_SETS_ - 1; i >= 0; i--) {
+        o->lacks[i] = moek_lacks_(moek_sets_[i]);
+        if (!o->lacks[i] && moek_set_compiled_(moek_sets_[i])) best = i;
+    }
+    if (MOEK_PLAIN_IS_WIDE_ && cpu == MOEK_CPU_BEST && !o->config->kernel) cpu = MOEK_CPU_PLAIN;
+    o->cpu = cpu == MOEK_CPU_PLAIN ? MOEK_ARCH_CPU : cpu ? cpu : moek_sets_[best];
+}
+/* What this processor lacks of a set; NULL: nothing, or it is no set of a CPU. */
+static const char *moek_lacks_of_(const moek_oracle_ *o, int arch)
+{
+    int i;
+    for (i = 0; i < MOEK_SETS_; i++) if (moek_sets_[i] == arch) return o->lacks[i];
+    return NULL;
 }
 
 /* Why a row cannot serve its op in this plan: NULL if it can. */
@@ -20,9 +60,11 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     const moek_config *c = o->config;
     const int gemm = moek_is_gemm_(k->op);
     moek_text_ t = moek_text_in_(why, size);
-    if (k->arch != arch && (arch != 90 || k->arch != 80 || gemm))            /* sm90 has GEMMs of its own, no more */
-        moek_say_(&t, "its rows are for arch %d, not %d", k->arch, arch);
-    else if (k->arch && k->shared_bytes > o->device.shared_bytes)
+    if (moek_lacks_of_(o, k->arch))
+        moek_say_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
+    else if (!moek_arch_below_(k->arch, arch, gemm))
+        moek_say_(&t, "its rows are for %s, not %s", moek_arch_name_(k->arch), moek_arch_name_(arch));
+    else if (moek_on_gpu_(k->arch) && k->shared_bytes > o->device.shared_bytes)
         moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
                   k->shared_bytes, o->device.shared_bytes);
     else if (gemm && k->arch < 90 && c->weight_layout == MOEK_WEIGHTS_TILED)
@@ -94,7 +136,7 @@ static int moek_say_formats_(moek_text_ *t, int op, int quant, int arch)
     int i, j, here = 0, there = -1;
     for (i = 0; i < MOEK_ROWS_; i++) {
         if (moek_table_[i].op != op || moek_table_[i].quant != quant) continue;
-        if (moek_table_[i].arch == arch) here = 1;
+        if (moek_arch_below_(moek_table_[i].arch, arch, 0)) here = 1;
         there = moek_table_[i].arch;
     }
     if (here || there < 0) return 0;
@@ -155,26 +197,27 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     const moek_config *c = o->config;
     const moek_kernel *near_row = NULL;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    const int base = moek_on_gpu_(arch) ? arch : MOEK_ARCH_CPU;        /* of plain C: the row that is easy to add */
     char reason[160] = "";
     int i;
     if (demanded && demanded->op == op && moek_row_refuses_(demanded, o, arch, reason, sizeof reason))
         MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
     for (i = MOEK_ROWS_ - 1; i >= 0; i--) {           /* same op; better the same arch, best also the format */
         const moek_kernel *k = &moek_table_[i];
-        const int closer = !near_row || (k->arch == arch) > (near_row->arch == arch) ||
+        const int closer = !near_row || (k->arch == base) > (near_row->arch == base) ||
                            (k->arch == near_row->arch && (k->quant == c->quant) >= (near_row->quant == c->quant));
         if (k->op == op && closer) near_row = k;
     }
     moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
-              c->hidden, c->inter, moek_arch_name_(arch));
-    if (moek_say_left_out_(o->why, c, op, arch)) return MOEK_E_NO_KERNEL;
-    if (near_row && near_row->arch == arch && moek_say_formats_(o->why, op, c->quant, arch)) return MOEK_E_NO_KERNEL;
+              c->hidden, c->inter, moek_arch_name_(base));
+    if (moek_say_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
+    if (near_row && near_row->arch == base && moek_say_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
     if (!near_row)
         MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
                  "./moek gen list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
-    if (near_row->arch == arch && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
+    if (near_row->arch == base && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
         near_row->block == c->block) {
         moek_say_sizes_(o->why, c, near_row->granule);
         return MOEK_E_NO_KERNEL;

@@ -148,14 +148,16 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
                                         const moek_kernel **down, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int arch = plan->device < 0 ? 0 : up->arch ? up->arch : plan->arch;
+    const int host = c->cpu ? plan->cpu : up->arch;    /* any set of this processor, or what is demanded */
+    const int arch = plan->device < 0 ? host : moek_on_gpu_(up->arch) ? up->arch : plan->arch;
     int i;
     if (up->op != MOEK_OP_UP) return "is no up row, nor one of several steps that this plan can take";
     if (moek_row_refuses_(up, o, arch, why, size)) return why;
     for (i = 0; i < MOEK_BACKENDS_; i++) {
         const moek_backend_ *b = &moek_backends_[i];
-        if (b->arch == up->arch && c->backend && c->backend != b->number) return "is not of the demanded backend";
-        if (b->arch == up->arch && !c->backend && c->exclude & 1u << b->number) return "is of an excluded backend";
+        const int of = b->arch == (moek_on_gpu_(up->arch) ? up->arch : MOEK_ARCH_CPU);
+        if (of && c->backend && c->backend != b->number) return "is not of the demanded backend";
+        if (of && !c->backend && c->exclude & 1u << b->number) return "is of an excluded backend";
     }
     if (!moek_demanded_(up, c)) return "is not the demanded kernel";
     if (!(*down = moek_first_(o, MOEK_OP_DOWN, arch, up->m))) return "has no down row of its tile";

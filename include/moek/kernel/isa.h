@@ -1,0 +1,98 @@
+/* moek/kernel/isa.h -- instruction sets of CPUs: which of them this compiler can make, and which of them this
+ * processor has.  A set is an arch of the table (moek_enums.h) below 80; MOEK_ARCH_CPU is plain C.
+ *
+ * Functions of a set have an attribute (MOEK_AVX2_FN, ..), so that one object, compiled for any processor of the
+ * family, holds all sets.  What such a function calls and is to be inlined has the same attribute.  The loop of OpenMP
+ * stands in a function without one: some compilers move its body to a function that would lose the attribute.      */
+#include "numbers.h"                                    /* ahead of the guard, as there */
+#ifndef MOEK_ISA_H
+#define MOEK_ISA_H
+
+/* Compilers with these attributes and intrinsics; others make plain C. */
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 8 : defined(__GNUC__) && __GNUC__ >= 9)
+#define MOEK_HAVE_X86_ 1
+#include <cpuid.h>
+#if defined(__GNUC__) && !defined(__clang__)            /* g++ takes its own _mm512_undefined_* for a mistake */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+#define MOEK_TARGET_(name, set) static MOEK_UNUSED __attribute__((target(set)))
+#define MOEK_AVX2_FN MOEK_TARGET_(avx2, "avx2,fma,f16c")
+#define MOEK_AVX2_INLINE MOEK_AVX2_FN __attribute__((always_inline)) __inline
+#define MOEK_AVX512_FN MOEK_TARGET_(avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#define MOEK_AVX512_INLINE MOEK_AVX512_FN __attribute__((always_inline)) __inline
+#else
+#define MOEK_HAVE_X86_ 0
+#endif
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__) && !defined(__CUDACC__)
+#define MOEK_HAVE_NEON_ 1
+#include <arm_neon.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#define MOEK_NEON_FN static MOEK_UNUSED __attribute__((target("arch=armv8.2-a+dotprod")))
+#define MOEK_NEON_INLINE MOEK_NEON_FN __attribute__((always_inline)) __inline
+#else
+#define MOEK_HAVE_NEON_ 0
+#endif
+
+/* Is there code for an arch below 80?  (For #if, and so by numbers.) */
+#define MOEK_HAVE_SET_(arch) \
+    ((arch) == 0 || (((arch) == 2 || (arch) == 5) && MOEK_HAVE_X86_) || ((arch) == 12 && MOEK_HAVE_NEON_))
+
+/* Plain C that is compiled for AVX-512 reads weights as fast as rows of the set; s8 beside T faster (docs/notes). */
+#ifdef __AVX512F__
+#define MOEK_PLAIN_IS_WIDE_ 1
+#else
+#define MOEK_PLAIN_IS_WIDE_ 0
+#endif
+
+#define MOEK_NO_SET_ "this compiler, or this processor's family, has no such instructions"
+
+/* What this processor, or its operating system, lacks of a set that is compiled; NULL: nothing. */
+#if MOEK_HAVE_X86_
+static MOEK_UNUSED const char *moek_lacks_(int arch)
+{
+    static const struct { int leaf, in_ecx, bit, arch; const char *text; } wanted[] = {
+        { 1, 1, 12, 2, "this processor has no fma" }, { 1, 1, 29, 2, "this processor has no f16c" },
+        { 7, 0, 5, 2, "this processor has no avx2" }, { 7, 0, 16, 5, "this processor has no avx512f" },
+        { 7, 0, 17, 5, "this processor has no avx512dq" }, { 7, 0, 30, 5, "this processor has no avx512bw" },
+        { 7, 0, 31, 5, "this processor has no avx512vl" }, { 7, 1, 11, 5, "this processor has no avx512_vnni" }
+    };
+    unsigned a, b, c, d, saved, i;
+    if (!arch) return NULL;
+    if (!MOEK_HAVE_SET_(arch)) return MOEK_NO_SET_;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return "this processor has no avx";
+    for (i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        if (wanted[i].arch > arch) continue;
+        a = b = c = d = 0;
+        if (wanted[i].leaf == 7 ? !__get_cpuid_count(7, 0, &a, &b, &c, &d) : !__get_cpuid(1, &a, &b, &c, &d))
+            return wanted[i].text;
+        if (!((wanted[i].in_ecx ? c : b) >> wanted[i].bit & 1)) return wanted[i].text;
+    }
+    __asm__ volatile ("xgetbv" : "=a"(saved) : "c"(0) : "edx");
+    if ((saved & 6) != 6) return "this operating system does not save registers of 256 bits";
+    if (arch == 5 && (saved & 0xe6) != 0xe6) return "this operating system does not save registers of 512 bits";
+    return NULL;
+}
+#elif MOEK_HAVE_NEON_
+static MOEK_UNUSED const char *moek_lacks_(int arch)
+{
+    if (!MOEK_HAVE_SET_(arch)) return MOEK_NO_SET_;
+#if defined(__linux__)
+    if (arch && !(getauxval(16 /* AT_HWCAP */) >> 20 & 1 /* HWCAP_ASIMDDP */)) return "this processor has no dotprod";
+#elif !defined(__APPLE__)
+    if (arch) return "this operating system is not asked for dotprod";
+#endif
+    (void)arch;
+    return NULL;
+}
+#else
+static MOEK_UNUSED const char *moek_lacks_(int arch) { return arch ? MOEK_NO_SET_ : NULL; }
+#endif
+#endif
