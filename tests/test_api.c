@@ -1533,7 +1533,7 @@ static void fixture(void)
     fix.logits = (char *)mem_alloc(0, 4 * TOKENS * EXPERTS + 256);
     fix.ids = (int32_t *)mem_alloc(0, 4 * TOKENS * TOPK + 256);
     fix.weights = (float *)mem_alloc(0, 4 * TOKENS * TOPK + 256);
-    fix.workspace = (char *)mem_alloc(0, fix.size + 256);
+    fix.workspace = (char *)mem_alloc(0, fix.size + 256 + moek_state_size());   /* a state laid there ends there */
     memset(fix.x, 0, 2 * TOKENS * HIDDEN);
     memset(fix.logits, 0, 4 * TOKENS * EXPERTS);
 }
