@@ -2,10 +2,11 @@
  *
  *   cc -O3 -march=native -fopenmp -Iinclude examples/moe_lm.c -lm -o moe_lm &&
  *        ./moe_lm tests/data/lm/qwen3_moe 8 1 2 3
- *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -split-compile 0 -Iinclude -x cu examples/moe_lm.c -o moe_lm &&
- *        ./moe_lm tests/data/lm/gpt_oss_mxfp4 8 1 2 3            (all formats: a quarter of an hour of one core; less
- *                                                                with -DMOEK_QUANT=MOEK_MXFP4_A16 for one)
+ *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_MXFP4_A16 -Iinclude -x cu examples/moe_lm.c \
+ *        -o moe_lm && ./moe_lm tests/data/lm/gpt_oss_mxfp4 8 1 2 3
  *   ./moe_lm FOLDER COUNT TOKEN ...                    prints the COUNT tokens that follow, greedily chosen
+ *
+ * Without -DMOEK_QUANT all formats are compiled: with nvcc a quarter of an hour of one core (-split-compile 0: of all).
  *
  * Qwen3-MoE, OLMoE, Mixtral and gpt-oss, with experts in any format that checkpoint.h reads.  Outside of the experts:
  * bf16, fp8 with blocks of 128 x 128, and symmetric int4 of compressed-tensors (pack-quantized).  No tokenizer.  MoE
