@@ -37,6 +37,7 @@ MOST = 1 << 24                                        # of any number in a row, 
 GEMMS = ("up", "down", "layer", "mlp")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
 FOLDERS = {"gemm": "gemm", "mlp": "fused"}            # of templates/: bodies in C++, and which rows are instances
+STEPS_FOLDER = "steps"                                # the same of steps beside GEMMs: files of a template's whole name
 GPUS = 80                                             # archs from here on; below: of the host
 BODY = "_body.h"                                      # the end of the name of a file that rows share
 SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
@@ -524,15 +525,19 @@ class Generator:
         return " ".join(n for n, module in self.elements.items() if all(hasattr(module, m) for m in macros))
 
     def source(self, template):
-        """The file in templates/ of the rows of a template: in the folder of its first word, of instances of a body."""
+        """The file in templates/ of the rows of a template: in the folder of its first word, or that of steps, of
+        instances of a body."""
         word, _, family = template.partition("_")
-        inner = os.path.join(FOLDERS.get(word, word), family + ".j2").replace(os.sep, "/")
-        return inner if os.path.exists(os.path.join(self.root, "templates", inner)) else template + ".h.j2"
+        for inner in (f"{FOLDERS.get(word, word)}/{family}.j2", f"{STEPS_FOLDER}/{template}.j2"):
+            if os.path.exists(os.path.join(self.root, "templates", inner)):
+                return inner
+        return template + ".h.j2"
 
     def templates(self):
         """What a row may have as its template, and other files of that form."""
         inner = [f"{word}_{n[:-3]}" for word, folder in FOLDERS.items() for n in self.names(folder)
                  if not n.startswith("_")]
+        inner += [n[:-3] for n in self.names(STEPS_FOLDER) if not n.startswith("_")]
         return inner + [n[:-len(".h.j2")] for n in self.names() if n.endswith(".h.j2")]
 
     def template(self, name):
@@ -897,7 +902,7 @@ def write(g, a, start):
         os.remove(os.path.join(folder, name))
     inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py", "include/moek.h",
               "include/moek/plan/fields.h"]
-    inputs += [os.path.join("templates", folder, n) for folder in ("", "element", *FOLDERS.values())
+    inputs += [os.path.join("templates", folder, n) for folder in ("", "element", STEPS_FOLDER, *FOLDERS.values())
                for n in g.names(folder)]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")

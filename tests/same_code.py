@@ -134,8 +134,15 @@ def ptx_of(root, names, to, arch):
     kernels = {}
     for part in re.split(r"\.entry ", text)[1:]:       # (asm has lines of one brace, too: a kernel ends with the next)
         symbol = re.match(r"\w+", part).group()
-        kernels[plain(symbol)] = re.sub(r"\s*(\.visible)?\s*$", "", part.replace(symbol, ""))
+        kernels[plain(symbol)] = re.sub(r"\s*(\.visible)?\s*$", "", unnamed(part, symbol))
     return kernels
+
+
+def unnamed(text, symbol):
+    """A kernel's PTX without its name, and with numbers for those of its shared variables, which hold the function that
+    declares them."""
+    shared = list(dict.fromkeys(re.findall(r"\b_ZZ\w+", text)))
+    return re.sub(r"\b_ZZ\w+", lambda m: f"shared_{shared.index(m.group())}", text).replace(symbol, "")
 
 
 def assembled(ptx, arch):
