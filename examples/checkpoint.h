@@ -591,13 +591,6 @@ static inline int checkpoint_open(checkpoint *c, const char *folder)
     return checkpoint_no_names(c, 0, l.looked_for);
 }
 
-/* A piece of `bytes` at *at, aligned; memory NULL: only counted. */
-static inline void *checkpoint_piece(char *memory, size_t *at, size_t bytes)
-{
-    void *p = memory && bytes ? memory + *at : NULL;
-    *at += (bytes + 255) / 256 * 256;
-    return p;
-}
 /* Bytes that all arrays of the layer have together; memory, aligned to 256 bytes: *w points to them there.  Biases and
  * zero points are among them where the checkpoint has some. */
 static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, moek_weights *w)
@@ -614,27 +607,27 @@ static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, m
     char *base = (char *)memory;
     size_t at = 0;
     memset(w, 0, sizeof *w);
-    w->w_up = checkpoint_piece(base, &at, experts * parts * inter * moek_element_bytes(f->w, hidden));
-    w->w_down = checkpoint_piece(base, &at, experts * hidden * moek_element_bytes(f->w, inter));
-    w->w_up_scale = checkpoint_piece(base, &at, experts * up_scale);
-    w->w_down_scale = checkpoint_piece(base, &at, experts * moek_scale_bytes(&shape, hidden, inter));
+    w->w_up = memory_piece(base, &at, experts * parts * inter * moek_element_bytes(f->w, hidden));
+    w->w_down = memory_piece(base, &at, experts * hidden * moek_element_bytes(f->w, inter));
+    w->w_up_scale = memory_piece(base, &at, experts * up_scale);
+    w->w_down_scale = memory_piece(base, &at, experts * moek_scale_bytes(&shape, hidden, inter));
     if (f->second) {
-        w->w_up_global_scale = (float *)checkpoint_piece(base, &at, experts * parts * sizeof(float));
-        w->w_down_global_scale = (float *)checkpoint_piece(base, &at, experts * sizeof(float));
+        w->w_up_global_scale = (float *)memory_piece(base, &at, experts * parts * sizeof(float));
+        w->w_down_global_scale = (float *)memory_piece(base, &at, experts * sizeof(float));
     }
     if (zero) {
         const size_t up = moek_element_bytes(f->w, moek_scale_count(&shape, 1, hidden));
         const size_t down = moek_element_bytes(f->w, moek_scale_count(&shape, 1, inter));
-        w->w_up_zero = checkpoint_piece(base, &at, experts * parts * inter * up);
-        w->w_down_zero = checkpoint_piece(base, &at, experts * hidden * down);
+        w->w_up_zero = memory_piece(base, &at, experts * parts * inter * up);
+        w->w_down_zero = memory_piece(base, &at, experts * hidden * down);
     }
     if (l->bias) {
-        w->w_up_bias = checkpoint_piece(base, &at, experts * parts * inter * sizeof(uint16_t));
-        w->w_down_bias = checkpoint_piece(base, &at, experts * hidden * sizeof(uint16_t));
+        w->w_up_bias = memory_piece(base, &at, experts * parts * inter * sizeof(uint16_t));
+        w->w_down_bias = memory_piece(base, &at, experts * hidden * sizeof(uint16_t));
     }
     if (l->static_x) {
-        w->x_scale = (float *)checkpoint_piece(base, &at, sizeof(float));
-        w->h_scale = (float *)checkpoint_piece(base, &at, sizeof(float));
+        w->x_scale = (float *)memory_piece(base, &at, sizeof(float));
+        w->h_scale = (float *)memory_piece(base, &at, sizeof(float));
     }
     return at;
 }

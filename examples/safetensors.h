@@ -198,6 +198,13 @@ typedef struct tensors {
     char why[WHY];                                     /* where a function returned 0 */
 } tensors;
 
+/* A piece of `bytes` at *at, aligned; memory NULL: only counted. */
+static inline void *memory_piece(char *memory, size_t *at, size_t bytes)
+{
+    void *p = memory && bytes ? memory + *at : NULL;
+    *at += (bytes + 255) / 256 * 256;
+    return p;
+}
 /* The whole file, mapped; NULL: a sentence in why. */
 static inline const unsigned char *map_file(const char *path, size_t *bytes, char *why)
 {
@@ -371,18 +378,18 @@ static inline void close_tensors(tensors *all)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-static inline float float_of_half(unsigned h)
-{
-    const int exponent = (int)(h >> 10 & 31), fraction = (int)(h & 1023);
-    const float f = exponent == 31 ? (fraction ? NAN : INFINITY)
-                  : exponent ? ldexpf((float)(1024 + fraction), exponent - 25) : ldexpf((float)fraction, -24);
-    return h & 0x8000 ? -f : f;
-}
 static inline float float_of_bits(uint32_t u)
 {
     float f;
     memcpy(&f, &u, 4);
     return f;
+}
+static inline float float_of_half(unsigned h)
+{
+    const uint32_t sign = (h & 0x8000u) << 16, size = (h & 0x7fffu) << 13;
+    if (h & 0x7c00 && (h & 0x7c00) != 0x7c00) return float_of_bits(sign | (size + (112u << 23)));
+    if (h & 0x7c00) return float_of_bits(sign | size | 0x7f800000u);   /* Inf, or NaN with its payload */
+    return (sign ? -1.0f : 1.0f) * (float)(h & 0x3ff) * (1.0f / 16777216);
 }
 /* To nearest, ties to even. */
 static inline uint16_t bf16_of(float f)
