@@ -121,6 +121,7 @@ def source_of(root, names):
 
 
 def ptx_of(root, names, to, arch):
+    """(nvcc may order instructions by the name of a file: that of old and new is the same.)"""
     text, options = source_of(root, names)
     with open(to + ".cu", "w") as f:
         f.write(text)
@@ -160,7 +161,7 @@ def checkouts(old, new, words, keep, work, target_of):
         target = target_of or {"sm80": "sm_80", "sm90": "sm_90a"}[arch]
         for i in range(0, len(of_arch), BATCH):
             batch = of_arch[i:i + BATCH]
-            where = [os.path.join(keep or work, batch[0] + ".old"), os.path.join(work, batch[0] + ".new")]
+            where = [os.path.join(folder, batch[0]) for folder in (keep or os.path.join(work, "old"), work)]
             ptx = [ptx_of(root, batch, to, target) for root, to in zip((old, new), where)]
             if ptx[0] == ptx[1]:
                 passed += len(ptx[0])
@@ -181,8 +182,7 @@ def main():
     passed, findings = 0, []
     with tempfile.TemporaryDirectory() as work:
         if os.path.isdir(options.old):
-            if options.keep:
-                os.makedirs(options.keep, exist_ok=True)
+            os.makedirs(options.keep or os.path.join(work, "old"), exist_ok=True)
             passed, findings = checkouts(options.old, options.new, options.words, options.keep, work, options.arch)
         else:
             before, after = (cubins_of(path, work) for path in (options.old, options.new))

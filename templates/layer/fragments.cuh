@@ -1,0 +1,698 @@
+/* layer/fragments.cuh -- y[t] = the weighted sum over the experts e of token t of
+ * act(gate_e(x[t]), up_e(x[t])) . w_down_e: a layer of few tokens, with weights of 4 bits.  For layer_fragments of the
+ * table.
+ *
+ * Sort, up, down and combine of one to eight tokens in one launch, by mma.sync: one block an SM.  Weights have 4 bits
+ * and lie in the order of fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  The limit is the bytes
+ * of the weights, the instructions that make T of codes, and as much latency.  The plan says where the kernel is taken
+ * (rules.toml: few_tokens; moek_few_of).  Blocks wait for h of other blocks: all must be resident at once.
+ * There are no roles: each warp streams weights to itself and multiplies them.  Warps meet where sums do.  Phases:
+ *
+ * - sort: the experts in use, by each warp for itself.  The first weights of up are asked for.
+ * - stage_x: each block brings all of x to shared memory.
+ * - multiply, of up, and finish_up: a block has units of 16 rows of w: gated 8 columns of h, else 16.  Its warps share
+ *   the k of all of them evenly.  Sums meet in shared memory (pages), in the order of k.  h goes to memory as T.
+ * - stage_h: each block brings all of h to shared memory, as h comes.  Memory is 0 where h is not there yet
+ *   (moek_layer_state), so that no block waits for the count of another.  The first weights of down are on their way
+ *   meanwhile.
+ * - multiply, of down, and combine: a block has units of 16 columns of y, with all experts, so that the weighted sum
+ *   needs no other block.  All experts are one f32 sum.
+ *
+ * - Stages: each warp has a ring of STAGES items of its own.  A lane copies, by cp.async, the codes that the same lane
+ *   will read, and scales for others: a __syncwarp is the only barrier.
+ * - An item is 16 rows of w by 128 of k: two times 512 bytes of codes.  Where k ends with 64, the last item has these
+ *   twice; the second ones meet zeros of x or h.
+ * - mma's columns are tokens.  x and h lie in shared memory as mma wants them: of 64 of k, a lane's 16 side by side.
+ * - a is T: elements times scales are w * 2^-lift (templates/element/), so that they fit in T; sums are multiplied by
+ *   2^lift.
+ * - E4M3, a is e4m3: each block quantizes x and h for itself.  Codes of both sides are multiplied as fp16, which holds
+ *   e4m3 exactly.  The sum of an item is multiplied by the scales of both sides (factors: those of x, then of h).
+ *   BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first, and becomes
+ *   codes when the largest of each row is known.
+ *   WHOLE: scales of w are for 16 columns, and a lane has all of them, as gemm/fragments.cuh says.
+ */
+#ifndef MOEK_LAYER_FRAGMENTS_CUH
+#define MOEK_LAYER_FRAGMENTS_CUH
+#include "decode.cuh"
+
+/* WARPS a block.  Format: of moek_formats.h. */
+template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
+    typedef typename Format::args Args;
+    enum {
+        E4M3 = Format::X_BITS == 8, ZERO = Format::ZERO,
+        COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; scales of a row in 64 of k: */
+        G = COLUMNS < 64 ? 64 / COLUMNS : 1,
+        EACH = 2 * G * Format::W_SCALE_BITS / 8,        /* bytes of scales, two rows; so many times in 128 of k: */
+        UNITS = COLUMNS < 128 ? 2 : 1,
+        OF_16 = 8 * EACH,                               /* bytes of scales of 16 rows, once */
+        BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16,
+        ITEM = 1024, SCALES = UNITS * OF_16,            /* bytes */
+        APART = WHOLE ? 8 : 32,                         /* E4M3: bytes from 4 columns to the 4 next in place_of */
+        THREADS = 32 * WARPS, SLOTS = MOEK_FEW_SLOTS,
+        FIRST = 4                                       /* pieces of x or h that a thread has on their way */
+    };
+    struct params {
+        moek_layer_args a;
+        Args up, down;
+        int steps[2], units[2], pitch[2];              /* of up, of down: items of 16 rows; units (up: of an expert);
+                                                          bytes of a row in shared memory */
+        moek_few fit;
+        moek_over over_blocks, over_units, over_steps[2];
+    };
+
+#ifdef MOEK_SM90_CODE_
+    MOEK_DEVICE const moek_gemm_args *up_of(const params *p) { return (const moek_gemm_args *)&p->up; }
+    MOEK_DEVICE const moek_gemm_args *down_of(const params *p) { return (const moek_gemm_args *)&p->down; }
+
+    /* ---- weights ------------------------------------------------------------------------------------------------- */
+
+    /* A block's units of up or down, the items of a unit and of all of them, and a warp's part of these. */
+    struct work_range { int unit0, units, each, all, begin, n; };
+    /* used: experts. */
+    MOEK_DEVICE work_range work_range_of(const params *p, int used, int down)
+    {
+        work_range s;
+        const int warp = threadIdx.x / 32;
+        const unsigned units = down ? p->units[1] : used * p->units[0];
+        s.unit0 = (int)moek_over_(units * blockIdx.x, p->over_blocks);
+        s.units = (int)moek_over_(units * (blockIdx.x + 1), p->over_blocks) - s.unit0;
+        s.each = down ? used * p->steps[1] : p->steps[0];
+        s.all = s.units * s.each;
+        s.begin = s.all * warp / WARPS;
+        s.n = s.all * (warp + 1) / WARPS - s.begin;
+        return s;
+    }
+
+    /* What a warp asks for: of 16 rows of w, with all of their k, an item after the other, first up, then down.  The
+     * order of such rows: in up the units of an expert, expert by expert; in down the units of y, each for one expert
+     * after the other.  down: -1 before the first.  asks: items to ask for of up or down; run: until other rows
+     * begin. */
+    struct walk {
+        const unsigned char *w, *scale;                /* this lane's bytes of the next item */
+        int left;                                      /* of k, from the next item on */
+        int unit, d, down, asks, run, put, used;
+        const unsigned char *zeros;                    /* as w and scale */
+    };
+
+    MOEK_DEVICE const void *zeros_of(const Args *a)
+    {
+        if constexpr (ZERO) return a->w_zero;
+        else return NULL;
+    }
+    /* To item g of rows (unit, d).  mine: lane d has the number of the d-th expert in use. */
+    MOEK_DEVICE void seat(const params *p, walk *at, int g, int mine)
+    {
+        const int lane = threadIdx.x % 32;
+        const moek_gemm_args *const a = at->down ? (const moek_gemm_args *)&p->down : (const moek_gemm_args *)&p->up;
+        const unsigned char *const w_zero = (const unsigned char *)(at->down ? zeros_of(&p->down) : zeros_of(&p->up));
+        const unsigned zeros_row = ZERO ? ((unsigned)a->k + 2 * COLUMNS - 1) / (2 * COLUMNS) * 64 : 0;
+        const int e = __shfl_sync(0xffffffff, mine, at->d);
+        const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)at->unit / 4;
+        const unsigned scales = ((unsigned)a->k * UNITS + 127) / 128;
+        at->w = (const unsigned char *)a->w + (of_64 * (unsigned)(a->k / 64) + (unsigned)(2 * g)) * 2048 +
+                at->unit % 4 * 512 + lane * 16;
+        at->scale = (const unsigned char *)a->w_scale + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
+                    at->unit % 4 * OF_16 + lane % (OF_16 / 4) * 4;
+        if constexpr (ZERO) {
+            at->zeros = w_zero + of_64 * zeros_row + (unsigned)(UNITS * g) * OF_16 + at->unit % 4 * (OF_16 / 4) +
+                        lane % (OF_16 / 16) * 4;
+        }
+        at->left = a->k - g * 128;
+        at->run = p->steps[at->down] - g;
+    }
+    /* To the next rows, or to this warp's first item of down. */
+    MOEK_DEVICE void next(const params *p, walk *at, int mine)
+    {
+        int g = 0;
+        if (at->asks > 0) {
+            if (at->down) {
+                if (++at->d == at->used) { at->d = 0; at->unit++; }
+            } else if (++at->unit == p->units[0]) { at->unit = 0; at->d++; }
+        }
+        #pragma unroll 1
+        while (at->asks == 0 && ++at->down < 2) {
+            const work_range s = work_range_of(p, at->used, at->down);
+            const int v = (int)moek_over_(s.begin, p->over_steps[at->down]);
+            at->asks = s.n;
+            g = s.begin - v * p->steps[at->down];
+            if (at->down) {
+                const int unit = moek_quotient_(v, max(at->used, 1));
+                at->d = v - unit * at->used;
+                at->unit = s.unit0 + unit;
+            } else {
+                at->d = (int)moek_over_(s.unit0 + v, p->over_units);
+                at->unit = s.unit0 + v - at->d * p->units[0];
+            }
+        }
+        if (at->asks > 0) seat(p, at, g, mine);
+    }
+    /* Ask for the next item, if there is one (the first time there is none), and find the one after it.  ring, scales:
+     * this lane's bytes of the first item.  zero: there are zero points; a constant, as everywhere. */
+    MOEK_DEVICE void ask_next(const params *p, walk *at, unsigned char *ring, unsigned char *scales, int mine, int zero)
+    {
+        const int lane = threadIdx.x % 32, both = at->left > 64;
+        if (at->asks > 0) {
+            unsigned char *const to = ring + at->put * ITEM;
+            moek_cp_async16_(to, at->w, 16);
+            moek_cp_async16_(to + 512, at->w + (both ? 2048 : 0), 16);
+            if (lane < UNITS * OF_16 / 4)
+                moek_cp_async4_(scales + at->put * (UNITS * OF_16),
+                                at->scale + (both ? lane / (OF_16 / 4) * (4 * OF_16) : 0));
+            if constexpr (ZERO) {
+                if (zero && lane < UNITS * OF_16 / 16)         /* behind the scales of all items */
+                    moek_cp_async4_(scales + STAGES * UNITS * OF_16 + at->put * (UNITS * OF_16 / 4),
+                                    at->zeros + (both ? lane / (OF_16 / 16) * OF_16 : 0));
+                at->zeros += UNITS * OF_16;
+            }
+            at->w += 4096;
+            at->scale += UNITS * 4 * OF_16;
+            at->left -= 128;
+            if (++at->put == STAGES) at->put = 0;
+            if (--at->asks == 0) at->run = 0;
+            else at->run--;
+        }
+        moek_cp_async_commit_();
+        if (at->run == 0 && at->down < 2) next(p, at, mine);
+    }
+
+    /* ---- sums ---------------------------------------------------------------------------------------------------- */
+
+    /* E4M3: c[0] += item * b, times the scales of both sides.  x, y: those of this lane's two tokens; b: this lane's
+     * part of a row of x or h. */
+    MOEK_DEVICE void add_e4m3(float c[4][4], const unsigned char *item, const unsigned char *scales, float x, float y,
+                              const unsigned char *b)
+    {
+        moek_words_ codes[2];
+        uint32_t of[2];
+        float part[2][4] = {{0}};
+        typename Format::folded by;
+        int h, i;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const unsigned char *const at = scales + h * (UNITS == 2 ? OF_16 : 4);
+            codes[h] = moek_load_words_(item + h * 512);
+            of[h] = WHOLE ? *(const uint16_t *)(const void *)(at + threadIdx.x % 4 * 2)
+                          : *(const uint32_t *)(const void *)at;
+        }
+        Format::fold(&by, of);
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const moek_words_ low = moek_load_words_(b + h * 128), high = moek_load_words_(b + h * 128 + 16);
+            uint32_t w[2][4], a[4][4];
+            Format::fragment_e4m3(w, &codes[h], &by, h);
+            moek_fp16_of_fragment_(a, w);
+            moek_mma_fp16_(part[0], a[0], low.w);
+            moek_mma_fp16_(part[1], a[1], low.w + 2);
+            moek_mma_fp16_(part[0], a[2], high.w);
+            moek_mma_fp16_(part[1], a[3], high.w + 2);
+        }
+        #pragma unroll
+        for (i = 0; i < 4; i++) c[0][i] += (part[0][i] + part[1][i]) * (by.by[i / 2] * (i % 2 ? y : x));
+    }
+    /* c += item * b, in four sums that do not wait for each other. */
+    MOEK_DEVICE void add(float c[4][4], const unsigned char *item, const unsigned char *scales,
+                         const unsigned char *zeros, int zero, const unsigned char *b)
+    {
+        enum { WORDS = EACH / 4 };
+        int h, i;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const moek_words_ codes = moek_load_words_(item + h * 512);
+            const moek_words_ low = moek_load_words_(b + h * 128), high = moek_load_words_(b + h * 128 + 16);
+            uint32_t of[WORDS], of_zeros = 0, a[4][4];
+            #pragma unroll
+            for (i = 0; i < WORDS; i++) of[i] = *(const uint32_t *)(scales + (UNITS == 2 ? h : 0) * OF_16 + i * 4);
+            if (zero) {
+                const unsigned char *const at = zeros + (UNITS == 2 ? h : 0) * (OF_16 / 4);
+                of_zeros = G == 2 ? *(const uint16_t *)(const void *)at : *at;
+            }
+            Format::fragment(a, &codes, of, of_zeros, zero, MOEK_DTYPE_BF16);
+            moek_mma_bf16_(c[0], a[0], low.w);
+            moek_mma_bf16_(c[1], a[1], low.w + 2);
+            moek_mma_bf16_(c[2], a[2], high.w);
+            moek_mma_bf16_(c[3], a[3], high.w + 2);
+        }
+    }
+    /* The four sums in one, begun anew. */
+    MOEK_DEVICE float take(float c[4][4], int i)
+    {
+        const float sum = c[0][i] + c[1][i] + (c[2][i] + c[3][i]);
+        c[0][i] = c[1][i] = c[2][i] = c[3][i] = 0;
+        return sum;
+    }
+    /* A warp's sums of 16 rows to a page [lane][4]: of rows lane / 4, and 8 more, of tokens lane % 4 * 2 and the
+     * next. */
+    MOEK_DEVICE void put(float *page, float x, float y, float z, float w)
+    {
+        *(float4 *)(page + threadIdx.x % 32 * 4) = make_float4(x, y, z, w);
+    }
+
+    /* ---- x and h ------------------------------------------------------------------------------------------------- */
+
+    /* E4M3: where 4 of 8 columns of a row lie; the others are APART.  Of 64 a lane has 4 of each 16, or WHOLE 16. */
+    MOEK_DEVICE int place_of(int column)
+    {
+        return column / 64 * 128 + (WHOLE ? column % 64 * 2 : column % 16 * 8 + column % 64 / 16 * 8);
+    }
+    /* 8 columns to a row of shared memory, where mma's lanes have theirs. */
+    MOEK_DEVICE void store(unsigned char *row, int column, moek_words_ x)
+    {
+        if constexpr (E4M3) {
+            unsigned char *const to = row + place_of(column);
+            *(uint2 *)(void *)to = make_uint2(x.w[0], x.w[1]);
+            *(uint2 *)(void *)(to + APART) = make_uint2(x.w[2], x.w[3]);
+        } else {
+            unsigned char *const to = row + column / 64 * 128 + column % 64 / 8 * 4;
+            int i;
+            #pragma unroll
+            for (i = 0; i < 4; i++) *(uint32_t *)(to + i * 32) = x.w[i];
+        }
+    }
+    /* Of 8 columns, number i of those that are brought to shared memory: their row, and the first of them. */
+    MOEK_DEVICE int column_of(const params *p, int down, int i, int *row)
+    {
+        *row = (int)moek_over_(i / 16, p->over_steps[down]);
+        return (i - *row * 16 * p->steps[down]) * 8;
+    }
+    /* Where columns of x lie: NULL for what is not there. */
+    MOEK_DEVICE const uint16_t *find_x(const params *p, int i)
+    {
+        int row;
+        const int column = column_of(p, 0, i, &row);
+        return row < p->a.tokens && column < up_of(p)->k
+             ? (const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column : NULL;
+    }
+
+    /* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
+     * 8 * expert + token. */
+    struct block {
+        unsigned char *act;                            /* rows of x, by token; then of h, by slot */
+        float *pages;                                  /* sums of the warps, 16 rows by 8 tokens each */
+        unsigned char *ring, *scales;                  /* of the warp: items on their way */
+        int *list;                                     /* the experts in use, of this warp */
+        float *factors;                                /* E4M3: scales of rows of x, then of h: [row], BLOCKED
+                                                          [row][steps] */
+        float *top;                                    /* E4M3, not BLOCKED: [2][SLOTS], the largest of a row of x,
+                                                          of h */
+        int *slot_of;                                  /* [8 SLOTS]: of a pair the slot that has it; -1: none */
+        int *pair_of;                                  /* [SLOTS]: of a slot the pair; -1: none, or an earlier slot's */
+        float *weight_of;                              /* [8 SLOTS]: of pairs */
+        int tokens, slots, used, mine;                 /* used: experts; mine: lane d has the d-th of them */
+    };
+
+    /* Columns of h as they lie in memory: the complement, and 0 is what is not there yet. */
+    MOEK_DEVICE moek_words_ load_h(const params *p, const block *b, const uint16_t *h, int i)
+    {
+        int row;
+        const int column = column_of(p, 1, i, &row);
+        const moek_gemm_args *const down = down_of(p);
+        if (row >= b->slots || b->pair_of[row] < 0 || column >= down->k) return moek_not_words_(moek_zero_words_());
+        return moek_load_relaxed_(h + (size_t)row * down->k + column);
+    }
+
+    /* Sort: the experts in use, in the order of their first slots, by each warp; slots and weights of pairs, by one.
+     * The first items of up are asked for.  id, weight: of slot `lane`. */
+    MOEK_DEVICE void sort(const params *p, block *b, walk *ask, int id, int zero, float weight)
+    {
+        const int t = threadIdx.x, lane = t % 32, warp = t / 32;
+        const int in = (uint32_t)id < (uint32_t)up_of(p)->experts;
+        const moek_slot_ slot = moek_experts_in_use_(lane, in, id, b->list, &b->used, &b->mine);
+        int i;
+        ask->asks = ask->run = ask->put = ask->left = 0; ask->down = -1; ask->used = b->used;
+        #pragma unroll 1
+        for (i = 0; i < STAGES; i++) ask_next(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
+        if (warp == WARPS - 1)
+            moek_find_pairs_<8>(slot, lane, p->a.topk, weight, b->slot_of, b->pair_of, b->weight_of);
+    }
+
+    /* E4M3, by a warp, 16 lanes a group of 128 columns: 8 columns of T to shared memory.  BLOCKED, as codes; else as
+     * they are, and the largest of a row is found.  there: the row is. */
+    MOEK_DEVICE void bring(const params *p, const block *b, int down, int row, int there, int column, moek_words_ x)
+    {
+        const int leads = there && threadIdx.x % 16 == 0;
+        unsigned char *const to = b->act + row * p->pitch[down];
+        if constexpr (BLOCKED) {
+            uint2 codes;
+            const float s = moek_group_codes_(&codes, &x, 1, 16, p->a.ue8m0, MOEK_DTYPE_BF16);
+            if (there) store(to, column, moek_fp16_of_codes_(codes));
+            if (leads) b->factors[row * p->steps[down] + column / 128] = s;
+        } else {
+            float f[8], top = 0;
+            int i;
+            moek_from_t8_(f, x, MOEK_DTYPE_BF16);
+            #pragma unroll
+            for (i = 0; i < 8; i++) top = fmaxf(top, fabsf(f[i]));             /* NaN is passed over */
+            #pragma unroll
+            for (i = 8; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, i));
+            if (there) store(to, column, x);
+            if (leads) atomicMax((int *)(void *)(b->top + down * MOEK_FEW_SLOTS + row), (int)moek_bits_(top));
+        }
+    }
+    /* E4M3, not BLOCKED, after a barrier: T becomes codes, each 8 columns by the thread that brought them; then a
+     * barrier. */
+    MOEK_DEVICE void quantize(const params *p, const block *b, int down, int rows)
+    {
+        int row, i, j;
+        #pragma unroll 1
+        for (i = threadIdx.x; i < rows * p->steps[down] * 16; i += THREADS) {
+            const int column = column_of(p, down, i, &row);
+            const float top = b->top[down * MOEK_FEW_SLOTS + row];
+            const float s = fmaxf(__fdiv_rn(top, 448.0f), 1.0f / (448.0f * 512.0f));
+            unsigned char *const at = b->act + row * p->pitch[down] + place_of(column);
+            const uint2 low = *(const uint2 *)(const void *)at, high = *(const uint2 *)(const void *)(at + APART);
+            moek_words_ x;
+            uint32_t most;
+            uint2 codes;
+            if (down && b->pair_of[row] < 0) continue;
+            x.w[0] = low.x; x.w[1] = low.y; x.w[2] = high.x; x.w[3] = high.y;
+            most = moek_most_t8_(x, MOEK_DTYPE_BF16);
+            most = moek_most_t2_(most, most >> 16, MOEK_DTYPE_BF16) & 0x7fff;
+            if (moek_finite_t_(most, MOEK_DTYPE_BF16) && top < INFINITY) {
+                codes = moek_e4m3_of_t8_(x, moek_invert_(s), MOEK_DTYPE_BF16);
+            } else {
+                const float inverse = __fdiv_rn(1.0f, s);
+                float f[8];
+                moek_from_t8_(f, x, MOEK_DTYPE_BF16);
+                #pragma unroll
+                for (j = 0; j < 8; j++) f[j] = moek_by_scale_(f[j], s, inverse);
+                codes = moek_to_e4m3x8_(f);
+            }
+            store(b->act + row * p->pitch[down], column, moek_fp16_of_codes_(codes));
+            if (column == 0) b->factors[row] = s;
+        }
+        __syncthreads();
+    }
+
+    /* x to shared memory.  x: of this thread, the first on their way. */
+    MOEK_DEVICE void stage_x(const params *p, const block *b, moek_words_ *x)
+    {
+        const int t = threadIdx.x, lane = t % 32;
+        int row, column, i;
+        #pragma unroll 1
+        for (i = t; (E4M3 ? i - lane : i) < b->tokens * p->steps[0] * 16; i += THREADS) {
+            column = column_of(p, 0, i, &row);
+            if constexpr (E4M3) bring(p, b, 0, row, row < b->tokens, column, x[0]);
+            else store(b->act + row * p->pitch[0], column, x[0]);
+            x[0] = x[1]; x[1] = x[2]; x[2] = x[3];
+            x[3] = moek_load_or_zeros_(find_x(p, i + FIRST * THREADS));
+        }
+    }
+    /* h to shared memory, as it comes. */
+    MOEK_DEVICE void stage_h(const params *p, const block *b, const uint16_t *h)
+    {
+        const int t = threadIdx.x, lane = t % 32, total = b->slots * p->steps[1] * 16;
+        moek_words_ x[FIRST];
+        int row, column, i, j;
+        #pragma unroll
+        for (i = 0; i < FIRST; i++) x[i] = load_h(p, b, h, t + i * THREADS);
+        #pragma unroll 1
+        for (i = t; i - lane < total; i += THREADS) {
+            int tries = 0;
+            while (!__all_sync(0xffffffff, moek_all_there_(x[0]))) {
+                if (tries++) moek_pause_(tries < 6 ? 16 << tries : 512);
+                if (!moek_all_there_(x[0])) x[0] = load_h(p, b, h, i);
+            }
+            if (tries)
+                #pragma unroll
+                for (j = 1; j < FIRST; j++)
+                    if (!moek_all_there_(x[j])) x[j] = load_h(p, b, h, i + j * THREADS);
+            column = column_of(p, 1, i, &row);
+            if constexpr (E4M3) {
+                bring(p, b, 1, row, row < b->slots && b->pair_of[row] >= 0, column, moek_not_words_(x[0]));
+            } else {
+                if (row < b->slots && b->pair_of[row] >= 0)
+                    store(b->act + row * p->pitch[1], column, moek_not_words_(x[0]));
+            }
+            x[0] = x[1]; x[1] = x[2]; x[2] = x[3];
+            x[3] = load_h(p, b, h, i + FIRST * THREADS);
+        }
+    }
+
+    /* ---- phases -------------------------------------------------------------------------------------------------- */
+
+    /* sum += c, begun anew: what an expert adds, times its weights for this lane's two tokens. */
+    MOEK_DEVICE void weigh(float sum[4], float c[4][4], const params *p, const block *b, int d)
+    {
+        const int pair = 8 * d + threadIdx.x % 4 * 2;
+        float lifted = Format::lift(MOEK_DTYPE_BF16);
+        int i;
+        if constexpr (Format::SECOND) lifted *= moek_second_of_(&p->down, 0, b->list[d]);
+        #pragma unroll
+        for (i = 0; i < 4; i++) {
+            const float of = take(c, i);
+            if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (lifted * of);
+        }
+    }
+    /* All items of a warp in up or down: sums to pages.  place: in the ring. */
+    template <int DOWN>
+    MOEK_DEVICE void multiply(const params *p, const block *b, walk *ask, int *place, int zero, work_range s)
+    {
+        const int t = threadIdx.x, lane = t % 32, warp = t / 32;
+        const int v = (int)moek_over_(s.begin, p->over_steps[DOWN]), g = s.begin - v * p->steps[DOWN];
+        const int unit = DOWN ? moek_quotient_(v, max(b->used, 1)) : v;
+        /* (Nobody looks at the sums of a token that is not there: any row will do.) */
+        const unsigned char *const b_first = b->act + (DOWN ? 0 : min(lane / 4, b->tokens - 1) * p->pitch[0]) +
+                                             lane % 4 * 32;
+        const unsigned char *b_at;
+        const float *x_of[2];
+        float sum[4] = {0, 0, 0, 0}, c[4][4] = {{0}};
+        int d = DOWN ? v - unit * b->used : 0, page = unit + warp, run = p->steps[DOWN] - g, slot = *place, at = g;
+        int i, j;
+        const int of_row = BLOCKED ? p->steps[DOWN] : 1;
+        if constexpr (E4M3 && DOWN) {
+            #pragma unroll
+            for (j = 0; j < 2; j++) x_of[j] = b->factors + max(b->slot_of[8 * d + lane % 4 * 2 + j], 0) * of_row;
+        } else if constexpr (E4M3) {
+            x_of[0] = b->factors + min(lane % 4 * 2, b->tokens - 1) * of_row;
+            x_of[1] = b->factors + min(lane % 4 * 2 + 1, b->tokens - 1) * of_row;
+        }
+        b_at = b_first + (DOWN ? max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1] : 0) + g * 256;
+        #pragma unroll 1
+        for (i = s.n; i > 0; i--) {
+            __syncwarp();                              /* what all have read, may be written */
+            ask_next(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
+            moek_cp_async_wait_(STAGES - 1);
+            __syncwarp();
+            if constexpr (E4M3)
+                add_e4m3(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * EACH,
+                         x_of[0][BLOCKED ? at : 0], x_of[1][BLOCKED ? at : 0], b_at);
+            else
+                add(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * EACH,
+                    b->scales + STAGES * SCALES + slot * (SCALES / 4) + lane / 4 * (EACH / 4), zero, b_at);
+            if (++slot == STAGES) slot = 0;
+            b_at += 256;
+            at++;
+            if (--run == 0 || i == 1) {
+                if constexpr (DOWN) {
+                    weigh(sum, c, p, b, d);
+                    if (++d == b->used || i == 1) {
+                        d = 0;
+                        put(b->pages + page * 128, sum[0], sum[1], sum[2], sum[3]);
+                        sum[0] = sum[1] = sum[2] = sum[3] = 0;
+                        page++;
+                    }
+                    b_at = b_first + max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1];
+                    if constexpr (E4M3)
+                        #pragma unroll
+                        for (j = 0; j < 2; j++)
+                            x_of[j] = b->factors + max(b->slot_of[8 * d + lane % 4 * 2 + j], 0) * of_row;
+                } else {
+                    put(b->pages + page * 128, take(c, 0), take(c, 1), take(c, 2), take(c, 3));
+                    page++;
+                    b_at = b_first;
+                }
+                at = 0;
+                run = p->steps[DOWN];
+            }
+        }
+        *place = slot;
+    }
+
+    /* Up: scales of all, bias and activation of the block's units, after a barrier; h to memory. */
+    MOEK_DEVICE void finish_up(const params *p, const block *b, work_range s, uint16_t *h)
+    {
+        const moek_gemm_args *const a = (const moek_gemm_args *)&p->up;
+        const int gated = a->w_rows > a->n, swapped = a->halves.swapped, each = gated ? 64 : 128;
+        const int t = threadIdx.x;
+        int i;
+        #pragma unroll 1
+        for (i = t; i < s.units * each; i += THREADS) {
+            const int of = i / each, from = of * s.each, unit = s.unit0 + of;
+            const int at = gated ? i % 64 / 2 * 4 + i % 2 : i % 128;   /* in the page; of what comes first in w */
+            const int token = at / 4 % 4 * 2 + at % 2, d = (int)moek_over_(unit, p->over_units);
+            const int column = (unit - d * p->units[0]) * (gated ? 8 : 16) + at / 16 + (gated ? 0 : at % 4 / 2 * 8);
+            const int row = b->slot_of[8 * d + token];
+            const float *const page = b->pages + of * 128 + at;
+            float y[2] = {0, 0};
+            int j;
+            y[0] = moek_sum_of_pages_<WARPS>(page, 128, from, from + s.each, s.all);
+            if (gated) y[1] = moek_sum_of_pages_<WARPS>(page + 2, 128, from, from + s.each, s.all);
+            if (row < 0) continue;
+            #pragma unroll
+            for (j = 0; j < 2; j++) {
+                const int e = b->list[d];
+                y[j] *= Format::lift(MOEK_DTYPE_BF16);
+                if (j && !gated) break;
+                if constexpr (Format::SECOND) y[j] *= moek_second_of_(&p->up, j, e);
+                if (a->bias)
+                    y[j] += moek_from_t_(((const uint16_t *)a->halves.bias[j])
+                                         [(size_t)e * a->halves.rows + (size_t)column * a->halves.step],
+                                         MOEK_DTYPE_BF16);
+            }
+            moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
+                moek_act_any_(a->act, swapped ? y[1] : y[0], swapped ? y[0] : y[1], a->alpha, a->beta, a->limit),
+                MOEK_DTYPE_BF16)));
+        }
+    }
+    /* Combine: y of the block's units, after a barrier. */
+    MOEK_DEVICE void combine(const params *p, const block *b, work_range s)
+    {
+        const moek_layer_args *const a = &p->a;
+        const moek_gemm_args *const down = down_of(p);
+        const int t = threadIdx.x;
+        int d, i;
+        #pragma unroll 1
+        for (i = t; i < s.units * 128; i += THREADS) {       /* y of unit i / 128 */
+            const int of = i / 128, at = i % 128, token = at / 4 % 4 * 2 + at % 2;
+            const int column = (s.unit0 + of) * 16 + at / 16 + at % 4 / 2 * 8;
+            float y = moek_sum_of_pages_<WARPS>(b->pages + i, 128, of * s.each, (of + 1) * s.each, s.all);
+            if (token >= b->tokens) continue;
+            if (down->bias)
+                for (d = 0; d < b->used; d++) {
+                    const size_t row = (size_t)b->list[d] * down->w_rows + column;
+                    if (b->slot_of[8 * d + token] < 0) continue;
+                    y += b->weight_of[8 * d + token] *
+                         moek_from_t_(((const uint16_t *)down->bias)[row], MOEK_DTYPE_BF16);
+                }
+            if (a->addend)
+                y += moek_from_t_(((const uint16_t *)a->addend)[(size_t)token * a->addend_stride + column],
+                                  MOEK_DTYPE_BF16);
+            ((uint16_t *)a->y)[(size_t)token * a->y_stride + column] = moek_to_t_(y, MOEK_DTYPE_BF16);
+        }
+    }
+
+    /* A block. */
+    MOEK_DEVICE void run(const params *p, int zero)
+    {
+        MOEK_SHARED_(unsigned char, act);
+        __shared__ int list[WARPS][SLOTS], slot_of[8 * SLOTS], pair_of[SLOTS], turn_of;
+        __shared__ float weight_of[8 * SLOTS], top[2 * SLOTS];         /* top: E4M3, not BLOCKED */
+        const int t = threadIdx.x, lane = t % 32, warp = t / 32;
+        const moek_layer_args *const a = &p->a;
+        block block_, *const b = &block_;
+        work_range s;
+        walk ask;
+        uint16_t *h;
+        moek_words_ x[FIRST];
+        const uint16_t *from[FIRST];
+        float weight = 1;
+        int id, row, column, turn = 0, slot = 0, i;
+        b->act = act;
+        b->scales = act + p->fit.act + warp * (STAGES * SCALES / 4 * (zero ? 5 : 4));
+        b->pages = (float *)(act + p->fit.act + p->fit.factors);
+        b->ring = act + p->fit.act + p->fit.factors + p->fit.pages + warp * (STAGES * ITEM);
+        b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
+        b->tokens = a->tokens; b->slots = b->tokens * a->topk;
+        if constexpr (E4M3) {
+            b->factors = (float *)(void *)(act + p->fit.act + MOEK_FEW_SCALES);
+            if constexpr (!BLOCKED) {
+                b->top = top;
+                if (t < 2 * SLOTS) top[t] = 0;
+                __syncthreads();
+            }
+        }
+
+        if (warp == WARPS - 1) for (i = lane; i < 8 * SLOTS; i += 32) { slot_of[i] = -1; weight_of[i] = 0; }
+        if (t == 0) {                                  /* on their way to L2 already */
+            moek_prefetch_(a->ids);
+            if (a->weights) moek_prefetch_(a->weights);
+        }
+        for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {      /* lines of x */
+            row = (int)moek_over_(i / 2, p->over_steps[0]);
+            column = (i - row * p->steps[0] * 2) * 64;
+            if (row >= b->tokens) break;
+            if (column < up_of(p)->k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
+        }
+        #pragma unroll
+        for (i = 0; i < FIRST; i++) from[i] = (const uint16_t *)moek_now_(find_x(p, t + i * THREADS));
+        moek_grid_wait_();
+        moek_grid_go_();
+        id = lane < b->slots ? a->ids[lane] : -1;
+        if (a->weights && lane < b->slots) weight = a->weights[lane];
+        #pragma unroll
+        for (i = 0; i < FIRST; i++) x[i] = moek_load_or_zeros_(from[i]);
+        if (t == 0) turn = moek_turn_(a->state->launches, gridDim.x);
+        sort(p, b, &ask, id, zero, weight);
+        stage_x(p, b, x);
+        if (t == 0) turn_of = turn;
+        __syncthreads();
+        turn = turn_of;
+        if constexpr (E4M3 && !BLOCKED) quantize(p, b, 0, b->tokens);
+        h = a->state->h[turn];
+
+        s = work_range_of(p, b->used, 0);
+        multiply<0>(p, b, &ask, &slot, zero, s);
+        __syncthreads();
+        finish_up(p, b, s, h);
+        moek_clear_next_h_(a, turn, t, THREADS);
+
+        s = work_range_of(p, b->used, 1);
+        stage_h(p, b, h);
+        __syncthreads();
+        if constexpr (E4M3 && !BLOCKED) quantize(p, b, 1, b->slots);
+        multiply<1>(p, b, &ask, &slot, zero, s);
+        __syncthreads();
+        combine(p, b, s);
+    }
+#else
+    MOEK_DEVICE void run(const params *p, int zero) { (void)p; (void)zero; }
+#endif
+};
+
+/* Launches one of these kernels; zero: the same for zero points.  args NULL: makes them ready. */
+template <int STAGES, int WARPS, class Format>
+static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
+    const void *args, moek_stream stream, void (*kernel)(typename moek_layer_fragments_<STAGES, WARPS, Format>::params),
+    void (*zero)(typename moek_layer_fragments_<STAGES, WARPS, Format>::params) = NULL)
+{
+    typedef moek_layer_fragments_<STAGES, WARPS, Format> K;
+    const moek_layer_args *const a = (const moek_layer_args *)args;
+    typename K::params p;
+    int zeros = 0, i;
+    unsigned blocks;
+    if (!a) {
+        const moek_status status = MOEK_READY_SM90_(kernel, K::THREADS, MOEK_FEW_BYTES);
+        return status || !zero ? status : MOEK_READY_SM90_(zero, K::THREADS, MOEK_FEW_BYTES);
+    }
+    if (a->tokens < 1) return MOEK_OK;
+    if constexpr (K::ZERO) {
+        zeros = ((const moek_gemm_more_args *)a->up)->w_zero != NULL;
+        if (zeros != (((const moek_gemm_more_args *)a->down)->w_zero != NULL)) return MOEK_E_ARGUMENT;
+        if (zeros) kernel = zero;
+    }
+    blocks = moek_multiprocessors_();
+    p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n, 4,
+                        K::E4M3 || zeros, (int)blocks);
+    if (!p.fit.fits || !a->state || !a->y || a->up->dtype != MOEK_DTYPE_BF16) return MOEK_E_ARGUMENT;
+    p.a = *a;
+    if (!a->x_stride) p.a.x_stride = a->up->k;
+    if (!a->addend_stride) p.a.addend_stride = a->down->n;
+    if (!a->y_stride) p.a.y_stride = a->down->n;
+    p.up = *(const typename Format::args *)a->up; p.down = *(const typename Format::args *)a->down;
+    for (i = 0; i < 2; i++) {
+        typename Format::args *const to = i ? &p.down : &p.up;
+        const moek_gemm_args *const g = i ? a->down : a->up;
+        moek_find_halves_of_((moek_gemm_args *)to, 4, Format::W_SCALE_BITS, 1, Format::W_SCALE_COLUMNS, 1);
+        if constexpr (Format::MORE) moek_find_more_(to, 4, Format::W_SCALE_COLUMNS);
+        if (!g->tiled || g->w_gate || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
+            return MOEK_E_ARGUMENT;
+        p.units[i] = g->w_rows / 16;
+        p.steps[i] = (g->k + 127) / 128;
+        p.pitch[i] = p.steps[i] * 256 + 16;            /* no bank twice */
+        p.over_steps[i] = moek_over_of_(p.steps[i]);
+    }
+    p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
+    return MOEK_CHAIN_(kernel, blocks, K::THREADS,
+                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
+}
+#endif
