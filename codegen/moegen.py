@@ -498,7 +498,8 @@ class Generator:
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
-                                struct_of=struct_of, wanted=self.wanted, gpu_elements=self.gpu_elements(),
+                                struct_of=struct_of, wanted=self.wanted, any_wanted=self.any_wanted,
+                                gpu_elements=self.gpu_elements(),
                                 hosts=[n for n, number in self.manifest["arch"].items() if number < GPUS])
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
         self.env.globals["shipped"] = list(dict.fromkeys(           # whatever a bundle leaves out
@@ -519,6 +520,10 @@ class Generator:
         """What MOEK_WANT_ asks of a row."""
         quant = "MOEK_" + row["quant"].upper() if row.get("quant") else 0
         return f"{quant}, {row.get('hidden', 0)}, {row.get('block', 0)}, {self.manifest['arch'][row['arch']]}"
+
+    def any_wanted(self, rows):
+        """For #if: is one of these rows wanted?"""
+        return " || ".join(dict.fromkeys(f"MOEK_WANT_({self.wanted(row)})" for row in rows))
 
     def having(self, *macros):
         """The elements whose files define all of these macros."""
@@ -723,9 +728,12 @@ def wanted(rows, words):
     return found
 
 
-def lends(arch):
-    """The architectures whose rows a plan takes on one: sm90 has GEMMs of its own, the other steps are of sm80."""
-    return (arch, "sm80") if arch == "sm90" else (arch,)
+def lends(arch, op):
+    """The architectures whose rows of an op a plan on one takes (moek_arch_below_ in moek/plan/rows.h): on sm90, which
+    has GEMMs of its own, other steps of sm80; with a set of instructions of CPUs, which has few GEMMs, plain C."""
+    if arch == "sm90":
+        return ("sm90",) if op in GEMMS else ("sm90", "sm80")
+    return {"avx2": ("avx2", "cpu"), "avx512": ("avx512", "avx2", "cpu"), "neon": ("neon", "cpu")}.get(arch, (arch,))
 
 
 def chosen(generator, words):
@@ -737,15 +745,17 @@ def chosen(generator, words):
                       f"({' '.join(arches)}); for single kernels write their rows to a file: bundle --rows FILE.toml")
     quants = [w for w in words if w in formats] or list(formats)
     own = [w for w in words if w in arches] or list(arches)
+    if "cpu" in own:                                  # all sets: a plan takes the best that there is (MOEK_ARCH=0)
+        own += [a for a, number in arches.items() if number < GPUS]
     return [r for r in generator.rows if r.get("quant", quants[0]) in quants and
-            (r["arch"] in own or r["op"] not in GEMMS and any(r["arch"] in lends(a) for a in own))]
+            any(r["arch"] in lends(a, r["op"]) for a in own)]
 
 
 def runs(rows, words):
     """Has each format, on each architecture where it has GEMMs, all that a plan asks for?"""
     def fits(r, up, op):
         return r["op"] == op and r.get("quant", up["quant"]) == up["quant"] and \
-            (r["arch"] == up["arch"] or op not in GEMMS and r["arch"] in lends(up["arch"])) and \
+            r["arch"] in lends(up["arch"], op) and \
             len({r.get("hidden") or 0, up["hidden"], 0}) < 3 and \
             (op != "down" or (r["m"], r.get("block")) == (up["m"], up.get("block")))
     if not any(r["op"] == "up" for r in rows):
@@ -767,25 +777,37 @@ def bundle(generator, words, prefix):
     """moek.h with everything it includes put in place, and only the chosen rows."""
     generator.rows[:] = chosen(generator, words)
     root = os.path.join(generator.root, "include", "moek.h")
-    files, done = generator.files(), {os.path.normpath(root)}
+    files, done, table = generator.files(), {os.path.normpath(root)}, "moek_kernels.h"
     runs(generator.rows, words)
 
-    def inline(path):
-        name = os.path.basename(path)
-        if os.path.dirname(path).endswith("generated"):
-            text = files[name]
-        else:
-            text = read(path)
-        for line in text.splitlines(keepends=True):
+    def included(path):
+        """The lines of a file, each with the file that it includes, or None."""
+        generated = os.path.dirname(path).endswith("generated")
+        for line in (files[os.path.basename(path)] if generated else read(path)).splitlines(keepends=True):
             m = re.match(r'\s*#\s*include "([^"]+)"', line)
-            if not m:
+            yield line, m and os.path.normpath(os.path.join(os.path.dirname(path), m.group(1)))
+
+    def inline(path):
+        for line, inner in included(path):
+            again = inner and inner.endswith((table, BODY))                 # what is included more than once
+            if not inner:
                 yield line
-                continue
-            inner = os.path.normpath(os.path.join(os.path.dirname(path), m.group(1)))
-            again = inner.endswith(("moek_kernels.h", BODY))                # what is included more than once
-            if inner not in done or again:
+            elif inner not in done or again:
+                if inner.endswith(table) and inner not in done:
+                    yield from rooms(os.path.dirname(inner))
                 done.add(inner)
                 yield from inline(inner)
+
+    def rooms(folder):
+        """What files of kernels include, ahead of them all: an #if around one of these files would hide that from
+        the next."""
+        for row in {r["file"]: r for r in generator.rows}.values():
+            for _, inner in included(os.path.join(folder, row["file"])):
+                if not inner or inner in done or inner.endswith(BODY):
+                    continue
+                done.add(inner)
+                gpu = generator.manifest["arch"][row["arch"]] >= GPUS
+                yield "#if MOEK_HAVE_CUDA_\n" * gpu + "".join(inline(inner)) + "#endif\n" * gpu
 
     head = (f"/* {prefix}.h -- one self-contained header, GENERATED by codegen/moegen.py bundle "
             f"{' '.join(words)}".rstrip() + "\n"

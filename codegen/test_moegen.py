@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 import moegen, rules
 
 CC = (os.environ.get("CC") or "cc").split()
+CXX = os.environ["CXX"] if "CXX" in os.environ else shutil.which("c++")
 NVCC = os.environ["NVCC"] if "NVCC" in os.environ else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 os.environ["PYTHONPATH"] = os.path.join(ROOT, "build", "pylib")                      # where ./moek may have put Jinja2
 QUICK = sys.argv[1:2] == ["quick"]
@@ -761,6 +762,20 @@ int main(void)
 """
 
 
+def compiles(path, what, *options):
+    """Its kernels of CPUs as C99, and as C++11 where there is a C++ compiler, without a warning."""
+    for name, first in (("c", CC + ["-std=c99"]), ("cc", [*CXX.split(), "-std=c++11"] if CXX else None)):
+        source = os.path.join(work, "bundle_alone." + name)
+        with open(source, "w") as f:
+            f.write(f'#define MOEK_IMPLEMENTATION\n#include "{path}"\n')
+        if not first:
+            skip(f"no C++ compiler: {what}")
+            continue
+        strict = ["-pedantic", "-Wall", "-Wextra", "-Werror", "-O0", "-fsyntax-only"]
+        status, _, err = run(first + strict + [*options, source])
+        check(status == 0 and not err.strip(), f"{what} {' '.join(options)}, {' '.join(first)}: {err[:600]}")
+
+
 def rows_of(path):
     """The rows that a bundle says that it has."""
     head = moegen.read(path).partition("*/")[0]
@@ -775,10 +790,15 @@ def test_bundle_words():
                       [formats[:2], formats[-2:] + arches[:2], arches[:2]], 6):
         status, out, err = generate(ROOT, "bundle", *words, "-o", path)
         asked = [w for w in words if w in arches] or arches
+        hosts = [a for a in arches if not a.startswith("sm")]
+        takes = {"cpu": hosts, "avx2": ["cpu", "avx2"], "avx512": ["cpu", "avx2", "avx512"], "neon": ["cpu", "neon"]}
+        taken = [a for arch in asked for a in takes.get(arch, [arch])]
         want = [r["name"] for r in generator.rows
                 if r.get("quant") in [None] + ([w for w in words if w in formats] or formats) and
-                (r["arch"] in asked or r["arch"] == "sm80" and "sm90" in asked and r["op"] not in moegen.GEMMS)]
+                (r["arch"] in taken or r["arch"] == "sm80" and "sm90" in asked and r["op"] not in moegen.GEMMS)]
         check(status == 0 and rows_of(path) == want, f"bundle {' '.join(words)}: {err}{rows_of(path)}")
+        if status == 0 and "cpu" in taken:
+            compiles(path, f"bundle {' '.join(words)}")
     rows = os.path.join(work, "some_rows.toml")
     some = [r for r in generator.rows if r["arch"] != "sm80" and r.get("quant") in (None, *formats[:2])]
     for what, kept, says in (
@@ -809,6 +829,10 @@ def test_bundle():
     with open(os.path.join(folder, "main.c"), "w") as f:
         f.write(MAIN % {"first": "#define MOEK_IMPLEMENTATION", "header": "all.h"})
     out = compile_and_run(CC + warn + ["main.c", "-o", "main", "-lm"], folder, "main", "the whole bundle")
+    quants = [f"-DMOEK_QUANT=MOEK_{quant.upper()}" for quant in moegen.Generator(ROOT).manifest["formats"]]
+    archs = ["-DMOEK_ARCH=0", "-DMOEK_ARCH=2", "-DMOEK_ARCH=5", "-DMOEK_ARCH=12", "-DMOEK_WANT_ARCH(a)=((a)==0)"]
+    for option in part(quants + archs, 6):             # what is left out hides nothing from the rest
+        compiles(os.path.join(folder, "all.h"), "the whole bundle", option)
     cpu = generate(ROOT, "list", "_on_cpu")[1].split()                 # (rows of this processor's sets are there, too)
     check(out and [n for n in out.split()[3:] if "_on_cpu" in n] == cpu and "_on_sm" not in out,
           f"the bundle lists {out}, not {cpu}")
@@ -853,6 +877,12 @@ def test_bundle():
                                               "-Xcompiler", "-Wall,-Wextra", *sys.argv[2:], "main.cu", "-o", "main_cu"],
                               folder, "main_cu", "a bundle as CUDA")
         check(out and out.split()[3:] == [r["name"] for r in rows], f"the CUDA bundle lists {out}")
+        for quant in ("mxfp4_a16", "mxfp4_a8"):        # files of bodies, which both formats have
+            generate(ROOT, "bundle", "mxfp4_a16", "mxfp4_a8", "sm90", "-o", os.path.join(folder, "some.h"))
+            status, _, err = run(NVCC.split() + ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Xcompiler",
+                                                 "-Wall,-Wextra", *(sys.argv[2:] or ["-fdevice-syntax-only"]),
+                                                 f"-DMOEK_QUANT=MOEK_{quant.upper()}", "-c", "main.cu"], folder)
+            check(status == 0 and not err.strip(), f"of a bundle of two formats as CUDA {quant}: {err[:600]}")
     else:
         skip("no nvcc: a bundle as CUDA")
 

@@ -32,7 +32,8 @@
 #endif
 #ifndef MOEK_WANT_ARCH
 #ifdef MOEK_ARCH
-#define MOEK_WANT_ARCH(a) ((a) == (MOEK_ARCH) || ((MOEK_ARCH) == 0 && (a) < 80))
+#define MOEK_WANT_ARCH(a) \
+    ((MOEK_ARCH) >= 80 || (a) >= 80 ? (a) == (MOEK_ARCH) : (MOEK_ARCH) == 0 || MOEK_SET_BELOW_(a, MOEK_ARCH))
 #else
 #define MOEK_WANT_ARCH(a) 1
 #endif
@@ -40,7 +41,7 @@
 /* In #if a name, as sm80 or fp8b128, would count as 0: MOEK_ARCH=sm80 would leave the CPU alone. */
 enum {
 #ifdef MOEK_ARCH
-    moek_MOEK_ARCH_is_a_number_0_or_80_or_90_ = MOEK_ARCH,
+    moek_MOEK_ARCH_is_a_number_as_0_or_80_or_90_ = MOEK_ARCH,
 #endif
 #ifdef MOEK_QUANT
     moek_MOEK_QUANT_is_a_format_as_MOEK_FP8B128_ = MOEK_QUANT,

@@ -24,7 +24,7 @@ static int moek_arch_below_(int below, int arch, int gemm)
 {
     if (below == arch) return 1;
     if (moek_on_gpu_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
-    return below == MOEK_ARCH_CPU || (below == MOEK_ARCH_AVX2 && arch == MOEK_ARCH_AVX512);
+    return MOEK_SET_BELOW_(below, arch);
 }
 
 /* Has the table rows of it? */
@@ -155,9 +155,8 @@ static int moek_say_formats_(moek_text_ *t, int op, int quant, int arch)
 static int moek_facts_serve_(const moek_shipped_ *k, const moek_config *c, int op, int arch)
 {
     const int gemm = moek_is_gemm_(op);
-    return k->op == op && (k->arch == arch || (arch == 90 && k->arch == 80 && !gemm)) &&
-           (!k->quant || k->quant == c->quant) && (!k->hidden || k->hidden == c->hidden) &&
-           (!gemm || k->block == c->block);
+    return k->op == op && moek_arch_below_(k->arch, arch, gemm) && (!k->quant || k->quant == c->quant) &&
+           (!k->hidden || k->hidden == c->hidden) && (!gemm || k->block == c->block);
 }
 /* A row that kernels.toml has and this build has not: by which of its options.  Returns 0 if it is not so. */
 static int moek_say_left_out_(moek_text_ *t, const moek_config *c, int op, int arch)
