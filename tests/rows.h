@@ -10,7 +10,7 @@
 #include "mem.h"
 #include "ref.h"
 
-enum { ROWS_GUARD = 256, ROWS_BUFFERS = 24, ROWS_POISON = 0xa5 };
+enum { ROWS_GUARD = 256, ROWS_BUFFERS = 28, ROWS_POISON = 0xa5 };
 enum { ROWS_IN, ROWS_OUT, ROWS_SCRATCH };
 
 /* Each is `bytes` with a guard on both sides.  host: what the case put in; got: what the row left; there: its own. */

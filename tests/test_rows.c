@@ -803,6 +803,12 @@ typedef struct gemm_case_t {
     int spread;                                        /* those of w are up to 2^this smaller, each by itself */
 } gemm_case_t;
 
+/* Kernels for sets of instructions of CPUs that do what the row does, which is plain C: they take its cases, for most
+ * of the time goes into the oracle.  Blocks of such a kernel, where its height is another. */
+static struct { const moek_kernel *row; double worst; int cases; } gemm_set[4];
+static int gemm_sets_there;
+static moek_sort_args gemm_set_blocks;
+
 /* The sorted rows of each expert, as the row will get them: offsets, order, counts and the blocks, or counts only. */
 static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
 {
@@ -836,6 +842,13 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
         h->a_div = 1;
         if (c->order & ORDER_IN) h->a_order = s.order, h->a_div = c->topk;
         if (c->order & ORDER_OUT) h->out_order = s.order;
+        if (gemm_sets_there) {
+            const int more = moek_max_blocks(c->slots, c->experts, gemm_set[0].row->m);
+            s.block_m = gemm_set[0].row->m, s.num_blocks = in_i32(1);
+            s.block_expert = in_i32(more), s.block_row = in_i32(more);
+            ref_sort(&s);
+            gemm_set_blocks = s;
+        }
     }
     free(ids);
 }
@@ -1067,31 +1080,51 @@ static double gemm_lost(void)
 {
     return ref_w_in_t && !format_plain(now.format) && !format_quantizes(now.format) ? ldexp(1, -117 + 6) : 0;
 }
-/* Rows of the host that do the same with other instructions: the same bits.  (A NaN may have any sign.) */
-static void gemm_sets(const moek_gemm_more_args *d, const moek_gemm_args *h)
+/* Elements of T that differ.  (A NaN may have any sign.) */
+static size_t gemm_others(const uint16_t *made, const uint16_t *want, size_t n, int dtype)
 {
-    const moek_kernel *const own = now.row, *k;
-    const rows_buffer *const b = rows_find(h->out);
-    uint16_t *const want = (uint16_t *)ref_alloc(b->bytes), *const made = (uint16_t *)(b->got + ROWS_GUARD);
-    size_t i, n = b->bytes / 2, other;
-    int count, j;
-    memcpy(want, made, b->bytes);
-    k = moek_kernels(&count);
-    for (j = 0; j < count; j++, k++) {
-        if (k->op != own->op || k->quant != own->quant || k->hidden != own->hidden || k->block != own->block) continue;
-        if (k->m != own->m || k->arch >= own->arch || k->launch(NULL, NULL) != MOEK_OK) continue;
-        now.row = k;
-        if (rows_launch(d, 0)) {
-            for (i = other = 0; i < n; i++)
-                other += made[i] != want[i] && !(isnan(ref_get_t(made, i, h->dtype)) &&
-                                                 isnan(ref_get_t(want, i, h->dtype)));
-            CHECK(!other, "%s: %s: %lu of %lu elements of out have other bits than by %s", own->name, now.what,
-                  (unsigned long)other, (unsigned long)n, k->name);
+    size_t i, other = 0;
+    for (i = 0; i < n; i++)
+        other += made[i] != want[i] && !(isnan(ref_get_t(made, i, dtype)) && isnan(ref_get_t(want, i, dtype)));
+    return other;
+}
+/* The case by the kernels for sets of instructions, each compared with the oracle, and with the first of its height:
+ * the same bits. */
+static void gemm_sets(const moek_gemm_more_args *of, const moek_gemm_args *h, size_t size)
+{
+    const moek_kernel *const own = now.row;
+    const double worst = now.worst;
+    const int cases = now.cases;
+    const uint16_t *const made = (const uint16_t *)got(h->out);
+    uint16_t *const result[1 + COUNT(gemm_set)] = {    /* of the row, and of each set */
+        (uint16_t *)ref_alloc(size * 2), (uint16_t *)ref_alloc(size * 2), (uint16_t *)ref_alloc(size * 2),
+        (uint16_t *)ref_alloc(size * 2), (uint16_t *)ref_alloc(size * 2)
+    };
+    int i, j;
+    memcpy(result[0], made, size * 2);
+    for (i = 0; i < gemm_sets_there; i++) {
+        moek_gemm_more_args d = *of;
+        now.row = gemm_set[i].row, now.cases = cases - 1, now.worst = gemm_set[i].worst;
+        if (now.row->m != own->m && d.gemm.block_expert) {
+            d.gemm.block_expert = gemm_set_blocks.block_expert, d.gemm.block_row = gemm_set_blocks.block_row;
+            d.gemm.num_blocks = gemm_set_blocks.num_blocks;
+            MOVE(d.gemm.block_expert), MOVE(d.gemm.block_row), MOVE(d.gemm.num_blocks);
         }
-        now.row = own;
+        if (launch_twice(&d)) {
+            t_check(made, gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
+            for (j = 0; (j ? gemm_set[j - 1].row : own)->m != now.row->m; j++) continue;
+            if (j <= i) {
+                const size_t other = gemm_others(made, result[j], size, h->dtype);
+                CHECK(!other, "%s: %s: %lu of %lu elements of out have other bits than by %s", now.row->name, now.what,
+                      (unsigned long)other, (unsigned long)size, (j ? gemm_set[j - 1].row : own)->name);
+            }
+            gemm_set[i].worst = now.worst, gemm_set[i].cases++;
+        }
+        memcpy(result[i + 1], made, size * 2);
     }
-    memcpy(made, want, b->bytes);
-    free(want);
+    now.row = own, now.worst = worst, now.cases = cases;
+    memcpy(got(h->out), result[0], size * 2);
+    for (i = 0; i < COUNT(result); i++) free(result[i]);
 }
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
 static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, int up, size_t size, int exact)
@@ -1109,7 +1142,7 @@ static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, in
         for (i = 0; exact && i < size; i++) gemm_want.slack[i] = gemm_lost();
     }
     t_check(got(h->out), gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
-    if (!mem_on_gpu(now.row->arch) && now.row->arch) gemm_sets(&d, h);
+    if (gemm_sets_there) gemm_sets(&d, h, size);
 }
 static void gemm_clear(void)
 {
@@ -2231,10 +2264,42 @@ static int takes_turn(const moek_kernel *rows, const moek_kernel *k)
     }
     return (height + block) % 3 == 0;
 }
+/* Names of the rows that are to run: words of the command line. */
+static int words_given;
+static char **words;
+static int asked_for(const moek_kernel *k)
+{
+    return wanted(k->name, words_given, words) && !(quick_set && !quick_row(k));
+}
+static int can_run(const moek_kernel *k) { return mem_can_run(k->arch) && k->launch(NULL, NULL) == MOEK_OK; }
+/* Will this row of plain C be tested, and take the cases of that kernel for a set of instructions along? */
+static int takes_along(const moek_kernel *plain, const moek_kernel *k)
+{
+    return !plain->arch && k->arch && !mem_on_gpu(k->arch) && plain->op == k->op && plain->quant == k->quant &&
+           plain->hidden == k->hidden && plain->block == k->block && asked_for(plain) && asked_for(k) && can_run(k);
+}
+static void say_row(const char *name, int cases, double worst, const char *time, int failed)
+{
+    printf("%-44s %5d cases  worst %.3f", name, cases, worst);
+    if (now.worst_element > 0) printf(" (element %.3f)", now.worst_element);
+    printf(", %s  %s\n", time, check_failed == failed ? "ok" : "FAILED");
+#define SAY_ACT(NAME, name, number, gated) if (now.acts >> number & 1) printf(" %s", #name);
+    if (now.acts) {                                    /* tests/cells.py reads both lines */
+        printf("acts of %s:", name);
+        MOEK_EACH_ACT(SAY_ACT)
+        printf("\n");
+    }
+}
 static void test_row(const moek_kernel *row)
 {
     const int failed = check_failed;
+    char time[24];
+    int count, i;
+    const moek_kernel *const all = moek_kernels(&count);
     memset(&now, 0, sizeof now);
+    memset(gemm_set, 0, sizeof gemm_set);
+    for (i = gemm_sets_there = 0; i < count; i++)
+        if (takes_along(row, &all[i])) gemm_set[gemm_sets_there++].row = &all[i];
     now.row = row;
     now.format = format_with(moek_format_of(row->quant), row->block);
     now.start = seconds();
@@ -2259,27 +2324,25 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }
-    printf("%-44s %5d cases  worst %.3f", row->name, now.cases, now.worst);
-    if (now.worst_element > 0) printf(" (element %.3f)", now.worst_element);
-    printf(", %.1f s  %s\n", seconds() - now.start, check_failed == failed ? "ok" : "FAILED");
-#define SAY_ACT(NAME, name, number, gated) if (now.acts >> number & 1) printf(" %s", #name);
-    if (now.acts) {                                    /* tests/cells.py reads both lines */
-        printf("acts of %s:", row->name);
-        MOEK_EACH_ACT(SAY_ACT)
-        printf("\n");
-    }
+    snprintf(time, sizeof time, "%.1f s", seconds() - now.start);
+    say_row(row->name, now.cases, now.worst, time, failed);
+    for (i = 0; i < gemm_sets_there; i++)
+        say_row(gemm_set[i].row->name, gemm_set[i].cases, gemm_set[i].worst, "in that time", failed);
     fflush(stdout);
 }
 static void test_rows(int argc, char **argv)
 {
-    int count, i, rows_named = 0;                      /* by more than an op */
+    int count, i, j, rows_named = 0;                   /* by more than an op */
     const moek_kernel *const rows = moek_kernels(&count);
     ref_check();
     for (i = 1; i < argc; i++) rows_named |= argv[i][0] != '-' && strcmp(argv[i], "moek_up");
+    words_given = argc - 1, words = argv + 1;
     for (i = 0; i < count; i++) {
-        if (!wanted(rows[i].name, argc - 1, argv + 1) || (quick_set && !quick_row(&rows[i]))) continue;
+        if (!asked_for(&rows[i])) continue;
+        for (j = 0; j < count && !takes_along(&rows[j], &rows[i]); j++) continue;
+        if (j < count) continue;
         if ((SMALL && !rows_named && !takes_turn(rows, &rows[i])) || !workers_take()) continue;
-        if (mem_can_run(rows[i].arch) && rows[i].launch(NULL, NULL) == MOEK_OK) test_row(&rows[i]);
+        if (can_run(&rows[i])) test_row(&rows[i]);
         else {
             check_skipped++;
             printf("%-44s skipped: not for this machine\n", rows[i].name);
