@@ -56,6 +56,7 @@ static const gguf_type gguf_types[] = {
 #undef GGUF_TYPE
 };
 enum { GGUF_TYPES = sizeof gguf_types / sizeof *gguf_types, GGUF_DIMS = 4 };
+enum { GGUF_BF16 = 30 };                               /* the type's number */
 
 enum {                                                 /* types of values */
     GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
@@ -383,9 +384,9 @@ static inline int gguf_read(gguf *g, const unsigned char *file, size_t size, int
     gguf_cursor c;
     const gguf_pair *p;
     gguf_pair *list;
-    uint64_t tensors, count;
+    uint64_t tensors = 0, count = 0;
     int64_t alignment = 32, files, number;
-    uint32_t version;
+    uint32_t version = 0;
     int good;
     c.at = file; c.end = file + size;
     if (size < 24 || memcmp(file, "GGUF", 4)) return say(g->why, "%s: no GGUF file", path);
@@ -485,7 +486,7 @@ static inline const gguf_tensor *gguf_tensor_of(const gguf *g, const char *name)
 static inline const gguf_tensor *gguf_part(const gguf *g, int n, const char *part)
 {
     char name[NAME];
-    snprintf(name, NAME, "blk.%d.%s", n, part);
+    snprintf(name, NAME, "blk.%d.%.150s", n, part);
     return gguf_tensor_of(g, name);
 }
 

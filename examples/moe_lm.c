@@ -5,19 +5,22 @@
  *   nvcc -O3 -gencode arch=compute_90a,code=sm_90a -DMOEK_QUANT=MOEK_MXFP4_A16 -Iinclude -x cu examples/moe_lm.c \
  *        -o moe_lm && ./moe_lm tests/data/lm/gpt_oss_mxfp4 8 1 2 3
  *   ./moe_lm FOLDER COUNT TOKEN ...                    prints the COUNT tokens that follow, greedily chosen
+ *   ./moe_lm FILE.gguf COUNT TOKEN ...                 the same; one of its parts, if it is split
  *
  * Without -DMOEK_QUANT all formats are compiled: with nvcc a quarter of an hour of one core (-split-compile 0: of all).
  *
- * Qwen3-MoE, OLMoE, Mixtral and gpt-oss, with experts in any format that checkpoint.h reads.  Outside of the experts:
- * bf16, fp8 with blocks of 128 x 128, and symmetric int4 of compressed-tensors (pack-quantized).  No tokenizer.  MoE
- * layers are moek's, on the GPU where nvcc compiled this file and there is one.  Attention, norms and head are plain C
- * in f32, on the CPU.  A folder that does not fit is refused in a sentence.
+ * Qwen3-MoE, OLMoE, Mixtral and gpt-oss, with experts in any format that checkpoint.h or gguf.h reads.  Outside of the
+ * experts: bf16, fp8 with blocks of 128 x 128, and symmetric int4 of compressed-tensors (pack-quantized); in .gguf
+ * files all types of gguf_decode.h, decoded as they are read.  No tokenizer.  MoE layers are moek's, on the GPU where
+ * nvcc compiled this file and there is one.  Attention, norms and head are plain C in f32, on the CPU.  What does not
+ * fit is refused in a sentence.
  * What an engine may want to copy, in this order:
- *     plan_layers     a layer's moek_config; planned once, for all layers: they have one shape
+ *     plan_layers     a layer's moek_config; planned once for layers of one format
  *     load_experts    imports the experts of a layer, and binds them to the layer's copy of the plan
+ *     bind_gguf       the same of a .gguf, whose blocks stay where the file is mapped
  *     run_experts     runs a layer; all layers share x, y, logits and the workspace
- * and, beside it, checkpoint.h, which finds out what the folder has, and safetensors.h, which reads it.  No checkpoint
- * is written twice.  example.h has memory where the plan works. */
+ * and, beside it, checkpoint.h and gguf.h, which find out what the files have, and safetensors.h, which reads them.  No
+ * checkpoint is written twice.  example.h has memory where the plan works. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE                                /* mmap */
 #endif
@@ -25,6 +28,7 @@
 #include "moek.h"
 #include "moek_import.h"
 #include "checkpoint.h"
+#include "gguf_decode.h"
 #include "example.h"
 
 enum { CHUNK = 256, LONGEST = 1 << 20 };               /* tokens that run together; positions there may be */
@@ -43,14 +47,24 @@ static void must(moek_status status, const char *what, const char *why)
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-typedef struct family { const char *type; int routing; } family;       /* what else differs, the folder says */
+/* What else differs, the files say.  arch: in .gguf files; adjacent: where elements of a head that are rotated together
+ * lie side by side (the converter moved rows of q and k); windows: of every second layer alone. */
+typedef struct family { const char *type, *arch; int routing, adjacent, windows; } family;
 static const family families[] = {
-    { "qwen3_moe", MOEK_ROUTE_SOFTMAX }, { "olmoe", MOEK_ROUTE_SOFTMAX },
-    { "mixtral", MOEK_ROUTE_TOPK_SOFTMAX }, { "gpt_oss", MOEK_ROUTE_TOPK_SOFTMAX }
+    { "qwen3_moe", "qwen3moe", MOEK_ROUTE_SOFTMAX, 0, 0 }, { "olmoe", "olmoe", MOEK_ROUTE_SOFTMAX, 0, 0 },
+    { "mixtral", "llama", MOEK_ROUTE_TOPK_SOFTMAX, 1, 0 }, { "gpt_oss", "gpt-oss", MOEK_ROUTE_TOPK_SOFTMAX, 0, 1 }
 };
 
 typedef struct vector { int n; const float *v; } vector;               /* v NULL: the model has none */
-typedef struct matrix { int rows, columns; const uint16_t *w; vector bias; } matrix;   /* bf16 */
+typedef struct matrix {
+    int rows, columns;
+    const gguf_type *type;                             /* bf16, or what a .gguf has */
+    const unsigned char *w;
+    size_t row_bytes;
+    vector bias;
+} matrix;
+/* Rotary embedding: YaRN divides the frequencies of long waves by `factor`; 1: plain. */
+typedef struct rope { double base, factor, length, fast, slow, scale; int truncate; } rope;
 typedef struct layer {
     vector input_norm, post_norm, q_norm, k_norm, sinks;
     int window;                                        /* how many tokens a token sees; 0: all */
@@ -60,8 +74,11 @@ typedef struct layer {
 } layer;
 typedef struct lm {
     const family *kind;
-    checkpoint of;
-    checkpoint_layer experts;                          /* of the first layer: all are like it */
+    checkpoint of;                                     /* a folder */
+    checkpoint_layer experts;                          /* of its first layer: all are like it */
+    gguf container;                                    /* or a .gguf: it has files then */
+    moek_config config;                                /* of the first layer */
+    rope rotary;
     int hidden, heads, kv_heads, head, vocab, depth;
     int positions, position;                           /* room for tokens, and those that were run */
     float eps, clip;
@@ -71,7 +88,8 @@ typedef struct lm {
     float *cosines, *sines;                            /* [positions][head / 2] */
     float *x, *normed, *queries, *attended, *router;   /* [CHUNK][..] */
     uint16_t *rounded;                                 /* what goes to moek, and comes back */
-    moek_plan plan;
+    moek_plan plan;                                    /* of layers of the first one's format */
+    size_t workspace;
     moek_args args;
     void *moe_x, *moe_logits;                          /* args.x and args.router_logits, on the plan's device */
     moek_import_report report;
@@ -93,6 +111,41 @@ static double real(const char *object, const char *key, double otherwise, double
     example_must(json_real(object, key, otherwise, least, most, &x, why), "config.json", why);
     return x;
 }
+/* As .gguf files call a tensor; the first that is there. */
+static const gguf_tensor *find_gguf(const lm *m, int n, const char *name, const char *part, int needed)
+{
+    static const char *const names[][2] = {
+        { "model.embed_tokens", "token_embd" }, { "model.norm", "output_norm" }, { "lm_head", "output" },
+        { "input_layernorm", "attn_norm" }, { "post_attention_layernorm", "ffn_norm" },
+        { "post_attention_layernorm", "post_attention_norm" }, { "self_attn.q_norm", "attn_q_norm" },
+        { "self_attn.k_norm", "attn_k_norm" }, { "self_attn.sinks", "attn_sinks" }, { "self_attn.q_proj", "attn_q" },
+        { "self_attn.k_proj", "attn_k" }, { "self_attn.v_proj", "attn_v" }, { "self_attn.o_proj", "attn_output" },
+        { "router", "ffn_gate_inp" }
+    };
+    const gguf_tensor *t = NULL;
+    char path[NAME] = "";
+    size_t i;
+    for (i = 0; !t && i < sizeof names / sizeof *names; i++) {
+        if (strcmp(name, names[i][0])) continue;
+        snprintf(path, NAME, "%s%s", names[i][1], *part ? part : ".weight");
+        t = n < 0 ? gguf_tensor_of(&m->container, path) : gguf_part(&m->container, n, path);
+    }
+    example_must(t || !needed, path, "the file has no such tensor");
+    return t;
+}
+/* Keys of a .gguf, behind its architecture. */
+static int whole_gguf(lm *m, const char *key, int otherwise, int least, int most)
+{
+    int n;
+    example_must(gguf_whole(&m->container, key, 0, otherwise, least, most, &n), "the file", m->container.why);
+    return n;
+}
+static double real_gguf(lm *m, const char *key, double otherwise, double least, double most)
+{
+    double x;
+    example_must(gguf_real(&m->container, key, otherwise, least, most, &x), "the file", m->container.why);
+    return x;
+}
 /* Tensor `name` and `part` of layer n, or, n < 0, outside of the layers; NULL: there is none, and none is needed. */
 static const tensor *find(const lm *m, int n, const char *name, const char *part, int needed)
 {
@@ -107,10 +160,17 @@ static const tensor *find(const lm *m, int n, const char *name, const char *part
 /* A vector of `size` elements, or of `other`. */
 static vector vector_of(const lm *m, int n, const char *name, const char *part, int needed, int size, int other)
 {
-    const tensor *t = find(m, n, name, part, needed);
+    const gguf_tensor *g = m->container.files ? find_gguf(m, n, name, part, needed) : NULL;
+    const tensor *t = m->container.files ? NULL : find(m, n, name, part, needed);
     vector a = { 0, NULL };
     float *to;
     int i;
+    if (g) {
+        example_must(g->ne[0] == (uint64_t)size || g->ne[0] == (uint64_t)other, name, "has another length");
+        a.n = (int)g->ne[0];
+        a.v = to = floats((size_t)a.n);
+        example_must(gguf_decode(g->type, g->data, (size_t)a.n, to), name, "is of a type that is not decoded here");
+    }
     if (!t) return a;
     example_must(tensor_has_numbers(t), t->name, "neither BF16 nor F16 nor F32");
     example_must(t->count == (size_t)size || t->count == (size_t)other, t->name, "has another length");
@@ -162,16 +222,29 @@ static const uint16_t *decoded(const lm *m, int n, const char *name, const check
         }
     return to;
 }
-/* bf16 stays in the file. */
+/* bf16, and whatever a .gguf has, stays in the file. */
 static matrix matrix_of(const lm *m, int n, const char *name, int rows, int columns)
 {
-    const checkpoint_format *f = format_of(m, n, name);
-    const tensor *t = find(m, n, name, f->w, 1);
+    const gguf_tensor *g = m->container.files ? find_gguf(m, n, name, ".weight", 1) : NULL;
     matrix a;
-    example_must(f->source || t->count == (size_t)rows * (size_t)columns, t->name, "has another shape");
+    float block[256];
+    memset(&a, 0, sizeof a);
     a.rows = rows; a.columns = columns;
-    a.w = f->source ? decoded(m, n, name, f, rows, columns) : (const uint16_t *)(const void *)t->data;
     a.bias = vector_of(m, n, name, ".bias", 0, rows, rows);
+    if (g) {
+        a.type = g->type; a.w = g->data; a.row_bytes = gguf_row_bytes(g);
+        example_must(g->ne[0] == (uint64_t)columns && g->ne[1] == (uint64_t)rows && g->ne[2] * g->ne[3] == 1, name,
+                     "has another shape");
+        example_must(gguf_decode(g->type, g->data, (size_t)g->type->columns, block), name,
+                     "is of a type that is not decoded here");
+    } else {
+        const checkpoint_format *f = format_of(m, n, name);
+        const tensor *t = find(m, n, name, f->w, 1);
+        example_must(f->source || t->count == (size_t)rows * (size_t)columns, t->name, "has another shape");
+        a.type = gguf_type_of(GGUF_BF16);
+        a.w = f->source ? (const unsigned char *)decoded(m, n, name, f, rows, columns) : t->data;
+        a.row_bytes = 2 * (size_t)columns;
+    }
     return a;
 }
 
@@ -186,6 +259,32 @@ static float dot(const float *x, const uint16_t *w, int n)
     for (j = 0; j < 16; j++) sum += lane[j];
     return sum;
 }
+static float dot_f32(const float *x, const float *w, int n)
+{
+    float lane[16] = { 0 }, sum = 0;
+    int i, j;
+    for (i = 0; i + 16 <= n; i += 16) for (j = 0; j < 16; j++) lane[j] += x[i + j] * w[i + j];
+    for (; i < n; i++) sum += x[i] * w[i];
+    for (j = 0; j < 16; j++) sum += lane[j];
+    return sum;
+}
+/* Row r of a, times those of x: added to y [tokens], `stride` apart.  Blocks are decoded once for all tokens. */
+static void linear_row(float *y, size_t stride, const float *x, int tokens, const matrix *a, int r)
+{
+    const unsigned char *w = a->w + (size_t)r * a->row_bytes;
+    float part[256];
+    int t, k, n;
+    if (a->type->number == GGUF_BF16 && (uintptr_t)w % 2 == 0) {
+        for (t = 0; t < tokens; t++)
+            y[(size_t)t * stride] += dot(x + (size_t)t * a->columns, (const uint16_t *)(const void *)w, a->columns);
+        return;
+    }
+    for (k = 0; k < a->columns; k += 256) {
+        n = a->columns - k < 256 ? a->columns - k : 256;
+        gguf_decode(a->type, w + k / a->type->columns * a->type->bytes, (size_t)n, part);
+        for (t = 0; t < tokens; t++) y[(size_t)t * stride] += dot_f32(x + (size_t)t * a->columns + k, part, n);
+    }
+}
 /* y [tokens][rows] = x [tokens][columns] . a, or y + that. */
 static void linear(float *y, const float *x, int tokens, const matrix *a, int add)
 {
@@ -193,12 +292,13 @@ static void linear(float *y, const float *x, int tokens, const matrix *a, int ad
 #ifdef _OPENMP
 #pragma omp parallel for private(t)
 #endif
-    for (r = 0; r < a->rows; r++)
+    for (r = 0; r < a->rows; r++) {
         for (t = 0; t < tokens; t++) {
             float *to = &y[(size_t)t * a->rows + r];
-            *to = (add ? *to : 0) + (a->bias.v ? a->bias.v[r] : 0) +
-                  dot(x + (size_t)t * a->columns, a->w + (size_t)r * a->columns, a->columns);
+            *to = (add ? *to : 0) + (a->bias.v ? a->bias.v[r] : 0);
         }
+        linear_row(y + r, (size_t)a->rows, x, tokens, a, r);
+    }
 }
 /* As many elements as there are factors by themselves: a token, or a head. */
 static void rms_norm(const lm *m, float *y, const float *x, size_t size, vector factor)
@@ -221,16 +321,17 @@ static void clamp(float *x, size_t n, float limit)     /* 0: none */
 static void norm_and_rotate(const lm *m, float *x, int tokens, int heads, vector norm)
 {
     const size_t size = (size_t)tokens * heads * m->head;
-    const int half = m->head / 2;
+    const int half = m->head / 2, adjacent = m->container.files && m->kind->adjacent;
     int i, k;
     if (norm.v) rms_norm(m, x, x, size, norm);
     clamp(x, size, m->clip);
     for (i = 0; i < tokens * heads; i++, x += m->head)
         for (k = 0; k < half; k++) {
             const size_t at = (size_t)(m->position + i / heads) * half + k;
-            const float a = x[k], b = x[k + half];
-            x[k] = a * m->cosines[at] - b * m->sines[at];
-            x[k + half] = b * m->cosines[at] + a * m->sines[at];
+            float *first = x + (adjacent ? 2 * k : k), *second = adjacent ? first + 1 : first + half;
+            const float a = *first, b = *second;
+            *first = a * m->cosines[at] - b * m->sines[at];
+            *second = b * m->cosines[at] + a * m->sines[at];
         }
 }
 /* y [head]: one head of one token.  A sink is a score without a value. */
@@ -276,26 +377,42 @@ static void run_attention(lm *m, const layer *l, int tokens)
 /* ---- MoE layers: moek -------------------------------------------------------------------------------------------- */
 
 /* 1. What a layer is, planned once: the plan of all layers, and the memory that they take turns to use. */
-static void plan_layers(lm *m)
+static void find_experts(lm *m)
 {
     moek_config *c = &m->experts.config;
+    gguf_layer l;
+    if (m->container.files) {
+        example_must(gguf_find(&m->container, 0, &l), "layer 0", m->container.why);
+        example_must(l.experts > 0, "layer 0", "has no experts");
+        m->config = l.config;                          /* with its routing: families of this file are known there */
+    } else {
+        example_must(checkpoint_find(&m->of, 0, &m->experts), "layer 0", m->of.why);
+        example_must(m->experts.experts > 0, "layer 0", "has no experts");
+        c->routing = json_true(m->of.text, "norm_topk_prob", 0) ? MOEK_ROUTE_SOFTMAX_RENORM : m->kind->routing;
+        c->dtype = MOEK_DTYPE_BF16;
+        m->config = *c;
+    }
+}
+/* A plan for layers of the config's format; all have their turn in the one workspace. */
+static void plan_config(lm *m, moek_plan *plan, const moek_config *config)
+{
+    moek_config c = *config;
     char text[2000];
-    example_must(checkpoint_find(&m->of, 0, &m->experts), "layer 0", m->of.why);
-    example_must(m->experts.experts > 0, "layer 0", "has no experts");
-    example_must(moek_format_of(c->quant)->w != MOEK_ELEMENT_FP16, "layer 0", "is in fp16; bf16 is served here");
-    c->routing = json_true(m->of.text, "norm_topk_prob", 0) ? MOEK_ROUTE_SOFTMAX_RENORM : m->kind->routing;
-    c->dtype = MOEK_DTYPE_BF16;
-    c->max_tokens = CHUNK;
-    c->exclude = EXAMPLE_EXCLUDE;
-    must(moek_plan_init(&m->plan, c), "moek_plan_init", m->plan.why);
-    moek_describe(&m->plan, text, sizeof text);
+    example_must(moek_format_of(c.quant)->w != MOEK_ELEMENT_FP16, "experts", "are in fp16; bf16 is served here");
+    c.max_tokens = CHUNK;
+    c.exclude = EXAMPLE_EXCLUDE;
+    must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
+    moek_describe(plan, text, sizeof text);
     fputs(text, stderr);
-    m->args.x = m->moe_x = example_new(m->plan.device, NULL, sizeof(uint16_t) * CHUNK * (size_t)c->hidden);
-    m->args.y = example_new(m->plan.device, NULL, sizeof(uint16_t) * CHUNK * (size_t)c->hidden);
-    m->args.router_logits = m->moe_logits =
-        example_new(m->plan.device, NULL, sizeof(float) * CHUNK * (size_t)c->experts);
-    m->args.workspace_size = moek_workspace_size(&m->plan);
-    m->args.workspace = example_new(m->plan.device, NULL, m->args.workspace_size);
+    if (moek_workspace_size(plan) > m->workspace) m->workspace = moek_workspace_size(plan);
+}
+static void plan_layers(lm *m)
+{
+    const size_t hidden = (size_t)m->config.hidden, experts = (size_t)m->config.experts;
+    plan_config(m, &m->plan, &m->config);
+    m->args.x = m->moe_x = example_new(m->plan.device, NULL, sizeof(uint16_t) * CHUNK * hidden);
+    m->args.y = example_new(m->plan.device, NULL, sizeof(uint16_t) * CHUNK * hidden);
+    m->args.router_logits = m->moe_logits = example_new(m->plan.device, NULL, sizeof(float) * CHUNK * experts);
     m->args.why = m->why; m->args.why_size = sizeof m->why;
 }
 /* 2. All experts of layer n, in one piece of memory, bound to the layer's copy of the plan. */
@@ -309,7 +426,7 @@ static void load_experts(lm *m, int n)
     example_must(checkpoint_find(&m->of, n, &l), "experts", m->of.why);
     example_must(l.experts && l.config.quant == m->experts.config.quant && l.config.block == m->experts.config.block &&
                  l.names == m->experts.names, "experts", "layers have another format than the first, or none");
-    l.config = m->experts.config;
+    l.config = m->config;
     bytes = checkpoint_carve(&l, NULL, &w);
     host = example_new(-1, NULL, bytes);
     checkpoint_carve(&l, host, &w);
@@ -321,6 +438,34 @@ static void load_experts(lm *m, int n)
     *plan = m->plan;                                   /* a plan is a value */
     must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
 }
+/* Of a .gguf: bound in the file where moek has the format, or in `host`; on a GPU copied.  Layers may have several
+ * formats. */
+static void bind_gguf(lm *m, int n)
+{
+    moek_plan *plan = &m->layers[n].plan;
+    gguf_layer l;
+    moek_weights w;
+    size_t bytes;
+    void *host;
+    int which;
+    example_must(gguf_find(&m->container, n, &l), "experts", m->container.why);
+    example_must(l.experts == m->config.experts && l.config.hidden == m->config.hidden &&
+                 l.config.dtype == m->config.dtype, "experts", "layers have other sizes than the first, or none");
+    *plan = m->plan;
+    if (l.config.quant != m->config.quant) plan_config(m, plan, &l.config);
+    bytes = gguf_carve(&l, 0, NULL, &w);
+    host = example_new(-1, NULL, bytes);
+    gguf_carve(&l, 0, host, &w);
+    example_must(gguf_load(&m->container, &l, 0, &w, &m->report), "experts", m->container.why);
+    if (plan->device >= 0) {
+        gguf_carve(&l, 0, example_new(plan->device, host, bytes), &w);
+        example_free(-1, host);
+        for (which = 0; which < 4; which++)
+            if (l.matrix[which] && gguf_in_place(&l, which, 0))
+                *gguf_fields_of(&w, which).w = example_new(plan->device, l.matrix[which]->data, l.matrix[which]->bytes);
+    }
+    must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
+}
 
 /* 3. A layer.  x += experts(normed): the router's product is ours, the rest is one call. */
 static void run_experts(lm *m, const layer *l, int tokens)
@@ -330,7 +475,7 @@ static void run_experts(lm *m, const layer *l, int tokens)
     linear(m->router, m->normed, tokens, &l->router, 0);
     for (i = 0; i < n; i++) m->rounded[i] = example_bf16(m->normed[i]);
     example_put(m->plan.device, m->moe_x, m->rounded, sizeof *m->rounded * n);
-    example_put(m->plan.device, m->moe_logits, m->router, sizeof(float) * tokens * m->experts.config.experts);
+    example_put(m->plan.device, m->moe_logits, m->router, sizeof(float) * tokens * m->config.experts);
     m->args.tokens = tokens;
     must(moek_run(&l->plan, &m->args, NULL), "moek_run", m->why);
     example_get(m->plan.device, m->rounded, m->args.y, sizeof *m->rounded * n);
@@ -344,13 +489,12 @@ static void lm_run(lm *m, const int *ids, int count, float *logits)
 {
     const size_t hidden = m->hidden;
     int n, t, tokens;
-    size_t k;
     example_must(count > 0 && count <= m->positions - m->position, "tokens", "none, or more than there is room for");
     for (; count > 0; ids += tokens, count -= tokens, m->position += tokens) {
         tokens = count < CHUNK ? count : CHUNK;
         for (t = 0; t < tokens; t++) {
             example_must(ids[t] >= 0 && ids[t] < m->vocab, "token", "no such id");
-            for (k = 0; k < hidden; k++) m->x[t * hidden + k] = example_float(m->embed.w[ids[t] * hidden + k]);
+            gguf_decode(m->embed.type, m->embed.w + (size_t)ids[t] * m->embed.row_bytes, hidden, m->x + t * hidden);
         }
         for (n = 0; n < m->depth; n++) {
             const layer *l = &m->layers[n];
@@ -364,41 +508,73 @@ static void lm_run(lm *m, const int *ids, int count, float *logits)
     linear(logits, m->normed, 1, &m->lm_head, 0);
 }
 
-/* Angles of the rotary embedding, plain or YaRN, which divides the frequencies of long waves by `factor`. */
-static void set_angles(lm *m)
+static void read_rope(lm *m)
 {
     const char *newer = json_at(m->of.text, "rope_parameters");        /* of transformers 5 */
-    const char *rope = newer ? newer : json_at(m->of.text, "rope_scaling"), *type = json_at(rope, "rope_type");
-    const int half = m->head / 2, yarn = json_is(type, "yarn");
-    const double base = real(newer, "rope_theta", real(m->of.text, "rope_theta", 10000, 1.01, 1e12), 1.01, 1e12);
-    const double factor = yarn ? real(rope, "factor", 1, 1, 1e6) : 1;
-    const double length = real(rope, "original_max_position_embeddings", 4096, 1, 1e9) / (2 * acos(-1.0));
-    double low = m->head * log(length / real(rope, "beta_fast", 32, 1e-3, 1e6)) / (2 * log(base));
-    double high = m->head * log(length / real(rope, "beta_slow", 1, 1e-3, 1e6)) / (2 * log(base));
-    const double scale = real(rope, "attention_factor", 1 + 0.1 * log(factor), 0, 1e3);
-    int p, k;
+    const char *scaling = newer ? newer : json_at(m->of.text, "rope_scaling"), *type = json_at(scaling, "rope_type");
+    const int yarn = json_is(type, "yarn");
+    rope *r = &m->rotary;
+    r->base = real(newer, "rope_theta", real(m->of.text, "rope_theta", 10000, 1.01, 1e12), 1.01, 1e12);
+    r->factor = yarn ? real(scaling, "factor", 1, 1, 1e6) : 1;
+    r->length = real(scaling, "original_max_position_embeddings", 4096, 1, 1e9);
+    r->fast = real(scaling, "beta_fast", 32, 1e-3, 1e6);
+    r->slow = real(scaling, "beta_slow", 1, 1e-3, 1e6);
+    r->scale = real(scaling, "attention_factor", 1 + 0.1 * log(r->factor), 0, 1e3);
+    r->truncate = json_true(scaling, "truncate", 1);
     example_must(!type || yarn || json_is(type, "default"), "rope_type", "neither default nor yarn");
-    if (json_true(rope, "truncate", 1)) low = floor(low), high = ceil(high);
+}
+/* Of a .gguf.  gpt-oss does not truncate; no key says so. */
+static void read_rope_gguf(lm *m)
+{
+    const gguf_text type = gguf_string(&m->container, ".rope.scaling.type");
+    rope *r = &m->rotary;
+    example_must(!type.at || gguf_is(type, "yarn") || gguf_is(type, "none"), "rope.scaling.type",
+                 "neither yarn nor none");
+    r->base = real_gguf(m, ".rope.freq_base", 10000, 1.01, 1e12);
+    r->factor = type.at && gguf_is(type, "yarn") ? real_gguf(m, ".rope.scaling.factor", 1, 1, 1e6) : 1;
+    r->length = real_gguf(m, ".rope.scaling.original_context_length", 4096, 1, 1e9);
+    r->fast = real_gguf(m, ".rope.scaling.yarn_beta_fast", 32, 1e-3, 1e6);
+    r->slow = real_gguf(m, ".rope.scaling.yarn_beta_slow", 1, 1e-3, 1e6);
+    r->scale = real_gguf(m, ".rope.scaling.attn_factor", 1, 0, 1e3) * (1 + 0.1 * log(r->factor));
+    r->truncate = !m->kind->windows;
+}
+/* Angles of the rotary embedding. */
+static void set_angles(lm *m)
+{
+    const rope *r = &m->rotary;
+    const double length = r->length / (2 * acos(-1.0));
+    const int half = m->head / 2;
+    double low = m->head * log(length / r->fast) / (2 * log(r->base));
+    double high = m->head * log(length / r->slow) / (2 * log(r->base));
+    int p, k;
+    if (r->truncate) low = floor(low), high = ceil(high);
     low = fmax(low, 0); high = fmax(fmin(high, m->head - 1), low + 0.001);
     m->cosines = floats((size_t)m->positions * (size_t)half);
     m->sines = floats((size_t)m->positions * (size_t)half);
     for (p = 0; p < m->positions; p++)
         for (k = 0; k < half; k++) {
             const double ramp = fmin(fmax((k - low) / (high - low), 0), 1);
-            const double angle = p * pow(base, -2.0 * k / m->head) * (1 - ramp + ramp / factor);
-            m->cosines[(size_t)p * half + k] = (float)(scale * cos(angle));
-            m->sines[(size_t)p * half + k] = (float)(scale * sin(angle));
+            const double angle = p * pow(r->base, -2.0 * k / m->head) * (1 - ramp + ramp / r->factor);
+            m->cosines[(size_t)p * half + k] = (float)(r->scale * cos(angle));
+            m->sines[(size_t)p * half + k] = (float)(r->scale * sin(angle));
         }
+}
+/* How many tokens a token of layer n sees; 0: all. */
+static int window_of(lm *m, int n)
+{
+    const char *type = json_first(json_at(m->of.text, "layer_types"));
+    int i;
+    if (m->container.files)
+        return m->kind->windows && n % 2 ? 0 : whole_gguf(m, ".attention.sliding_window", 0, 0, 0x7fffffff);
+    for (i = 0; type && i < n; i++) type = json_next(type);
+    return json_true(m->of.text, "use_sliding_window", 1) && (!type || json_is(type, "sliding_attention"))
+               ? whole(m, "sliding_window", 0, 0, 0x7fffffff) : 0;
 }
 static void load_layer(lm *m, int n)
 {
-    const char *type = json_first(json_at(m->of.text, "layer_types"));
     const int q = m->heads * m->head, kv = m->kv_heads * m->head;
     layer *l = &m->layers[n];
-    int i;
-    for (i = 0; type && i < n; i++) type = json_next(type);
-    if (json_true(m->of.text, "use_sliding_window", 1) && (!type || json_is(type, "sliding_attention")))
-        l->window = whole(m, "sliding_window", 0, 0, 0x7fffffff);
+    l->window = window_of(m, n);
     l->input_norm = vector_of(m, n, "input_layernorm", ".weight", 1, m->hidden, m->hidden);
     l->post_norm = vector_of(m, n, "post_attention_layernorm", ".weight", 1, m->hidden, m->hidden);
     l->q_norm = vector_of(m, n, "self_attn.q_norm", ".weight", 0, m->head, q);     /* Qwen3: of a head; OLMoE: all */
@@ -408,10 +584,11 @@ static void load_layer(lm *m, int n)
     l->k = matrix_of(m, n, "self_attn.k_proj", kv, m->hidden);
     l->v = matrix_of(m, n, "self_attn.v_proj", kv, m->hidden);
     l->o = matrix_of(m, n, "self_attn.o_proj", m->hidden, q);
-    l->router = matrix_of(m, n, m->experts.names->router, m->experts.experts, m->hidden);
+    l->router = matrix_of(m, n, m->container.files ? "router" : m->experts.names->router, m->config.experts, m->hidden);
     l->keys = floats((size_t)m->positions * (size_t)kv);
     l->values = floats((size_t)m->positions * (size_t)kv);
-    load_experts(m, n);
+    if (m->container.files) bind_gguf(m, n);
+    else load_experts(m, n);
 }
 /* Sizes that are not the experts'. */
 static void read_sizes(lm *m)
@@ -429,30 +606,61 @@ static void read_sizes(lm *m)
     m->depth = m->of.depth;
     m->eps = (float)real(m->of.text, "rms_norm_eps", 1e-5, 0, 1);
     m->clip = (float)real(m->of.text, "clip_qkv", 0, 0, 1e30);
-    example_must(m->head % 2 == 0, "head_dim", "must be even");
-    example_must(m->heads % m->kv_heads == 0, "num_key_value_heads", "must divide num_attention_heads");
+    read_rope(m);
 }
-/* A model, with room for so many tokens. */
-static lm *lm_open(const char *folder, int positions)
+static void read_sizes_gguf(lm *m)
+{
+    const gguf_tensor *t;
+    size_t i;
+    for (i = 0; i < sizeof families / sizeof *families; i++)
+        if (gguf_is(m->container.arch, families[i].arch)) m->kind = &families[i];
+    example_must(m->kind != NULL, "general.architecture", "none of qwen3moe, olmoe, llama with experts, gpt-oss");
+    m->hidden = whole_gguf(m, ".embedding_length", 0, 1, 1 << 24);
+    m->heads = whole_gguf(m, ".attention.head_count", 0, 1, 1 << 12);
+    m->kv_heads = whole_gguf(m, ".attention.head_count_kv", m->heads, 1, m->heads);
+    m->head = whole_gguf(m, ".attention.key_length", m->hidden / m->heads, 2, 1 << 12);
+    t = find_gguf(m, -1, "model.embed_tokens", ".weight", 1);
+    example_must(t->ne[1] <= 1 << 24, "token_embd.weight", "has more than 2^24 rows");
+    m->vocab = (int)t->ne[1];
+    m->depth = m->container.depth;
+    example_must(m->depth > 0, "block_count", "there are no layers");
+    m->eps = (float)real_gguf(m, ".attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
+    m->clip = (float)real_gguf(m, ".attention.clamp_kqv", 0, 0, 1e30);
+    example_must(whole_gguf(m, ".rope.dimension_count", m->head, 1, 1 << 12) == m->head, "rope.dimension_count",
+                 "is not the length of a head");
+    read_rope_gguf(m);
+}
+/* A model, with room for so many tokens: a folder, or FILE.gguf. */
+static lm *lm_open(const char *path, int positions)
 {
     lm *m = (lm *)room(1, sizeof *m);
-    int n;
-    example_must(checkpoint_open(&m->of, folder), folder, m->of.why);
+    const size_t length = strlen(path);
+    const int is_gguf = length > 5 && !strcmp(path + length - 5, ".gguf");
+    int n, tied;
+    if (is_gguf) example_must(gguf_open(&m->container, path), path, m->container.why);
+    else example_must(checkpoint_open(&m->of, path), path, m->of.why);
     m->positions = positions;
-    read_sizes(m);
+    if (is_gguf) read_sizes_gguf(m);
+    else read_sizes(m);
+    example_must(m->head % 2 == 0, "head_dim", "must be even");
+    example_must(m->heads % m->kv_heads == 0, "num_key_value_heads", "must divide num_attention_heads");
     m->embed = matrix_of(m, -1, "model.embed_tokens", m->vocab, m->hidden);
-    m->lm_head = json_true(m->of.text, "tie_word_embeddings", 0) ? m->embed
-                                                                 : matrix_of(m, -1, "lm_head", m->vocab, m->hidden);
+    tied = is_gguf ? !find_gguf(m, -1, "lm_head", ".weight", 0) : json_true(m->of.text, "tie_word_embeddings", 0);
+    m->lm_head = tied ? m->embed : matrix_of(m, -1, "lm_head", m->vocab, m->hidden);
     m->norm = vector_of(m, -1, "model.norm", ".weight", 1, m->hidden, m->hidden);
+    find_experts(m);
+    example_must(m->config.hidden == m->hidden, "experts", "have another hidden size than the model");
     plan_layers(m);
     m->layers = (layer *)room((size_t)m->depth, sizeof *m->layers);
     for (n = 0; n < m->depth; n++) load_layer(m, n);
     must(moek_import_verdict(&m->report, m->why, sizeof m->why), "moek_import", m->why);
+    m->args.workspace_size = m->workspace;
+    m->args.workspace = example_new(m->plan.device, NULL, m->workspace);
     m->x = floats((size_t)CHUNK * (size_t)m->hidden);
     m->normed = floats((size_t)CHUNK * (size_t)m->hidden);
     m->queries = floats((size_t)CHUNK * (size_t)(m->heads * m->head));
     m->attended = floats((size_t)CHUNK * (size_t)(m->heads * m->head));
-    m->router = floats((size_t)CHUNK * (size_t)m->experts.experts);
+    m->router = floats((size_t)CHUNK * (size_t)m->config.experts);
     m->rounded = (uint16_t *)room((size_t)CHUNK * (size_t)m->hidden, sizeof *m->rounded);
     set_angles(m);
     return m;
@@ -471,7 +679,7 @@ int main(int argc, char **argv)
     float *logits;
     int *ids, i, token;
     lm *m;
-    example_must(count > 0 && count <= LONGEST - given, "moe_lm FOLDER COUNT TOKEN ...",
+    example_must(count > 0 && count <= LONGEST - given, "moe_lm FOLDER or FILE.gguf COUNT TOKEN ...",
                  "prints the COUNT tokens that follow");
     m = lm_open(argv[1], given + (int)count);
     ids = (int *)room(given, sizeof *ids);

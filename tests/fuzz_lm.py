@@ -5,8 +5,9 @@ endless loop.
 
 A folder of tests/data/lm, or one that make_checkpoints.py writes, is damaged in one to three places: a value of
 config.json or of a tensor's entry becomes another, an entry goes or comes twice, a byte of a file flips, a file ends
-early.  Passed: the program (moe_lm runs the former, test_checkpoint loads the latter) ends within 20 s, with 0, or with
-1 and one sentence.  Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again.
+early; or numbers in the head of a .gguf of make_gguf.py become others.  Passed: the program (moe_lm runs the first and
+the last, test_checkpoint loads the second) ends within 20 s, with 0, or with 1 and one sentence.
+Prints the seed of a folder that fails, and keeps it; COUNT 1 and this SEED make it again.
 Besides, faults that have been there (FAULTS): each with the words of its sentence."""
 import concurrent.futures
 import glob
@@ -21,6 +22,7 @@ import sys
 import tempfile
 
 import make_checkpoints
+import make_gguf
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NUMBERS = [0, 1, 2, 3, 7, -1, -3, 31, 33, 64, 127, 128, 129, 255, 1000, 65536, 2**24, 2**31 - 1, -2**31, 2**32, 2**53,
@@ -176,6 +178,22 @@ def make(rng, folder, to):
             f.write(data)
 
 
+def make_model(rng, folder, to):
+    """Numbers in the head of a .gguf become others: sizes, counts, types, values of keys; or the file ends."""
+    with open(os.path.join(folder, "model.gguf"), "rb") as f:
+        data = bytearray(f.read())
+    head = data.rindex(b"blk.") + 100
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        if rng.random() < 0.05:
+            data = data[:rng.randrange(len(data))]
+        at, size = rng.randrange(max(min(head, len(data) - 8), 1)), rng.choice([1, 1, 2, 4, 8])
+        old = int.from_bytes(data[at:at + size], "little")
+        new = rng.choice([n for n in NUMBERS if isinstance(n, int)] + [old + 1, old - 1, old ^ 1 << rng.randrange(64)])
+        data[at:at + size] = (new % 256**size).to_bytes(size, "little")
+    with open(os.path.join(to, "model.gguf"), "wb") as f:
+        f.write(data)
+
+
 def write(folder, config, header, data, odd=False):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8 + odd)
@@ -218,9 +236,10 @@ def one(programs, folders, seed, root):
     rng = random.Random(seed)
     to = os.path.join(root, str(seed))
     os.makedirs(to)
-    kind = seed % 2
-    make(rng, rng.choice(folders[kind]), to)
-    status, text = run(programs[kind] + (["load", to] if kind else [to, "2", "1", "2", "3"]))
+    kind = seed % 3
+    (make_model if kind == 2 else make)(rng, rng.choice(folders[kind]), to)
+    path = os.path.join(to, "model.gguf") if kind == 2 else to
+    status, text = run(programs[kind % 2] + (["load", to] if kind == 1 else [path, "2", "1", "2", "3"]))
     found = BAD.search(text)
     if found or status not in (0, 1) or (status and ": " not in text):
         return f"seed {seed}: {to}: status {status}: {found.group(0)[:200] if found else text[-200:]}"
@@ -233,15 +252,18 @@ def main(moe_lm, checkpoint, count=400, seed=1):
     programs = [[os.path.abspath(moe_lm)], [os.path.abspath(checkpoint)]]
     root = tempfile.mkdtemp(prefix="fuzz_lm.")
     make_checkpoints.main(os.path.join(root, "checkpoints"))
+    make_gguf.models(os.path.join(root, "gguf"))
     folders = [sorted(glob.glob(os.path.join(ROOT, "tests/data/lm/*"))),
-               sorted(glob.glob(os.path.join(root, "checkpoints/*")))]
+               sorted(glob.glob(os.path.join(root, "checkpoints/*"))),
+               sorted(glob.glob(os.path.join(root, "gguf/*")))]
     with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         results = list(pool.map(lambda n: one(programs, folders, n, root), range(seed, seed + count)))
     results += [fault(programs[0], root, *f) for f in FAULTS]
     bad = [r for r in results if isinstance(r, str)]
     for line in bad[:40]:
         print(line)
-    shutil.rmtree(root if not bad else os.path.join(root, "checkpoints"))
+    for made in ("checkpoints", "gguf") if bad else ("",):
+        shutil.rmtree(os.path.join(root, made))
     print(f"{len(results)} folders: {results.count(0)} run all the same, {results.count(1)} are refused in a sentence")
     print(f"{len(results) - len(bad)} passed, {len(bad)} failed, 0 skipped")
     return 1 if bad else 0

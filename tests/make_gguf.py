@@ -7,6 +7,7 @@ prints it) and their weights in F32 (reference.safetensors), which are computed 
 type; or sentence.txt: the model must be refused with these words.  FOLDER/lm/NAME: models of tests/data/lm as
 llama.cpp's convert_hf_to_gguf.py lays them out, with what transformers made of them (golden.safetensors), or with
 plain.gguf, the same weights in f32."""
+import json
 import os
 import random
 import shutil
@@ -462,12 +463,177 @@ def refused_splits(f):
             opened.write(words + "\n")
 
 
+# ---- models, from tests/data/lm --------------------------------------------------------------------------------------
+
+def load(folder):
+    """{name: (dtype, shape, bytes)} of all files of a folder."""
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if not name.startswith("model") or not name.endswith(".safetensors"):
+            continue
+        with open(os.path.join(folder, name), "rb") as f:
+            length = struct.unpack("<Q", f.read(8))[0]
+            header, data = json.loads(f.read(length)), f.read()
+        for key, t in header.items():
+            if key != "__metadata__":
+                begin, end = t["data_offsets"]
+                tensors[key] = t["dtype"], t["shape"], data[begin:end]
+    return tensors
+
+
+def floats(bf16):
+    return struct.unpack(f"<{len(bf16) // 2}f", b"".join(b"\0\0" + bf16[i:i + 2] for i in range(0, len(bf16), 2)))
+
+
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_norm": "attn_q_norm",
+         "self_attn.k_norm": "attn_k_norm", "self_attn.sinks": "attn_sinks", "self_attn.q_proj": "attn_q",
+         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
+MATRICES = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
+
+
+def rows_of(blob, rows):
+    size = len(blob) // rows
+    return [blob[i * size:][:size] for i in range(rows)]
+
+
+def permuted(blob, heads, rows):
+    """The converter of llama: rows i and i + half of a head become 2 i and 2 i + 1."""
+    r, half = rows_of(blob, rows), rows // heads // 2
+    return b"".join(r[2 * half * h + i + j * half] for h in range(heads) for i in range(half) for j in range(2))
+
+
+def mxfp4(blocks, scales):
+    """gpt-oss has columns 2 j and 2 j + 1 in a byte, GGUF j and j + 16."""
+    out = bytearray()
+    for i, scale in enumerate(scales):
+        codes = [c for b in blocks[16 * i:16 * i + 16] for c in (b & 15, b >> 4)]
+        out += bytes([scale] + [codes[j] | codes[j + 16] << 4 for j in range(16)])
+    return bytes(out)
+
+
+def stacked(tensors, layer):
+    """[name, sizes, type, bytes] of the experts of a layer, from modules of one expert each, or from gpt-oss's."""
+    prefix, found = f"model.layers.{layer}.", {}
+    for name, (dtype, shape, data) in tensors.items():
+        parts = name[len(prefix):].split(".")
+        if name.startswith(prefix) and "experts" in parts and parts[-1] == "weight":
+            found.setdefault(MATRICES[parts[-2]], []).append((int(parts[-3]), shape, data))
+    for matrix, list in found.items():
+        list.sort()
+        rows, columns = list[0][1]
+        yield [matrix + "_exps.weight", [columns, rows, len(list)], "bf16", b"".join(x[2] for x in list)]
+    for name in () if found else ("gate_up_proj", "down_proj"):
+        at = prefix + "mlp.experts." + name
+        if at in tensors:                              # [experts][in][out]
+            count, columns, rows = tensors[at][1]
+            type, of = "bf16", [rows_of(expert, columns) for expert in rows_of(tensors[at][2], count)]
+            of = [[b"".join(row[2 * r:2 * r + 2] for row in expert) for r in range(rows)] for expert in of]
+        else:
+            count, rows, groups, _ = tensors[at + "_blocks"][1]
+            type, columns = "mxfp4", 32 * groups
+            of = rows_of(mxfp4(tensors[at + "_blocks"][2], tensors[at + "_scales"][2]), count)
+            of = [rows_of(expert, rows) for expert in of]
+        bias = [rows_of(expert, rows) for expert in rows_of(tensors[at + "_bias"][2], count)]
+        for i, matrix in enumerate(["gate", "up"] if "up" in name else ["down"]):
+            step = 2 if "up" in name else 1
+            yield [matrix + "_exps.weight", [columns, rows // step, count], type, b"".join(
+                row for expert in of for row in expert[i::step])]
+            flat = floats(b"".join(row for expert in bias for row in expert[i::step]))
+            yield [matrix + "_exps.bias", [rows // step, count], "f32", struct.pack(f"<{len(flat)}f", *flat)]
+
+
+def quantized(rng, type, values):
+    """A block for each group of values: codes to nearest for what the scale allows, or any.  And what they mean."""
+    number, columns, length, halves, means = TYPES[type]
+    if type in ("f32", "bf16"):
+        blob = b"".join(struct.pack("<f", v)[4 - length:] for v in values)
+        return blob, values
+    if type == "f16":
+        return struct.pack(f"<{len(values)}e", *values), [half(struct.pack("<e", v)) for v in values]
+    blob, means_all = noise(rng, type, len(values), 1.3 * (sum(v * v for v in values) / len(values)) ** 0.5)
+    return blob, means_all
+
+
+def keys_of(config):
+    """What convert_hf_to_gguf.py writes of config.json."""
+    c, arch = config, {"qwen3_moe": "qwen3moe", "mixtral": "llama", "gpt_oss": "gpt-oss"}.get(config["model_type"],
+                                                                                          config["model_type"])
+    rope = {**c, **(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
+    head = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    keys = {"*.block_count": c["num_hidden_layers"], "*.embedding_length": c["hidden_size"],
+            "*.feed_forward_length": c["intermediate_size"], "*.attention.head_count": c["num_attention_heads"],
+            "*.attention.head_count_kv": c["num_key_value_heads"], "*.attention.key_length": head,
+            "*.attention.value_length": head, "*.rope.dimension_count": head,
+            "*.attention.layer_norm_rms_epsilon": c["rms_norm_eps"], "*.rope.freq_base": rope["rope_theta"],
+            "*.expert_count": c.get("num_experts") or c["num_local_experts"],
+            "*.expert_used_count": c["num_experts_per_tok"]}
+    if c.get("sliding_window"):
+        keys["*.attention.sliding_window"] = c["sliding_window"]
+    if c.get("clip_qkv"):
+        keys["*.attention.clamp_kqv"] = c["clip_qkv"]
+    if rope.get("rope_type") == "yarn":
+        keys.update({"*.rope.scaling.type": "yarn", "*.rope.scaling.factor": rope["factor"],
+                     "*.rope.scaling.original_context_length": rope["original_max_position_embeddings"]})
+    return arch, keys
+
+
+def convert(name, type, rng):
+    """(architecture, keys, tensors, the same tensors with values in f32): matrices outside of the experts in `type`."""
+    folder = os.path.join(ROOT, "tests/data/lm", name)
+    with open(os.path.join(folder, "config.json")) as f:
+        config = json.load(f)
+    arch, keys = keys_of(config)
+    source, tensors, plain = load(folder), [], []
+    for name, (dtype, shape, data) in source.items():
+        if "experts" in name:
+            continue
+        parts = name.split(".")
+        layer = int(parts[2]) if parts[1] == "layers" else None
+        part = parts[-1] if parts[-1] in ("weight", "bias") else "weight"
+        module = ".".join(parts[3 if layer is not None else 0:len(parts) - (parts[-1] == part)])
+        to = NAMES[module]
+        if arch == "gpt-oss" and to == "ffn_norm":
+            to = "post_attention_norm"
+        if arch == "llama" and to in ("attn_q", "attn_k"):
+            data = permuted(data, config["num_attention_heads" if to == "attn_q" else "num_key_value_heads"], shape[0])
+        of = "f32" if len(shape) == 1 or to == "ffn_gate_inp" else type
+        to = f"{'' if layer is None else f'blk.{layer}.'}{to}.{part}"
+        blob, values = quantized(rng, of, floats(data))
+        tensors.append([to, shape[::-1], of, blob])
+        plain.append([to, shape[::-1], "f32", struct.pack(f"<{len(values)}f", *values)])
+    for layer in range(config["num_hidden_layers"]):
+        experts = [[f"blk.{layer}.ffn_" + t[0], *t[1:]] for t in stacked(source, layer)]
+        tensors += experts
+        plain += experts
+    return arch, keys, tensors, plain
+
+
+def models(root):
+    """With bf16 they are those of transformers; with other types random ones, which plain.gguf has in f32, too."""
+    kinds = [(name, "bf16") for name in ("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "gpt_oss_mxfp4")]
+    kinds += [("qwen3_moe", "q8_0"), ("olmoe", "q4_0"), ("mixtral", "q5_1"), ("gpt_oss_mxfp4", "iq4_nl"),
+              ("gpt_oss", "f16"), ("qwen3_moe", "mxfp4")]
+    for name, type in kinds:
+        to = os.path.join(root, f"{name}_{type}")
+        shutil.rmtree(to, ignore_errors=True)
+        os.makedirs(to)
+        arch, keys, tensors, plain = convert(name, type, random.Random(name + type))
+        File(arch, keys, tensors).write(os.path.join(to, "model.gguf"))
+        if type == "bf16":
+            shutil.copy(os.path.join(ROOT, "tests/data/lm", name, "golden.safetensors"), to)
+        else:
+            File(arch, keys, plain).write(os.path.join(to, "plain.gguf"))
+
+
 def main(root):
     layers = Layers(os.path.join(root, "layers"))
     routed(layers)
     containers(layers)
     refused(layers)
     refused_splits(layers)
+    models(os.path.join(root, "lm"))
 
 
 if __name__ == "__main__":

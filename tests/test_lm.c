@@ -1,13 +1,14 @@
 /* test_lm.c -- examples/moe_lm.c against transformers: logits and greedy tokens of the checkpoints in tests/data/lm,
- * which tests/data/make_lm.py made.
+ * which tests/data/make_lm.py made, or of the .gguf files that tests/make_gguf.py makes of them.
  *
- *   cc -std=c99 -O2 -Iinclude -Iexamples -Itests tests/test_lm.c -lm -o lm && ./lm [FOLDER]
+ *   cc -std=c99 -O2 -Iinclude -Iexamples -Itests tests/test_lm.c -lm -o lm && ./lm [FOLDER ..]
  *   c++ -std=c++17 -O1 -DMOEK_EMU -DMOEK_EMU_CUDA -DEXAMPLE_CUDA -DMOEK_ARCH=80 -Iinclude -Itests -Itests/emu \
  *       -x c++ -pthread tests/test_lm.c -o lm         (a GPU and its memory, emulated)
  *
  * The prompt runs at once and the rest a token at a time, then all a token at a time: each position's logits count, and
  * the cache of keys and values.  Bound: what a run of transformers in bf16 is off by, which rounds more often.  Half
- * more where activations are quantized: another last bit of x may be another code of e4m3, 1 / 16 away. */
+ * more where activations are quantized: another last bit of x may be another code of e4m3, 1 / 16 away.
+ * A folder with model.gguf and plain.gguf, the same weights in f32: the same bits. */
 #ifdef MOEK_EMU
 #include "emu_cuda.h"
 #undef MOEK_IMPLEMENTATION                             /* the example defines it */
@@ -67,15 +68,57 @@ static double run(lm *m, const golden *g, int prompt, const char *folder)
     free(logits);
     return sqrt(error / square);
 }
+/* The model in a folder: model.gguf, or the folder itself. */
+static const char *model_of(const char *folder, char path[PATH])
+{
+    struct stat s;
+    snprintf(path, PATH, "%s/model.gguf", folder);
+    if (stat(path, &s)) snprintf(path, PATH, "%s", folder);
+    return path;
+}
+/* Logits of model.gguf, whose attention is in blocks, and of the same weights in f32: bit for bit. */
+static void check_plain(const char *folder, const char *plain)
+{
+    enum { STEPS = 16 };
+    static const int prompt[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+    const int given = (int)(sizeof prompt / sizeof *prompt), failed = check_failed;
+    char path[PATH];
+    lm *m[2];
+    float *logits[2], most = 0;
+    int i, k, step, token = 0;
+    m[0] = lm_open(model_of(folder, path), given + STEPS);
+    m[1] = lm_open(plain, given + STEPS);
+    for (step = 0; step < STEPS; step++) {
+        for (i = 0; i < 2; i++) {
+            if (!step) logits[i] = floats((size_t)m[i]->vocab);
+            lm_run(m[i], step ? &token : prompt, step ? 1 : given, logits[i]);
+        }
+        token = best_of(logits[0], m[0]->vocab);
+        for (k = 0; k < m[0]->vocab; k++) most = fmaxf(most, fabsf(logits[0][k]));
+        CHECK(token == best_of(logits[1], m[1]->vocab), "%s: token %d is another than from plain.gguf", folder, step);
+        CHECK(!memcmp(logits[0], logits[1], (size_t)m[0]->vocab * sizeof(float)), "%s: logits of token %d", folder,
+              step);
+    }
+    CHECK(most > 0.1f && most < 1e4f, "%s: logits up to %g", folder, most);
+    printf("%-34s %s attention, the same bits as in f32  %s\n", folder, m[0]->layers[0].q.type->name,
+           check_failed == failed ? "ok" : "FAILED");
+}
 static void check_folder(const char *folder)
 {
+    char path[PATH];
+    struct stat s;
     golden g;
     lm *m;
     double whole, single, bound;
     const int failed = check_failed;
+    snprintf(path, sizeof path, "%s/plain.gguf", folder);
+    if (!stat(path, &s)) {
+        check_plain(folder, path);
+        return;
+    }
     read_golden(&g, folder);
-    m = lm_open(folder, g.tokens);
-    bound = g.bf16_error * (moek_format_of(m->experts.config.quant)->x_bits < 16 ? 1.5 : 1);
+    m = lm_open(model_of(folder, path), g.tokens);
+    bound = g.bf16_error * (moek_format_of(m->config.quant)->x_bits < 16 ? 1.5 : 1);
     whole = run(m, &g, g.tokens / 2, folder);
     single = run(m, &g, 1, folder);
     CHECK(whole < bound && single < bound, "%s: logits are off by %.2e and %.2e, more than %.2e", folder, whole, single,
@@ -84,9 +127,8 @@ static void check_folder(const char *folder)
            g.bf16_error, check_failed == failed ? "ok" : "FAILED");
 }
 
-int main(int argc, char **argv)
+static void check_root(const char *root)
 {
-    const char *const root = argc > 1 ? argv[1] : "tests/data/lm";
     DIR *d = opendir(root);
     struct dirent *e;
     char path[512];
@@ -100,5 +142,11 @@ int main(int argc, char **argv)
         }
     if (d) closedir(d);
     CHECK(n >= 5, "%s has %d checkpoints", root, n);
+}
+int main(int argc, char **argv)
+{
+    int i;
+    if (argc < 2) check_root("tests/data/lm");
+    for (i = 1; i < argc; i++) check_root(argv[i]);
     return check_end();
 }
