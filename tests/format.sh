@@ -7,7 +7,7 @@ say() {                                                # NAME FINDINGS
 }
 
 files=$(find include templates codegen tests bench examples clients docs .ci -type f ! -name '*.pyc' \
-            ! -name '*.tsv' ! -name '*_golden.txt' ! -name '*.safetensors'
+            ! -name '*.tsv' ! -name '*_golden.txt' ! -name '*.safetensors' ! -name '*.gguf'
         ls build.ninja moek CMakeLists.txt ./*.toml ./*.md)
 # ep/nccl.h allocates, and its manual says so.
 library=$(find include generated -name '*.h' ! -path include/moek/ep/nccl.h

@@ -80,6 +80,31 @@ static void check_golden(const char *path)
     CHECK(types == 17 && on_purpose, "%d types, %d values that are others on purpose", types, on_purpose);
 }
 
+/* A file that the package wrote, with what it makes of the experts. */
+static void check_package(const char *path)
+{
+    static const char *const names[] = { "gate", "up", "down" };
+    char name[NAME];
+    gguf g;
+    gguf_layer l;
+    int which;
+    if (!CHECK(gguf_open(&g, path), "%s", g.why)) return;
+    CHECK(g.depth == 2 && gguf_find(&g, 0, &l) && l.experts == 2 && gguf_find(&g, 1, &l) && l.experts == 2 &&
+          !*l.unrouted && l.matrix[0]->type->way == GGUF_MXFP4, "%s: %d layers: %s", path, g.depth, g.why);
+    for (which = 0; which < 3; which++) {
+        const gguf_tensor *want, *t = l.matrix[which];
+        size_t i, n = (size_t)(t->ne[0] * t->ne[1] * t->ne[2]), wrong = 0;
+        float *got = (float *)malloc(n * sizeof *got);
+        snprintf(name, NAME, "reference.1.%s", names[which]);
+        want = gguf_tensor_of(&g, name);
+        if (CHECK(want && want->bytes == 4 * n && gguf_decode(t->type, t->data, n, got), "%s: %s", path, name))
+            for (i = 0; i < n; i++) wrong += got[i] != gguf_f32(want, i);
+        CHECK(!wrong, "%s: %zu of %zu values are others", name, wrong, n);
+        free(got);
+    }
+    gguf_close(&g);
+}
+
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 /* A line of expect.txt. */
@@ -395,6 +420,7 @@ int main(int argc, char **argv)
     int n = 0, whole = 0, i;
     if (argc > 2 && !strcmp(root, "decode")) return decode_stdin(atoi(argv[2]));
     check_golden("tests/data/gguf_golden.tsv");
+    check_package("tests/data/qwen3moe.gguf");
     snprintf(path, sizeof path, "%s/layers", root);
     d = opendir(path);
     if (CHECK(d != NULL, "can not read %s", path))

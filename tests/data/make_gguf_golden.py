@@ -3,11 +3,13 @@
 
     python -m venv venv && venv/bin/pip install gguf==0.19.0 numpy==2.4.6
     venv/bin/python tests/data/make_gguf_golden.py > tests/data/gguf_golden.tsv
+    venv/bin/python tests/data/make_gguf_golden.py file tests/data/qwen3moe.gguf
     venv/bin/python tests/data/make_gguf_golden.py decode PROGRAM
     venv/bin/python tests/data/make_gguf_golden.py compare FOLDER
 
-decode: 20,000 blocks of each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.  compare: files of
-tests/make_gguf.py; of what GGUFReader reads in them GGUFWriter writes the same bytes.
+file: two layers of a model that never was, bf16 and mxfp4, by GGUFWriter; reference.* is what the package makes of
+the second.  decode: 20,000 blocks of each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.
+compare: files of tests/make_gguf.py; of what GGUFReader reads in them GGUFWriter writes the same bytes.
 
 A line: ggml's number of the type, the block, and its f32 values, in hex.  Blocks are random, zeros, all ones, and have
 scales that are 0, subnormal, the largest, negative, Inf and NaN."""
@@ -61,6 +63,25 @@ def decode(program, count=20000):
     return failed
 
 
+def file(path, hidden=32, inter=32, experts=2):
+    rng, writer = np.random.default_rng(1), GGUFWriter(path, "qwen3moe")
+    for key, value in (("block_count", 2), ("embedding_length", hidden), ("expert_feed_forward_length", inter),
+                       ("expert_count", experts), ("expert_used_count", 1)):
+        writer.add_uint32("qwen3moe." + key, value)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
+    for layer, type in enumerate((GGMLQuantizationType.BF16, GGMLQuantizationType.MXFP4)):
+        for name, shape in (("gate", (inter, hidden)), ("up", (inter, hidden)), ("down", (hidden, inter))):
+            blob = quants.quantize(rng.normal(0, 0.1, (experts, *shape)).astype(np.float32), type)
+            writer.add_tensor(f"blk.{layer}.ffn_{name}_exps.weight", blob, raw_dtype=type)
+            if layer:
+                writer.add_tensor(f"reference.{layer}.{name}", quants.dequantize(blob, type))
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", rng.normal(0, 1, (experts, hidden)).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def compare(folder):
     failed, again = 0, os.path.join(folder, "again.gguf")
     for path in sorted(glob.glob(folder + "/**/*.gguf", recursive=True)):
@@ -94,5 +115,5 @@ def compare(folder):
 
 
 if __name__ == "__main__":
-    do = {"decode": decode, "compare": compare}.get("".join(sys.argv[1:2]), golden)
+    do = {"decode": decode, "compare": compare, "file": file}.get("".join(sys.argv[1:2]), golden)
     sys.exit(do(*sys.argv[2:]))
