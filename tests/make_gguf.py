@@ -201,31 +201,32 @@ class File:
 EXPERTS, HIDDEN, INTER = 4, 64, 32
 
 
-def experts(rng, layer, type, fused=False, gated=True, bias=False, hidden=HIDDEN, inter=INTER, down=None):
+def experts(rng, layer, type, fused=False, gated=True, bias=False, hidden=HIDDEN, inter=INTER, down=None,
+            count=EXPERTS):
     """Tensors of a layer's experts, and their values by the reference's names."""
     tensors, values = [], {}
     for matrix in ("gate", "up", "down") if gated else ("up", "down"):
         rows, columns = (hidden, inter) if matrix == "down" else (inter, hidden)
         of = down if down and matrix == "down" else type
-        blob, flat = noise(rng, of, EXPERTS * rows * columns)
-        tensors.append([f"blk.{layer}.ffn_{matrix}_exps.weight", [columns, rows, EXPERTS], of, blob])
-        for e in range(EXPERTS if flat else 0):
+        blob, flat = noise(rng, of, count * rows * columns)
+        tensors.append([f"blk.{layer}.ffn_{matrix}_exps.weight", [columns, rows, count], of, blob])
+        for e in range(count if flat else 0):
             values[f"layers.{layer}.experts.{e}.{matrix}"] = \
                 "F32", [rows, columns], struct.pack(f"<{rows * columns}f", *flat[e * rows * columns:][:rows * columns])
         if bias:
-            blob, flat = noise(rng, "bf16", EXPERTS * rows)
-            tensors.append([f"blk.{layer}.ffn_{matrix}_exps.bias", [rows, EXPERTS], "f32",
+            blob, flat = noise(rng, "bf16", count * rows)
+            tensors.append([f"blk.{layer}.ffn_{matrix}_exps.bias", [rows, count], "f32",
                             struct.pack(f"<{len(flat)}f", *flat)])
-            for e in range(EXPERTS):
+            for e in range(count):
                 values[f"layers.{layer}.experts.{e}.{matrix}_bias"] = \
                     "F32", [rows], struct.pack(f"<{rows}f", *flat[e * rows:][:rows])
     if fused:
         gate, up = tensors[0][3], tensors[1][3]
-        size = len(gate) // EXPERTS
-        tensors[:2] = [[f"blk.{layer}.ffn_gate_up_exps.weight", [hidden, 2 * inter, EXPERTS], type,
-                        b"".join(m[e * size:][:size] for e in range(EXPERTS) for m in (gate, up))]]
-    tensors.append([f"blk.{layer}.ffn_gate_inp.weight", [hidden, EXPERTS], "f32",
-                    noise(rng, "f32", EXPERTS * hidden)[0]])
+        size = len(gate) // count
+        tensors[:2] = [[f"blk.{layer}.ffn_gate_up_exps.weight", [hidden, 2 * inter, count], type,
+                        b"".join(m[e * size:][:size] for e in range(count) for m in (gate, up))]]
+    tensors.append([f"blk.{layer}.ffn_gate_inp.weight", [hidden, count], "f32",
+                    noise(rng, "f32", count * hidden)[0]])
     return tensors, values
 
 
@@ -322,6 +323,18 @@ def routed(f):
     f.good("unknown", "grok", ["4 experts, topk 2, bf16, routing of architecture grok is not known, apart, in place"])
     f.good("not_gated", "nemotron_h_moe", ["4 experts, topk 2, fp16, routing of architecture nemotron_h_moe is not "
                                            "known, in place"], "f16", gated=False)
+
+
+def blocks(f):
+    """Read in place by a moek with kernels for them, refused with a sentence by another: both files are there."""
+    for type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "q4_K", "q6_K"):
+        big = type.endswith("_K")
+        more = dict(hidden=256, inter=256, count=2, keys={"*.expert_count": 2}) if big else {}
+        name = "blocks_" + type
+        f.good(name, "qwen3moe", [f"{2 if big else 4} experts, topk 2, {type.lower()}_a16, silu, SOFTMAX_RENORM, "
+                                  "apart, in place"], type, **more)
+        with open(os.path.join(f.root, name, "sentence.txt"), "w") as opened:
+            opened.write(f"is {type} (GGUF type {TYPES[type][0]}), for which this moek has no kernels\n")
 
 
 def containers(f):
@@ -458,6 +471,7 @@ def refused_splits(f):
                          for i in (1, 2, 3)])):
         f.good("refused_" + name, "qwen3moe", [], split=3)
         to = os.path.join(f.root, "refused_" + name)
+        os.remove(os.path.join(to, "expect.txt"))
         change(to)
         with open(os.path.join(to, "sentence.txt"), "w") as opened:
             opened.write(words + "\n")
@@ -630,6 +644,7 @@ def models(root):
 def main(root):
     layers = Layers(os.path.join(root, "layers"))
     routed(layers)
+    blocks(layers)
     containers(layers)
     refused(layers)
     refused_splits(layers)
