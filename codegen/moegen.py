@@ -27,7 +27,7 @@ try:
 except ImportError as e:
     sys.exit(f"moegen.py: {sys.executable} has no {e.name}.  Type  ./moek gen  in place of  python3 "
              "codegen/moegen.py: it takes a Python that has all, or fetches what is missing into build/")
-import rules
+import columns, rules
 
 AXES = ("quant", "hidden", "block")                   # the contract: left of _on_
 SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
@@ -128,7 +128,7 @@ class Scale:
 class Format:
     """A line of [formats], checked: what templates ask."""
     KEYS = ("number", "w", "x", "w_scale", "x_scale", "second", "zero", "granule", "static", "ue8m0", "expands",
-            "about")
+            "tiled", "about")
 
     def __init__(self, name, given, where, elements):
         at = f"{where}: formats.{shown(name)}"
@@ -163,6 +163,9 @@ class Format:
             raise Bad(f"{at}: static goes with an x_scale, and there is none")
         if (self.second or self.zero) and not self.w_scale.type:
             raise Bad(f"{at}: second and zero go with a w_scale, and there is none")
+        self.tiled = given.get("tiled", "lines")
+        if self.tiled not in ("lines", "fragments"):
+            raise Bad(f"{at}: tiled must be lines or fragments, not {shown(self.tiled)}")
         self.expands = given.get("expands")
         self.about = given.get("about")
         if not isinstance(self.about, list) or len(self.about) != 2 or \
@@ -173,11 +176,6 @@ class Format:
     def x_second(self):
         """x has a static scale of the whole tensor on top of its x_scale."""
         return self.static and self.x_scale.kind() != "tensor"
-
-    @property
-    def fragments(self):
-        """Hopper kernels read tiled weights only, as fragments (moek_in_fragments_)."""
-        return self.w_bits == 4 or (self.w_bits == 8 and self.x == "T")
 
     @property
     def scaling(self):
@@ -499,7 +497,7 @@ class Generator:
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
                                 struct_of=struct_of, wanted=self.wanted, any_wanted=self.any_wanted,
-                                gpu_elements=self.gpu_elements(),
+                                gpu_elements=self.gpu_elements(), kernel_columns=columns,
                                 hosts=[n for n, number in self.manifest["arch"].items() if number < GPUS])
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
         self.env.globals["shipped"] = list(dict.fromkeys(           # whatever a bundle leaves out
@@ -564,8 +562,8 @@ class Generator:
         return fmt and fmt.of(row.get("block"))
 
     def body(self, row):
-        """A row's kernel, without its name or as an instance of a body.  The template sets granule, threads and shared:
-        they go into the table; and body, the file of templates/ of which the row is an instance."""
+        """A row's kernel, without its name or as an instance of a body.  The template sets granule, threads, shared
+        and columns: they go into the table; and body, the file of templates/ of which the row is an instance."""
         def require(ok, sentence):
             if not ok:
                 raise Bad(f"{self.where}: {text_of(row)}: {sentence}")
@@ -621,6 +619,10 @@ class Generator:
         require(asked, f"templates/{source} is no template of a kernel: it does not say what it serves")
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
+        try:
+            row["columns"] = columns.checked(row["op"], getattr(module, "columns", None), fmt and fmt.tiled)
+        except columns.Bad as e:
+            raise Bad(f"templates/{source}: {text_of(row)}: {e}")
         row["header"], row["body"] = getattr(module, "header", None), getattr(module, "body", None)
         row["file"], row["together"] = file_of(row), getattr(module, "together", False)      # together: one object
         return str(module)
@@ -695,8 +697,9 @@ class Generator:
         granules = self.granules("up", quant, arch)
         sizes = ["any" if g == 1 else str(g) for g in granules[:1]]
         sizes += [f"hidden {h}" for h in sorted({r["hidden"] for r in of if r["op"] == "up" and r["hidden"]})]
-        return {"sizes": " or ".join(sizes), "tiled": arch == "sm90" and self.manifest["formats"][quant].fragments,
-                **{op: ", ".join(map(str, sorted({r["m"] for r in of if r["op"] == op}))) for op in GEMMS}}
+        return {"sizes": " or ".join(sizes), "tiled": "checkpoint" not in sum((r["columns"]["reads"] for r in of), []),
+                **{op: ", ".join(f"{m} tokens" if few else str(m) for m, few in sorted(
+                    {(r["m"], r["columns"]["most_tokens"]) for r in of if r["op"] == op})) for op in GEMMS}}
 
     def pages(self):
         """path -> text: README.md with its table of kernels, and docs/kernels.md, where they belong."""
@@ -922,7 +925,8 @@ def write(g, a, start):
     changed = sum(write_if_changed(path, text) for path, text in sorted(targets.items()))
     for name in left_over:
         os.remove(os.path.join(folder, name))
-    inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py", "include/moek.h",
+    inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py",
+              "codegen/columns.py", "include/moek.h",
               "include/moek/plan/fields.h"]
     inputs += [os.path.join("templates", folder, n) for folder in ("", "element", STEPS_FOLDER, *FOLDERS.values())
                for n in g.names(folder)]

@@ -400,6 +400,50 @@ def test_serves():
                 check(not like or key in str(e), f"{template}, {key}: {e}")
 
 
+def test_columns():
+    """A template that leaves out a column of its op, or says nonsense in one, is one sentence, which names it."""
+    said, real = {}, moegen.columns.checked
+
+    def note(op, of, tiled):
+        said[op, str(of)] = op, of, tiled
+        return real(op, of, tiled)
+    moegen.columns.checked = note
+    try:
+        moegen.Generator(ROOT).kernels()
+    finally:
+        moegen.columns.checked = real
+    check(len({op for op, _, _ in said.values()}) == 12 and len(said) > 30, f"{len(said)} templates and ops")
+    for op, of, tiled in said.values():
+        for name in moegen.columns.known():
+            if not moegen.columns.has(name, op):
+                continue
+            changes = [({k: v for k, v in of.items() if k != name}, f"columns lacks {name}, which each")]
+            if name not in moegen.columns.TRAITS:
+                changes.append(({**of, name: "sorted"}, "sorted"))
+            for change, says in changes:
+                try:
+                    real(op, change, tiled)
+                    check(False, f"{op}: {change} was taken")
+                except moegen.columns.Bad as e:
+                    check(says in str(e), f"{op}, {name}: {e}")
+    for op, of, tiled, says in (("up", {"height": 1}, "lines", "height, which is no column"), ("map", None, None, None),
+                                ("route", None, None, "lacks early"),
+                                ("layer", {"reads": "lines", "fp16": 1, "scratch": 0, "most_tokens": 0}, "fragments",
+                                 "tiled ones of this format are fragments")):
+        try:
+            real(op, of, tiled)
+            check(not says, f"{op}: {of} was taken")
+        except moegen.columns.Bad as e:
+            check(says and says in str(e), f"{op}: {e}")
+    root = copy("columns")                             # the generator asks all that
+    path = os.path.join(root, "templates", "gemm", "wide.j2")
+    text = moegen.read(path)
+    with open(path, "w") as f:
+        f.write(text.replace('"gathers": 1, ', ""))
+    says = sentence(root, ["--check"], "wide.j2 without gathers")
+    check(says and "templates/gemm/wide.j2: op=up template=gemm_wide" in says and "columns lacks gathers" in says, says)
+
+
 def test_formats():
     """A format that no template decodes is one sentence; nonsense in each field of a format, too."""
     root = copy("formats")
@@ -958,8 +1002,8 @@ if __name__ == "__main__":
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
         for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_expert_names, test_rules,
-                     test_serves, test_formats, test_blocks, test_fields, test_stable, test_check, test_more_rows,
-                     test_python, test_bundle_words, test_bundle, test_new_row):
+                     test_serves, test_columns, test_formats, test_blocks, test_fields, test_stable, test_check,
+                     test_more_rows, test_python, test_bundle_words, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

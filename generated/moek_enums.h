@@ -53,6 +53,21 @@
 #define MOEK_ARCH_SM80                 80
 #define MOEK_ARCH_SM90                 90
 
+/* moek_kernel.reads: how the weights of a GEMM may lie. */
+#define MOEK_READS_CHECKPOINT          1    /* as checkpoints have them (MOEK_WEIGHTS_CHECKPOINT) */
+#define MOEK_READS_LINES               2    /* tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED) */
+#define MOEK_READS_FRAGMENTS           4    /* tiled, as operands of wgmma (MOEK_WEIGHTS_TILED) */
+/* moek_kernel.traits: what a kernel does of its args (moek/ops.h), and wants. */
+#define MOEK_TRAIT_EARLY               1    /* route, sort, quant, up, down, mlp, combine: args.early is heeded, on a device that has such launches */
+#define MOEK_TRAIT_ROW_BLOCKS          2    /* up, down: takes the list of row blocks that sort makes; others find them in the counts */
+#define MOEK_TRAIT_SORTS_IDS           4    /* up, down: with args.ids, sorts up to MOEK_SELF_SORT slots itself */
+#define MOEK_TRAIT_COUNTS_IDS          8    /* up, mlp: with args.ids, counts the ids itself */
+#define MOEK_TRAIT_QUANTIZES_OUT       16   /* up: with args.q, writes what quant makes of out, in place of out */
+#define MOEK_TRAIT_SORTED_X            32   /* up: reads rows of a faster where they lie in sorted order (rules.toml: sorted_x) */
+#define MOEK_TRAIT_GATHERS             64   /* up, mlp: finds rows of a by 32 bits: a has fewer than MOEK_GATHERED bytes */
+#define MOEK_TRAIT_W_MAPS              128  /* up: reads w by TMA maps: w_gate and w less than 2^MOEK_SM90_APART bytes apart */
+#define MOEK_TRAIT_FP16                256  /* layer: T may be fp16 */
+
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)
 #define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18)
@@ -72,44 +87,44 @@
     X(RELU_NO_MUL, relu_no_mul, 12, 0)
 /* X(NAME, name, number, about weights, about x, element of w, of x, their bits, then of the scales of w and of x: type,
  * rows, columns; x may have a static scale, ue8m0, second scales, zero points, granule, how many numbers of columns are
- * left open, and these, what weights may become in a run) */
+ * left open, and these, what weights may become in a run, how tiled weights lie) */
 #define MOEK_EACH_FORMAT(X) \
     X(BF16, bf16, 1, "bf16", "bf16", \
-      BF16, BF16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      BF16, BF16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(FP16, fp16, 2, "fp16", "fp16", \
-      FP16, FP16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      FP16, FP16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(FP8T, fp8t, 3, "e4m3, one scale an expert", "e4m3, one scale a tensor, static or dynamic", \
-      E4M3, E4M3, 8, 8, F32, 0, 0, F32, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, E4M3, 8, 8, F32, 0, 0, F32, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(FP8C, fp8c, 4, "e4m3, one scale a row", "e4m3, one scale a token", \
-      E4M3, E4M3, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, E4M3, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(FP8B128, fp8b128, 5, "e4m3, one scale for 128 x 128", "e4m3, one scale for 1 x 128, f32 or power of two", \
-      E4M3, E4M3, 8, 8, F32, 128, 128, F32, 1, 128, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, E4M3, 8, 8, F32, 128, 128, F32, 1, 128, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(MXFP8, mxfp8, 6, "e4m3, one power of two (e8m0) for 1 x 32", "e4m3, one power of two (e8m0) for 1 x 32", \
-      E4M3, E4M3, 8, 8, E8M0, 1, 32, E8M0, 1, 32, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, E4M3, 8, 8, E8M0, 1, 32, E8M0, 1, 32, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(FP8T_A16, fp8t_a16, 7, "e4m3, one scale an expert", "T", \
-      E4M3, T, 8, 16, F32, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, T, 8, 16, F32, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(FP8C_A16, fp8c_a16, 8, "e4m3, one scale a row", "T", \
-      E4M3, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(FP8B128_A16, fp8b128_a16, 9, "e4m3, one scale for 128 x 128", "T", \
-      E4M3, T, 8, 16, F32, 128, 128, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      E4M3, T, 8, 16, F32, 128, 128, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(MXFP4_A16, mxfp4_a16, 10, "e2m1, one power of two (e8m0) for 1 x 32", "T", \
-      E2M1, T, 4, 16, E8M0, 1, 32, NONE, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0) \
+      E2M1, T, 4, 16, E8M0, 1, 32, NONE, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(MXFP4_A8, mxfp4_a8, 11, "e2m1, one power of two (e8m0) for 1 x 32", "e4m3, one scale for 1 x 128, f32 or power of two", \
-      E2M1, E4M3, 4, 8, E8M0, 1, 32, F32, 1, 128, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8B128) \
+      E2M1, E4M3, 4, 8, E8M0, 1, 32, F32, 1, 128, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8B128, MOEK_READS_FRAGMENTS) \
     X(NVFP4_A16, nvfp4_a16, 12, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "T", \
-      E2M1, T, 4, 16, E4M3, 1, 16, NONE, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0) \
+      E2M1, T, 4, 16, E4M3, 1, 16, NONE, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(NVFP4_A4, nvfp4_a4, 13, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e2m1, one e4m3 for 1 x 16 and one static f32", \
-      E2M1, E2M1, 4, 4, E4M3, 1, 16, E4M3, 1, 16, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0) \
+      E2M1, E2M1, 4, 4, E4M3, 1, 16, E4M3, 1, 16, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(INT4_A16, int4_a16, 14, "4-bit, one scale in T, and maybe a zero point, for 1 x 32, 64, 128 or a row", "T", \
-      U4B8, T, 4, 16, T, 1, 0, NONE, 0, 0, 0, 0, 0, 1, 2, 4, 32, 64, 128, 0, 0) \
+      U4B8, T, 4, 16, T, 1, 0, NONE, 0, 0, 0, 0, 0, 1, 2, 4, 32, 64, 128, 0, 0, MOEK_READS_FRAGMENTS) \
     X(INT4_A8, int4_a8, 15, "4-bit, one scale for 1 x 128", "e4m3, one scale a token", \
-      U4B8, E4M3, 4, 8, F32, 1, 128, F32, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0) \
+      U4B8, E4M3, 4, 8, F32, 1, 128, F32, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(INT8_A8, int8_a8, 16, "8-bit, one scale a row", "8-bit, one scale a token", \
-      S8, S8, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      S8, S8, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
     X(INT8_A16, int8_a16, 17, "8-bit, one scale a row", "T", \
-      S8, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) \
+      S8, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
     X(NVFP4_A8, nvfp4_a8, 18, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e4m3, one scale a token", \
-      E2M1, E4M3, 4, 8, E4M3, 1, 16, F32, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8C)
+      E2M1, E4M3, 4, 8, E4M3, 1, 16, F32, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8C, MOEK_READS_FRAGMENTS)
 /* X(NAME, bits) */
 #define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8) X(T, 16) X(E2M1, 4) X(S8, 8) X(U4B8, 4)
 #define MOEK_EACH_SCALE_TYPE(X) X(F32, 32) X(E8M0, 8) X(T, 16) X(E4M3, 8)

@@ -4,6 +4,7 @@
 #define MOEK_RULES_H
 
 typedef struct moek_facts_ {
+    long long device;           /* 10 * compute capability of the device, 90 on Hopper; 0 on the CPU */
     long long sms;              /* SMs of the device */
     long long hidden;           /* hidden size */
     long long inter;            /* intermediate size */
@@ -18,7 +19,7 @@ typedef struct moek_facts_ {
     long long slots;            /* rows times experts a token */
     long long used;             /* the most experts of this rank that so many slots can have */
     long long mean;             /* rows an expert, on average, rounded up */
-    long long hopper;           /* 1: the kernel in question is one of sm90 */
+    long long row_blocks;       /* 1: the kernel in question takes a list of row blocks; 0: its blocks share all rows, and find them */
     long long fragments;        /* 1: weights are tiled as fragments: of 4 bits, or of 8 with activations in T */
     long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
     long long m;                /* rows of a tile of the kernel in question */
@@ -27,7 +28,7 @@ typedef struct moek_facts_ {
 /* Up to how many rows an expert, on average, a kernel with tiles of m rows is taken. */
 static long long moek_rule_tile_rows_(const moek_facts_ *f)
 {
-    if (!f->hopper) return f->m;                                                           /* middle-mma-tiles */
+    if (f->row_blocks) return f->m;                                                        /* middle-mma-tiles */
     if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
     if (f->fragments && f->m == 96) return 88;                                             /* fragments-tiles */
     if (f->fragments && f->m >= 32) return 7 * f->m / 8;                                   /* fragments-tiles */
@@ -103,6 +104,7 @@ static long long moek_rule_x_sms_(const moek_facts_ *f)
 /* SMs for the quantization of h; 0: all.  On the others down is ready when h is. */
 static long long moek_rule_h_sms_(const moek_facts_ *f)
 {
+    if (f->device < 90) return 0;                                                          /* h-by-96-blocks */
     if (f->m == 128) return 96;                                                            /* h-by-96-blocks */
     return 0;                                                                              /* h-by-96-blocks */
 }
@@ -110,6 +112,7 @@ static long long moek_rule_h_sms_(const moek_facts_ *f)
 /* 1: combine lets L2 forget rows that have been read.  Nothing is gained where L2 holds no fair part of them. */
 static long long moek_rule_discards_(const moek_facts_ *f)
 {
+    if (f->device < 90) return 0;                                                          /* discard-y */
     return f->slots * f->hidden <= 134217728;                                              /* discard-y */
 }
 #endif

@@ -363,14 +363,16 @@ typedef struct moek_kernel {
     int op, quant;                    /* MOEK_OP_UP, ...; MOEK_BF16, ... or 0: no such axis                           */
     int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
     int granule;
-    int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis.  layer,
-                                         4, and all of weights of 4 bits: tokens                                      */
+    int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
     int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, _NEON with
                                          such instructions; 80: sm_80 and up; 90: sm_90, code for sm_90a              */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;
     const char *row;                  /* its row in kernels.toml                                                      */
     int block;                        /* columns of a scale of w, baked in; 0: a whole row, or the format says it     */
+    int reads, traits;                /* bits: MOEK_READS_*, how w may lie; MOEK_TRAIT_*, what it does and wants      */
+    int scratch, flags;               /* up, down, layer, mlp: bytes of split of a block, flags that begin as zeros   */
+    int most_tokens;                  /* layer: of a launch; 0: any number, by rows an expert                         */
 } moek_kernel;
 
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };

@@ -75,12 +75,7 @@ static inline int format_has(const moek_format *f, int op, int arch)
 /* Do kernels of Hopper read its weights as fragments, and no others (MOEK_WEIGHTS_TILED)? */
 static inline int format_in_fragments(const moek_format *f)
 {
-    return f->w_bits == 4 || (f->w_bits == 8 && f->x_bits == 16);
-}
-/* Is a layer kernel one of few tokens (moek/ops.h: layer)? */
-static inline int format_few_row(const moek_kernel *k)
-{
-    return k->m == 4 || format_in_fragments(moek_format_of(k->quant));
+    return f->tiled == MOEK_READS_FRAGMENTS;
 }
 /* Has a GPU, of any kind, kernels for it? */
 static inline int format_on_gpu(const moek_format *f)

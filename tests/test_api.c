@@ -1446,7 +1446,7 @@ static void test_alignment(void)
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
-            for (arch = 0; arch <= 100; arch += 50) wrong += bind_by_alignment(f, f->block[j], arch, arch > 50);
+            for (arch = 0; arch <= 160; arch += 80) wrong += bind_by_alignment(f, f->block[j], arch, arch > 80);
     }
     CHECK(wrong > 500, "only %d addresses were refused", wrong);
     for (i = 0; i < (int)(sizeof nothing / sizeof *nothing); i++)

@@ -239,8 +239,9 @@ static const char *wide_row(const moek_format *f)
 {
     int n, i;
     const moek_kernel *const k = moek_kernels(&n);
-    for (i = 0; i < n && !format_in_fragments(f); i++)
-        if (k[i].op == MOEK_OP_UP && k[i].arch == 90 && k[i].quant == f->number && k[i].m == 128) return k[i].name;
+    for (i = 0; i < n; i++)
+        if (k[i].quant == f->number && k[i].reads & MOEK_READS_CHECKPOINT && k[i].traits & MOEK_TRAIT_SORTED_X)
+            return k[i].name;
     return NULL;
 }
 /* The rows for many tokens, if a token's bits must be its own: about 150 rows an expert, so some behind a full tile. */
@@ -309,7 +310,7 @@ static void test_tuned(void)
         layer l;
         if (k[i].op != MOEK_OP_UP || mem_on_gpu(k[i].arch) != mem_on_gpu(layer_arch)) continue;
         if (layer_arch ? k[i].arch > layer_arch : k[i].launch(NULL, NULL) != MOEK_OK) continue;
-        if (k[i].arch == 90 && format_in_fragments(moek_format_of(k[i].quant))) continue;   /* tiled weights only */
+        if (!(k[i].reads & MOEK_READS_CHECKPOINT)) continue;
         SKIP_IF_SMALL(quick_set && k[i].quant != FORMAT_BLOCKED);
         if (k[i].hidden) c.hidden = k[i].hidden;
         c.block = k[i].block;
@@ -1034,7 +1035,7 @@ static void test_strides(void)
             layer_free(&l);
         }
         for (i = 0; i < n; i++) {                      /* each row by itself */
-            const int wide = k[i].op == MOEK_OP_UP && k[i].m == 128;
+            const int wide = k[i].op == MOEK_OP_UP && k[i].traits & MOEK_TRAIT_SORTED_X;
             moek_config c = config_of(f->number);
             layer l;
             if (k[i].quant != f->number || k[i].arch != layer_arch || !layer_arch) continue;
@@ -1044,7 +1045,7 @@ static void test_strides(void)
             SKIP_IF_QUICK(i, 4);
             c.kernel = k[i].name; c.block = k[i].block;
             c.hidden = k[i].op == MOEK_OP_MLP ? 1024 : 256; c.inter = k[i].op == MOEK_OP_MLP ? 256 : 128;
-            c.max_tokens = k[i].op == MOEK_OP_LAYER ? format_few_row(&k[i]) ? 3 : 9 : wide && !SMALL ? 300 : 20;
+            c.max_tokens = k[i].op == MOEK_OP_LAYER ? k[i].most_tokens ? 3 : 9 : wide && !SMALL ? 300 : 20;
             layer_new(&l, &c, LAYER_STATIC, c.max_tokens);
             l.args.shared_y = layer_new_t(&l, (size_t)c.max_tokens * c.hidden, 1);
             if (k[i].op != MOEK_OP_UP) layer_state = layer_zeros(moek_state_size());
@@ -2037,7 +2038,7 @@ static void test_small_scales(void)
     }
 }
 
-/* Rows for 4 tokens that do not round o are in no plan whose T is fp16. */
+/* Rows for few tokens that do not round o are in no plan whose T is fp16. */
 static void rounding_refused(int quant, const moek_kernel *k)
 {
     moek_config c = config_of(quant);
@@ -2046,8 +2047,8 @@ static void rounding_refused(int quant, const moek_kernel *k)
     c.dtype = MOEK_DTYPE_FP16;
     CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why);
     for (tokens = 1; tokens <= 4; tokens++)
-        CHECK(!moek_plan_layer(&plan, tokens) || moek_plan_layer(&plan, tokens)->m != 4, "%s, %d tokens", k->name,
-              tokens);
+        CHECK(!moek_plan_layer(&plan, tokens) || moek_plan_layer(&plan, tokens)->traits & MOEK_TRAIT_FP16,
+              "%s, %d tokens", k->name, tokens);
     c.kernel = k->name;
     CHECK(moek_plan_init(&plan, &c) != MOEK_OK && strstr(plan.why, "does not round"), "%s: %s", k->name, plan.why);
 }
@@ -2067,13 +2068,13 @@ static void test_rounding(void)
         for (i = 0; i < n; i++) {
             if (k[i].quant != f->number || k[i].arch != layer_arch || (quick_set && !quick_row(&k[i]))) continue;
             if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
-            if (k[i].op == MOEK_OP_LAYER && format_few_row(&k[i]) && format_dtype(f) != MOEK_DTYPE_FP16) {
+            if (k[i].op == MOEK_OP_LAYER && !(k[i].traits & MOEK_TRAIT_FP16)) {
                 if (!format_dtype(f)) rounding_refused(f->number, &k[i]);
                 continue;
             }
             for (tokens = 1; tokens <= 8; tokens++, turn++) {
                 SKIP_IF_QUICK(i, 3);
-                SKIP_IF_SMALL(!format_few_row(&k[i]) && (tokens + i) % (k[i].op == MOEK_OP_MLP || quick_set ? 8 : 3));
+                SKIP_IF_SMALL(!k[i].most_tokens && (tokens + i) % (k[i].op == MOEK_OP_MLP || quick_set ? 8 : 3));
                 rounding_case(f, &k[i], tokens, turn);
             }
         }

@@ -803,6 +803,9 @@ typedef struct gemm_case_t {
     int spread;                                        /* those of w are up to 2^this smaller, each by itself */
 } gemm_case_t;
 
+/* What the table says of the row (codegen/columns.py). */
+static int row_does(int trait) { return (now.row->traits & trait) != 0; }
+
 /* Kernels for sets of instructions of CPUs that do what the row does, which is plain C: they take its cases, for most
  * of the time goes into the oracle.  Blocks of such a kernel, where its height is another. */
 static struct { const moek_kernel *row; double worst; int cases; } gemm_set[4];
@@ -812,8 +815,8 @@ static moek_sort_args gemm_set_blocks;
 /* The sorted rows of each expert, as the row will get them: offsets, order, counts and the blocks, or counts only. */
 static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
 {
-    const int self = now.row->op == MOEK_OP_MLP || (now.row->m == 128 && c->up) ||
-                     (now.row->m < 128 && !format_by_row(now.format) && c->slots <= MOEK_SELF_SORT);
+    const int self = row_does(MOEK_TRAIT_COUNTS_IDS) ||
+                     (row_does(MOEK_TRAIT_SORTS_IDS) && c->slots <= MOEK_SELF_SORT);
     const int block_m = now.row->m ? now.row->m : 16, blocks = moek_max_blocks(c->slots, c->experts, block_m);
     moek_sort_args s;
     int32_t *ids = (int32_t *)ref_alloc((size_t)c->slots * 4);
@@ -822,7 +825,7 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     s.slots = c->slots, s.experts = c->experts, s.block_m = block_m, s.ids = ids, s.counts = in_i32(c->experts);
     fill_ids(ids, c->slots, c->experts, c->kind);
     h->counts = s.counts;
-    if (now.row->arch == 90 && !c->batched && c->order == (c->up ? ORDER_IN : ORDER_OUT) && self) {
+    if (!c->batched && c->order == (c->up ? ORDER_IN : ORDER_OUT) && self) {
         int32_t *own = in_i32(c->slots);
         memcpy(own, ids, (size_t)c->slots * 4);
         h->ids = own;
@@ -898,7 +901,7 @@ static void rows_of_up(int layout, int n, int *gate_first, int *up_first, int *w
     *up_first = layout == MOEK_UP_SWAPPED ? 0 : layout == MOEK_UP_INTERLEAVED ? 1 : n;
 }
 /* Does the row read weights as fragments only? */
-static int gemm_in_fragments(void) { return now.row->arch == 90 && format_in_fragments(now.format); }
+static int gemm_in_fragments(void) { return now.row->reads == MOEK_READS_FRAGMENTS; }
 /* Its w and w_scale, from those of a checkpoint; of format f and its block. */
 static void to_fragments(moek_gemm_args *h, const moek_format *f, int block)
 {
@@ -1057,11 +1060,10 @@ static void gemm_move(moek_gemm_args *d)
 /* What lets a row of sm90 cut tiles along k, or count tiles that are taken. */
 static void gemm_split(moek_gemm_args *h)
 {
-    if (now.row->arch != 90) return;
-    if (now.row->m < 128)
-        h->split = (float *)scratch((size_t)MOEK_SPLITS * now.row->m * (gemm_in_fragments() ? 256 : 128) * 4);
-    h->split_flags = (int32_t *)scratch(MOEK_SPLITS * 4);
-    memset(h->split_flags, 0, MOEK_SPLITS * 4);
+    if (now.row->scratch) h->split = (float *)scratch((size_t)MOEK_SPLITS * now.row->scratch);
+    if (!now.row->flags) return;
+    h->split_flags = (int32_t *)scratch((size_t)now.row->flags * 4);
+    memset(h->split_flags, 0, (size_t)now.row->flags * 4);
 }
 /* All that a row takes, on its side. */
 static moek_gemm_more_args gemm_moved(const moek_gemm_args *h)
@@ -1189,7 +1191,7 @@ static void gemm_tiled(const moek_gemm_args *h)
 {
     moek_gemm_args tiled = *h;
     moek_gemm_more_args d;
-    if (now.row->arch != 90 || !(tiled.w = gemm_tiles(h))) return;
+    if (!(now.row->reads & MOEK_READS_LINES) || !(tiled.w = gemm_tiles(h))) return;
     tiled.tiled = 1;
     d = gemm_moved(&tiled);
     rows_again("out of tiled weights", &d, h->out);
@@ -1273,20 +1275,19 @@ static void gemm_case(const gemm_case_t *c)
         moek_gemm_args self = as;
         self.slots = c->slots;
         self.counts = self.offsets = NULL;
-        if (now.row->m < 128) self.a_order = self.out_order = NULL;
+        if (row_does(MOEK_TRAIT_SORTS_IDS)) self.a_order = self.out_order = NULL;
         gemm_launch_as(&self, &h, c->up, rows * c->n, 0);
 #if MEM_CUDA
-        if (now.row->m == 128 && c->slots < 1000) gemm_late(&self);
+        if (row_does(MOEK_TRAIT_COUNTS_IDS) && c->slots < 1000) gemm_late(&self);
 #endif
     }
     h.ids = as.ids = NULL;
     gemm_launch_as(&as, &h, c->up, rows * c->n, 0);
     if (!as.tiled) gemm_tiled(&h);
 #if MEM_CUDA
-    if (now.row->arch == 90 && c->turn % 2 && c->slots < 1000) gemm_late(&as);
+    if (row_does(MOEK_TRAIT_EARLY) && c->turn % 2 && c->slots < 1000) gemm_late(&as);
 #endif
-    if (c->up && h.w_rows > h.n && !h.n_offset && now.row->arch == 90 && now.row->m == 128 &&
-        format_quantizes(f) && !format_by_row(f) && !gemm_in_fragments() && f->x_scale.columns % 128 == 0)
+    if (c->up && h.w_rows > h.n && !h.n_offset && row_does(MOEK_TRAIT_QUANTIZES_OUT))
         gemm_requantized(&h, (int)rows);
     gemm_clear();
 }
@@ -1837,7 +1838,7 @@ static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm
 /* A row of few tokens leaves its count, and zeros where the next will write h; another zeros but for its count. */
 static void layer_left(const moek_layer_state *was, const moek_layer_state *is, int blocks)
 {
-    const int few = format_few_row(now.row), turn = few && was->launches[0];
+    const int few = now.row->most_tokens > 0, turn = few && was->launches[0];
     int i, flags = 0, h = 0;
     for (i = few ? 0 : 2; i < MOEK_LAYER_FLAGS; i++) flags += is->flags[i] != 0;
     for (i = 0; i < MOEK_FEW_H / 2; i++) h += is->h[few ? turn ^ 1 : i % 2][i] != 0;
@@ -1944,12 +1945,12 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     down.a = scratch((size_t)slots * inter * 2);
     if (format_blocked(f)) up.a_scale = layer_scales(tokens, hidden), down.a_scale = layer_scales(slots, inter);
     down.out = scratch((size_t)slots * hidden * 2);
-    h.split = !format_few_row(now.row) ? (float *)scratch((size_t)4 * blocks * now.row->m * 256 * 4) : NULL;
+    h.split = now.row->scratch ? (float *)scratch((size_t)blocks * now.row->scratch) : NULL;
     h.equal = turn % 3 == 0;
     h.discard = turn / 2 % 2;
     h.state = (moek_layer_state *)scratch(sizeof *h.state);
     memset(h.state, 0, sizeof *h.state);
-    if (format_few_row(now.row) && turn % 2) {         /* the second launch, behind one that left its h */
+    if (now.row->most_tokens && turn % 2) {         /* the second launch, behind one that left its h */
         h.state->launches[0] = (unsigned long long)blocks;
         memset(h.state->h[0], 0x5a, sizeof h.state->h[0]);
     }
@@ -1983,7 +1984,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
 static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                        int kind)
 {
-    if (!leave_out(turns++, format_few_row(now.row) ? 1 : 11))
+    if (!leave_out(turns++, now.row->most_tokens ? 1 : 11))
         layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
 }
 /* Rows with m = 4. */
@@ -2320,7 +2321,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_COMBINE: test_combine(); break;
     case MOEK_OP_REPACK:  test_repack(); break;
     case MOEK_OP_EXPAND:  test_expand(); break;
-    case MOEK_OP_LAYER:   format_few_row(now.row) ? test_layer_few() : test_layer(); break;
+    case MOEK_OP_LAYER:   now.row->most_tokens ? test_layer_few() : test_layer(); break;
     case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }

@@ -60,7 +60,7 @@ static moek_status stub(int op, int m, const void *args)
     }
     return MOEK_OK;
 }
-#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block) \
+#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block, ...) \
     moek_status name(const void *args, moek_stream stream) { (void)stream; return stub(MOEK_OP_##op, m, args); }
 #include "../generated/moek_kernels.h"
 #undef MOEK_KERNEL

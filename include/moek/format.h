@@ -50,6 +50,7 @@ typedef struct moek_format {
     int blocks, block[MOEK_MAX_BLOCKS];               /* > 0: w_scale.columns is one of these, config.block           */
     int expands;                                      /* MOEK_FP8B128, ...: what weights may become in a run of many
                                                          rows (config.expand_weights); 0: nothing                     */
+    int tiled;                                        /* MOEK_READS_LINES, _FRAGMENTS: how MOEK_WEIGHTS_TILED lies    */
 } moek_format;
 
 const moek_format *moek_format_of(int quant);         /* NULL: there is none of this number                           */

@@ -14,6 +14,7 @@
 #endif
 #include "plan/device_query.h"
 #include "plan/table.h"
+#include "plan/arch.h"
 #include "text.h"
 #include "plan/check.h"
 #include "plan/rows.h"

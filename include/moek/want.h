@@ -4,6 +4,8 @@
 #define MOEK_WANT_H
 #include "kernel/isa.h"
 
+#define MOEK_ARCH_IS_HOST_(arch) ((arch) < 80)           /* (for #if, too) */
+
 #if defined(__CUDACC__) || defined(MOEK_EMU)
 #define MOEK_HAVE_CUDA_ 1
 #else
@@ -33,7 +35,8 @@
 #ifndef MOEK_WANT_ARCH
 #ifdef MOEK_ARCH
 #define MOEK_WANT_ARCH(a) \
-    ((MOEK_ARCH) >= 80 || (a) >= 80 ? (a) == (MOEK_ARCH) : (MOEK_ARCH) == 0 || MOEK_SET_BELOW_(a, MOEK_ARCH))
+    (MOEK_ARCH_IS_HOST_(MOEK_ARCH) && MOEK_ARCH_IS_HOST_(a) ? (MOEK_ARCH) == 0 || MOEK_SET_BELOW_(a, MOEK_ARCH) \
+                                                            : (a) == (MOEK_ARCH))
 #else
 #define MOEK_WANT_ARCH(a) 1
 #endif
@@ -56,7 +59,7 @@ enum {
 };
 #define MOEK_WANT_(quant, hidden, block, arch) \
     (((quant) == 0 || MOEK_WANT_QUANT(quant)) && MOEK_WANT_HIDDEN(hidden) && MOEK_WANT_BLOCK(block) && \
-     MOEK_WANT_ARCH(arch) && ((arch) < 80 ? MOEK_HAVE_SET_(arch) : MOEK_HAVE_CUDA_))
+     MOEK_WANT_ARCH(arch) && (MOEK_ARCH_IS_HOST_(arch) ? MOEK_HAVE_SET_(arch) : MOEK_HAVE_CUDA_))
 
 /* The same of a kernel by its name: with MOEK_ONE_KERNEL (each kernel is an object of its own, MOEK_SPLIT), the one for
  * which MOEK_ONLY_<name> is 1. */

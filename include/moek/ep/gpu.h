@@ -383,7 +383,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     const int fused = moek_ep_fuses_(plan->config.quant) && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_send_ a;
-    const int early = plan->arch >= 90, warps = most * (MOEK_EP_MANY_ / 32);
+    const int early = moek_launches_early_(plan), warps = most * (MOEK_EP_MANY_ / 32);
     moek_ep_work_ w;
     int blocks;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_IDLE_);
@@ -430,7 +430,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     const int few = moek_ep_low_latency_(ep);
     const int most = few ? moek_ep_few_rows_(ep, step->tokens) : moek_ep_blocks_(ep, 3);
     const int rows = (int)(moek_ep_rows_(ep) * (size_t)ep->slots / MOEK_EP_THREADS_) + 1;
-    const int early = plan->arch >= 90 && !ep->config.move;
+    const int early = moek_launches_early_(plan) && !ep->config.move;
     moek_ep_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
@@ -464,7 +464,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
 {
     moek_ep *ep = (moek_ep *)self->context;
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
-    const int few = moek_ep_low_latency_(ep), early = step->plan->arch >= 90;
+    const int few = moek_ep_low_latency_(ep), early = moek_launches_early_(step->plan);
     moek_ep_giveback_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
@@ -497,7 +497,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
                                                  int weight_and_reduce, moek_stream stream)
 {
     moek_ep *ep = (moek_ep *)self->context;
-    const int early = step->plan->arch >= 90 && !ep->config.move;
+    const int early = moek_launches_early_(step->plan) && !ep->config.move;
     moek_ep_collect_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);

@@ -45,7 +45,8 @@ static int moek_scale_alignment_(const moek_plan *plan, int zeros)
     const moek_scale_shape of = moek_weight_scale(moek_format_of(c->quant), c->block);
     const int scale = of.type && !zeros ? moek_scale_bits_[of.type] / 8 : 1;
     if (c->weight_layout == MOEK_WEIGHTS_TILED && moek_scales_tiled_(c->quant, c->block)) return 16;
-    return plan->arch && !zeros && of.columns > 0 && of.columns < 32 ? scale * 32 / of.columns : scale;
+    if (moek_arch_is_host_(plan->arch) || zeros || of.columns < 1 || of.columns >= 32) return scale;
+    return scale * 32 / of.columns;
 }
 static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
 {

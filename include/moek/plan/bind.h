@@ -36,7 +36,7 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
 {
     const moek_config *c = &plan->config;
     const uintptr_t gate = (uintptr_t)weights->w_gate, up = (uintptr_t)weights->w_up;
-    int i, sm90 = 0;
+    int i, maps = 0;
     if (c->up_layout != MOEK_UP_APART) {
         if (weights->w_gate || weights->w_gate_scale || weights->w_gate_bias)
             MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.up_layout is not MOEK_UP_APART: "
@@ -58,8 +58,8 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: biases of both, or of neither",
                  weights->w_gate_bias ? "w_up_bias" : "w_gate_bias",
                  weights->w_gate_bias ? "w_gate_bias" : "w_up_bias");
-    for (i = 0; i < plan->pairs; i++) sm90 |= plan->up[i]->arch == 90;
-    if (sm90 && (uint64_t)(gate < up ? up - gate : gate - up) >> MOEK_SM90_APART)
+    for (i = 0; i < plan->pairs; i++) maps |= plan->up[i]->traits & MOEK_TRAIT_W_MAPS;
+    if (maps && (uint64_t)(gate < up ? up - gate : gate - up) >> MOEK_SM90_APART)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are 2^%d bytes apart or more, too far for a stride "
                  "of a TMA map: allocate them closer, or set config.backend = MOEK_BACKEND_SM80",
                  MOEK_SM90_APART);

@@ -13,18 +13,13 @@ static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_byt
 /* Columns of a line of 128 bytes of weights. */
 static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
 /* Are tiled weights of this format fragments (moek/ops.h: repack)?  And are its scales repacked, too? */
-static int moek_in_fragments_(int quant)
-{
-    const moek_format *const f = moek_format_of(quant);
-    return f->w_bits == 4 || (f->w_bits == 8 && f->x_bits == 16);
-}
+enum { MOEK_READS_TILED_ = MOEK_READS_LINES | MOEK_READS_FRAGMENTS };
+static int moek_in_fragments_(int quant) { return moek_format_of(quant)->tiled == MOEK_READS_FRAGMENTS; }
 static int moek_scales_tiled_(int quant, int block)
 {
     const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), block);
     return moek_in_fragments_(quant) && of.rows == 1 && of.columns;
 }
-/* Is a layer kernel one of few tokens, which keeps x and h in shared memory? */
-static int moek_few_row_(const moek_kernel *k) { return k->m == 4 || moek_in_fragments_(k->quant); }
 /* What hidden and inter must be multiples of for tiled weights: a line of 128 bytes; or a fragment has so many columns,
  * and rows of gate and up. */
 static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64 : moek_w_line_(quant); }

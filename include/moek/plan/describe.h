@@ -128,8 +128,8 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         moek_say_(&t, "          instead of up and down, with args.state, where moek_plan_mlp says so\n");
     moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
     for (i = 0; i < plan->layers; i++) {
-        const int few = moek_few_row_(plan->layer[i]);
-        int most = few ? plan->layer[i]->m : moek_tile_rows_(plan, plan->layer[i]);
+        const int few = plan->layer[i]->most_tokens;
+        int most = few ? few : moek_tile_rows_(plan, plan->layer[i]);
         while (few && most && !moek_few_wins_(plan, most)) most--;
         if (most) moek_say_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", plan->layer[i]->name, most,
                             few ? "tokens" : "rows an expert");

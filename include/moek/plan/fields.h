@@ -20,7 +20,8 @@
     X(is_padding) X(shared) X(shared_context) X(shared_y) X(handle) X(why) X(why_size) X(state) X(topk_ids64) \
     X(shared_weights) X(x_stride) X(y_stride) X(shared_y_stride) X(router_logits_stride)
 #define MOEK_EACH_KERNEL_FIELD_(X) \
-    X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row) X(block)
+    X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row) X(block) \
+    X(reads) X(traits) X(scratch) X(flags) X(most_tokens)
 #define MOEK_EACH_CHOICE_FIELD_(X) \
     X(tokens) X(pair)
 #define MOEK_EACH_PLAN_FIELD_(X) \

@@ -42,7 +42,7 @@ static moek_status moek_try_pair_(const moek_config *config, const moek_format *
 {
     const moek_config c = moek_paired_(config, f);
     const moek_status status = moek_plan_init_(plan, &c, sizeof c, sizeof *plan, MOEK_VERSION);
-    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch, plan->expanded) + (plan->arch ? 0 : 3);
+    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch, plan->expanded) + (plan->device < 0 ? 3 : 0);
     return status;
 }
 
@@ -50,11 +50,11 @@ static moek_status moek_try_pair_(const moek_config *config, const moek_format *
 static void moek_say_pair_(const moek_config *config, const moek_format *best, int arch, int expands, moek_text_ *t)
 {
     const int rank = moek_pair_rank_(best, arch, expands);
-    const int fragments = arch == 90 && config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number);
+    const int fragments = config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number);
     char where[24] = "the CPU";
     moek_plan plan;
     int i, unused, others = 0;
-    if (arch) snprintf(where, sizeof where, "sm_%d", arch);
+    if (!moek_arch_is_host_(arch)) snprintf(where, sizeof where, "sm_%d", arch);
     for (i = 0; i < MOEK_QUANTS_; i++) others += moek_same_weights(moek_quants_[i], best->number);
     moek_say_(t, "%s: ", best->name);
     if (others < 2) moek_say_(t, "no other format has these weights");

@@ -16,19 +16,19 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     const moek_config *c = o->config;
     char why[256] = "";
     const int table = moek_table_experts_(experts);
-    int i, formats = 0;
-    if (moek_on_gpu_(arch) && o->device.ordinal < 0)
+    int i, formats = 0, reads = 0;
+    if (!moek_arch_is_host_(arch) && o->device.ordinal < 0)
         MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
                  MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
-    if (moek_on_gpu_(arch) && arch > o->device.arch)
+    if (!moek_arch_is_host_(arch) && arch > o->device.arch)
         MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
                  o->device.arch, arch);
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
     for (i = 0; i < MOEK_ROWS_; i++)
-        formats |= moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
-                   moek_arch_below_(moek_table_[i].arch, arch, 1);
+        if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
+            moek_arch_below_(moek_table_[i].arch, arch, 1)) formats = 1, reads |= moek_table_[i].reads;
     if (!formats && table) return moek_no_row_(o, MOEK_OP_UP, arch);
-    if (c->weight_layout == MOEK_WEIGHTS_TILED && arch < 90 && table)
+    if (c->weight_layout == MOEK_WEIGHTS_TILED && table && !(reads & MOEK_READS_TILED_))
         MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
                  "weights; leave config.weight_layout 0, and weights as they come");
     if (c->local_experts > c->physical_experts)
@@ -86,7 +86,7 @@ static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan
     for (i = 0; i < plan->mlps; i++) all[n++] = plan->mlp[i];
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
-            const char *const own = all[i]->arch >= 90 ? "a" : "";
+            const char *const own = moek_code_of_(all[i]);
             MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d%s; "
                      "compile with -gencode arch=compute_%d%s,code=sm_%d%s", all[i]->name, o->device.arch, own,
                      o->device.arch, own, o->device.arch, own);
@@ -180,12 +180,22 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
     return moek_choose_expanded_(o, arch, plan);
 }
 
+/* Is there a row that finds rows of x by 32 bits? */
+static int moek_gathers_(int quant, int arch)
+{
+    int i, gathers = 0;
+    for (i = 0; i < MOEK_ROWS_; i++)
+        if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == quant &&
+            moek_arch_below_(moek_table_[i].arch, arch, 1)) gathers |= moek_table_[i].traits & MOEK_TRAIT_GATHERS;
+    return gathers;
+}
+
 static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_prepare_finalize *pf = c->prepare_finalize ? c->prepare_finalize
                                     : c->format == MOEK_BATCHED ? &moek_batched : &moek_local;
-    const int senders = pf->num_dispatchers > 1 ? pf->num_dispatchers : 1;
+    const int senders = pf->num_dispatchers > 1 ? pf->num_dispatchers : 1, host = moek_arch_is_host_(arch);
     const moek_experts *experts = backend == MOEK_BACKEND_USER ? c->experts_impl
                                 : pf->format == MOEK_BATCHED ? &moek_batched_experts : &moek_standard_experts;
     long long rows, per_expert;
@@ -197,10 +207,10 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->prepare_finalize = pf;
     plan->one_rank = pf == &moek_local || pf == &moek_batched;
     plan->experts = experts;
-    plan->device = moek_on_gpu_(arch) ? o->device.ordinal : -1;
-    plan->arch = moek_on_gpu_(arch) ? o->device.arch : 0;
-    plan->cpu = moek_on_gpu_(arch) ? 0 : arch;
-    plan->multiprocessors = moek_on_gpu_(arch) ? o->device.multiprocessors : 0;
+    plan->device = host ? -1 : o->device.ordinal;
+    plan->arch = host ? 0 : o->device.arch;
+    plan->cpu = host ? arch : 0;
+    plan->multiprocessors = host ? 0 : o->device.multiprocessors;
     plan->slots = c->topk + c->shared_slots;
     plan->local_experts = c->local_experts;
     plan->chunk = moek_chunk_(c);
@@ -212,7 +222,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
                  "set chunk_tokens or max_rows_per_expert",
                  plan->local_experts, per_expert, rows, plan->slots);
-    if (arch >= 90 && !per_expert &&
+    if (!per_expert && moek_gathers_(c->quant, arch) &&
         (double)rows * (double)moek_x_bytes_(c->quant, (size_t)c->hidden) >= (double)MOEK_GATHERED)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
                  c->hidden);
@@ -248,7 +258,7 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
     for (i = 0; i < MOEK_BACKENDS_ && status != MOEK_OK; i++) {
         const moek_backend_ *rows = &moek_backends_[i];
         if (rows->number == MOEK_BACKEND_USER || o->config->exclude & 1u << rows->number) continue;
-        if (rows->arch > 0 && o->device.ordinal < 0) continue;
+        if (!moek_arch_is_host_(rows->arch) && o->device.ordinal < 0) continue;
         moek_clear_(o->why);
         status = moek_try_rows_(o, b->number, rows, plan);
     }

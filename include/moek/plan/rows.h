@@ -16,17 +16,6 @@ static int moek_is_gemm_(int op)
     return op == MOEK_OP_UP || op == MOEK_OP_DOWN || op == MOEK_OP_LAYER || op == MOEK_OP_MLP;
 }
 
-/* Memory of a device, not of the host. */
-static int moek_on_gpu_(int arch) { return arch >= MOEK_ARCH_SM80; }
-
-/* Are rows of `below` taken, too, where those of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own. */
-static int moek_arch_below_(int below, int arch, int gemm)
-{
-    if (below == arch) return 1;
-    if (moek_on_gpu_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
-    return MOEK_SET_BELOW_(below, arch);
-}
-
 /* Has the table rows of it? */
 static int moek_set_compiled_(int arch)
 {
@@ -64,19 +53,18 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
         moek_say_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
     else if (!moek_arch_below_(k->arch, arch, gemm))
         moek_say_(&t, "its rows are for %s, not %s", moek_arch_name_(k->arch), moek_arch_name_(arch));
-    else if (moek_on_gpu_(k->arch) && k->shared_bytes > o->device.shared_bytes)
+    else if (!moek_arch_is_host_(k->arch) && k->shared_bytes > o->device.shared_bytes)
         moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
                   k->shared_bytes, o->device.shared_bytes);
-    else if (gemm && k->arch < 90 && c->weight_layout == MOEK_WEIGHTS_TILED)
+    else if (gemm && c->weight_layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
         moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
-    else if (gemm && k->arch == 90 && moek_in_fragments_(k->quant) && c->weight_layout != MOEK_WEIGHTS_TILED)
+    else if (gemm && c->weight_layout != MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_CHECKPOINT))
         moek_say_(&t, "reads only weights of MOEK_WEIGHTS_TILED (moek_repack_up)");
     else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
     else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
     else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
-    else if (k->op == MOEK_OP_LAYER && moek_few_row_(k) && c->dtype == MOEK_DTYPE_FP16 &&
-             moek_format_of(k->quant)->w_bits != 16)
+    else if (k->op == MOEK_OP_LAYER && c->dtype == MOEK_DTYPE_FP16 && !(k->traits & MOEK_TRAIT_FP16))
         moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
         moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
@@ -196,7 +184,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     const moek_config *c = o->config;
     const moek_kernel *near_row = NULL;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
-    const int base = moek_on_gpu_(arch) ? arch : MOEK_ARCH_CPU;        /* of plain C: the row that is easy to add */
+    const int base = moek_arch_is_host_(arch) ? MOEK_ARCH_CPU : arch;   /* of plain C: the row that is easy to add */
     char reason[160] = "";
     int i;
     if (demanded && demanded->op == op && moek_row_refuses_(demanded, o, arch, reason, sizeof reason))

@@ -17,7 +17,7 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     const int matrices = moek_act_gated_(c->act) ? 3 : 2, columns = matrices == 3 ? 128 : 256;
     moek_facts_ f;
     memset(&f, 0, sizeof f);
-    f.sms = plan->multiprocessors;
+    f.device = plan->arch; f.sms = plan->multiprocessors;
     f.hidden = c->hidden; f.inter = c->inter;
     f.expert = (long long)c->hidden * c->inter * matrices;
     f.up_tiles = (c->inter + columns - 1) / columns;
@@ -35,7 +35,7 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
 }
 static const moek_facts_ *moek_facts_on_(moek_facts_ *f, const moek_kernel *k)
 {
-    f->hopper = k->arch == 90;
+    f->row_blocks = (k->traits & MOEK_TRAIT_ROW_BLOCKS) != 0;
     f->fused = k->op == MOEK_OP_MLP;
     f->m = k->m;
     return f;
@@ -123,9 +123,9 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
-        if (!moek_few_row_(k) || moek_few_fits_(plan, tokens)) return k;
+        if (!k->most_tokens || moek_few_fits_(plan, tokens)) return k;
     }
-    for (i = 0; i < plan->layers && moek_few_row_(plan->layer[i]); i++)
+    for (i = 0; i < plan->layers && plan->layer[i]->most_tokens; i++)
         if (moek_few_wins_(plan, tokens)) return plan->layer[i];
     if (!plan->layers_demanded && !moek_rule_one_launch_(f)) return NULL;
     for (; i < plan->layers; i++)
@@ -158,29 +158,30 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
 /* Rows an expert from which on the up kernel quantizes h itself; 0: it cannot. */
 static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
 {
-    const int quant = plan->config.quant;
-    const int can = moek_x_scale_(quant)->columns == 128 ? !plan->config.inter_offset
-                                                         : moek_by_tensor_(quant) && plan->weights.h_scale;
+    const moek_config *c = &plan->config;
+    const int can = up->traits & MOEK_TRAIT_QUANTIZES_OUT && moek_act_gated_(c->act) && !c->inter_offset &&
+                    (!moek_by_tensor_(c->quant) || plan->weights.h_scale);
     moek_facts_ f = moek_facts_of_(plan, 0);
-    return up->arch == 90 && up->m == 128 && moek_act_gated_(plan->config.act) && can && !moek_in_fragments_(up->quant)
-         ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
+    return can ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
 }
 
 /* Rows an expert from which on x is written in sorted order for up; 0: never.  Workspaces hold its place. */
 static int moek_sorts_x_from_(const moek_plan *plan)
 {
     const moek_facts_ f = moek_facts_of_(plan, 0);
-    return plan->arch >= 90 && moek_local_(plan) && plan->tiles ? (int)moek_rule_sorted_x_(&f) : 0;
+    int i, gains = 0;
+    for (i = 0; i < plan->pairs; i++) gains |= plan->up[i]->traits & MOEK_TRAIT_SORTED_X;
+    return gains && moek_local_(plan) ? (int)moek_rule_sorted_x_(&f) : 0;
 }
 
-/* What the up or mlp kernel of sm90 does beside its GEMM, on one rank. */
+/* What the up or mlp kernel does beside its GEMM, on one rank. */
 static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k, moek_course *course)
 {
-    const int quant = plan->config.quant, from = moek_sorts_x_from_(plan), up = k->op == MOEK_OP_UP;
+    const int quant = plan->config.quant, from = moek_sorts_x_from_(plan);
     const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
-    course->self_sorts = up && k->m < 128 && one_pass && f->slots <= MOEK_SELF_SORT;
-    course->sorted_x = up && k->m == 128 && from && f->mean >= from;
-    course->counts_ids = (!up || k->m == 128) && !moek_by_row_(quant) && !course->sorted_x &&
+    course->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
+    course->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
+    course->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !course->sorted_x &&
                          f->slots <= MOEK_SORT_FEW && !course->expands;
 }
 
@@ -193,20 +194,20 @@ moek_course moek_course_of(const moek_plan *plan, int rows, int fuse)
     memset(&course, 0, sizeof course);
     if (!moek_planned_(plan)) return course;
     f = moek_facts_of_(plan, rows);
-    course.discards = plan->arch >= 90 && moek_rule_discards_(&f);
+    course.discards = (int)moek_rule_discards_(&f);
     if (!plan->tiles) return course;                  /* a user's experts */
     course.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
     course.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
     course.tile = moek_tile_of_(plan, &f);
     course.expands = !course.mlp && plan->expanded && course.tile == plan->expanded;
     k = course.mlp ? course.mlp : plan->up[course.tile];
-    if (plan->arch >= 90 && k->arch == 90 && moek_local_(plan)) moek_share_work_(plan, &f, k, &course);
+    if (moek_local_(plan)) moek_share_work_(plan, &f, k, &course);
     course.x_sms = course.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
     if (course.mlp) return course;
     from = moek_requantizes_from_(plan, k);
     down = plan->down[course.tile];
     course.requantizes = from && f.mean >= from;
-    course.h_sms = plan->arch >= 90 && !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
+    course.h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
     return course;
 }
 

@@ -149,13 +149,13 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
 {
     const moek_config *c = o->config;
     const int host = c->cpu ? plan->cpu : up->arch;    /* any set of this processor, or what is demanded */
-    const int arch = plan->device < 0 ? host : moek_on_gpu_(up->arch) ? up->arch : plan->arch;
+    const int arch = plan->device < 0 ? host : moek_arch_is_host_(up->arch) ? plan->arch : up->arch;
     int i;
     if (up->op != MOEK_OP_UP) return "is no up row, nor one of several steps that this plan can take";
     if (moek_row_refuses_(up, o, arch, why, size)) return why;
     for (i = 0; i < MOEK_BACKENDS_; i++) {
         const moek_backend_ *b = &moek_backends_[i];
-        const int of = b->arch == (moek_on_gpu_(up->arch) ? up->arch : MOEK_ARCH_CPU);
+        const int of = b->arch == (moek_arch_is_host_(up->arch) ? MOEK_ARCH_CPU : up->arch);
         if (of && c->backend && c->backend != b->number) return "is not of the demanded backend";
         if (of && !c->backend && c->exclude & 1u << b->number) return "is of an excluded backend";
     }

@@ -87,7 +87,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_course *course = &step->course;
     const moek_kernel *const mlp = course->mlp;
     const moek_kernel *const up = plan->up[course->tile], *const down = plan->down[course->tile];
-    const int early = plan->arch >= 90, quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
+    const int early = moek_launches_early_(plan), quantizes = moek_quantizes_(c->quant);
+    const int slots = step->rows * plan->slots;
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -114,7 +115,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
         s.ids = step->expert_ids;
         s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
-        if (!mlp && up->arch != 90) {                 /* kernels of sm90 find row blocks from the counts */
+        if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
             s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         }
         s.zero = w.flags; s.zeros = mlp ? MOEK_MLP_FLAGS + g.max_blocks : w.flags ? 2 * MOEK_SPLITS : 0;
@@ -164,7 +165,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.a_order = NULL; g.a_div = 1;
     g.a_row_bytes = 0;
     g.q = NULL;
-    if (down->m == 128) g.ids = NULL;
+    if (!(down->traits & MOEK_TRAIT_SORTS_IDS)) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
     if (course->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
     return moek_launch_gemm_(plan, down, &g, stream);

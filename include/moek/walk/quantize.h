@@ -40,7 +40,7 @@ static int moek_quant_aligned_(int quant, int arch, const moek_quant_args *a)
                             (uintptr_t)a->zero | (a->scale_layout == MOEK_SCALE_PACKED ? (uintptr_t)a->scale : 0);
     const size_t scale = (size_t)moek_scale_bits_[moek_x_scale_(quant)->type] / 8;
     if (scale && (uintptr_t)a->scale % scale) return 0;
-    return wide % 16 == 0 || (!arch && (uintptr_t)a->x % 2 == 0) ? words % 4 == 0 : 0;
+    return wide % 16 == 0 || (moek_arch_is_host_(arch) && (uintptr_t)a->x % 2 == 0) ? words % 4 == 0 : 0;
 }
 
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream)
@@ -53,7 +53,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
         args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(quant, arch, args))
         return MOEK_E_ARGUMENT;
     if (args->ue8m0 && !f->ue8m0) return MOEK_E_ARGUMENT;
-    if (!arch && args->static_scale && *args->static_scale < 0) return MOEK_E_ARGUMENT;
+    if (moek_arch_is_host_(arch) && args->static_scale && *args->static_scale < 0) return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
     if (moek_own_dtype_(quant) && args->dtype != moek_own_dtype_(quant)) return MOEK_E_ARGUMENT;
     if (args->counts && (args->rows_per_expert < 1 || args->rows % args->rows_per_expert)) return MOEK_E_ARGUMENT;
@@ -63,7 +63,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (args->scale_layout == MOEK_SCALE_PACKED && !args->ue8m0 && f->x_scale.type != MOEK_SCALE_TYPE_E8M0)
         return MOEK_E_ARGUMENT;
     if (args->group_offset < 0 || (args->group_offset && args->group_offset >= f->x_scale.columns) ||
-        (arch && args->group_offset % 8)) return MOEK_E_ARGUMENT;
+        (!moek_arch_is_host_(arch) && args->group_offset % 8)) return MOEK_E_ARGUMENT;
     if (moek_quantizes_(quant) && !args->scale) return MOEK_E_ARGUMENT;
     if (moek_x_second_(quant) && !args->static_scale) return MOEK_E_ARGUMENT;
     if (moek_by_tensor_(quant) && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
@@ -71,7 +71,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
         return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *k = &moek_table_[i];
-        if (k->op != MOEK_OP_QUANT || k->quant != quant || (k->arch ? arch < k->arch : arch != 0)) continue;
+        if (k->op != MOEK_OP_QUANT || k->quant != quant || !moek_runs_on_(k, arch)) continue;
         if (k->hidden ? k->hidden != args->cols : args->cols % k->granule) continue;
         return k->launch(args, stream);
     }

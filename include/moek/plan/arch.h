@@ -1,0 +1,29 @@
+/* moek/plan/arch.h -- architectures: of the host or of a device, whose rows a plan takes beside its own, what a device
+ * can.  No other file of plan/ or walk/ compares numbers of architectures: what a kernel can is a column of its row. */
+#ifndef MOEK_ARCH_H
+#define MOEK_ARCH_H
+#include "table.h"
+
+/* Memory of the host, not of a device: MOEK_ARCH_CPU and the sets of instructions. */
+static int moek_arch_is_host_(int arch) { return MOEK_ARCH_IS_HOST_(arch); }
+
+/* Are rows of `below` taken, too, where those of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own. */
+static int moek_arch_below_(int below, int arch, int gemm)
+{
+    if (below == arch) return 1;
+    if (!moek_arch_is_host_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
+    return MOEK_SET_BELOW_(below, arch);
+}
+
+/* Does a row run on the host (arch: its own), or on a device of this compute capability times 10? */
+static int moek_runs_on_(const moek_kernel *k, int arch)
+{
+    return moek_arch_is_host_(k->arch) ? k->arch == arch : arch >= k->arch;
+}
+
+/* What nvcc wants behind the number of the architecture for code of a row: "a", no newer device has it. */
+static const char *moek_code_of_(const moek_kernel *k) { return k->arch >= MOEK_ARCH_SM90 ? "a" : ""; }
+
+/* Can kernels begin on the plan's device while those before them run (moek/ops.h: early)? */
+static int moek_launches_early_(const moek_plan *plan) { return plan->arch >= MOEK_ARCH_SM90; }
+#endif
