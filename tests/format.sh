@@ -62,6 +62,12 @@ say "heavy include" \
        $library /dev/null)"
 say "a format by number or name, where moek.format.h or fmt in templates have what it is" \
     "$(grep -rnE '[=!]= *MOEK_(BF16|FP16|FP8[A-Z0-9]*)([^A-Z0-9_]|$)|quant (==|!=|in) ["(\[]' include templates)"
+compared='(==|!=|<=?|>=?)'
+guess="arch *$compared *([0-9]|MOEK_ARCH_)|plan->arch *(&&|[?])|![a-z>-]*arch\b"
+guess="$guess|(->|\.)m *$compared *[0-9]|w_bits *$compared"
+say "what a kernel can, guessed from its tile, architecture or format: columns of the table have it (columns.py)" \
+    "$(grep -rnE "$guess" include/moek/plan include/moek/walk include/moek/ep |
+       grep -v '^include/moek/plan/arch[.]h:')"
 # But for comments, for what a user writes (the format of a config, MOEK_QUANT), and for what checkpoints become.
 formats=$(sed -n 's/^formats\.\([a-z0-9_]*\) *=.*/\1/p' kernels.toml | grep -vxE 'bf16|fp16' | paste -sd '|' -)
 macros=$(echo "bf16|fp16|$formats" | tr a-z A-Z)

@@ -220,23 +220,25 @@ typedef struct moek_gemm_args {
     int act;  float alpha, beta, limit;                                                          /* up only          */
     int gate_first, up_first, w_step;                                                            /* up, gated only   */
     const int32_t *ids;             /* or NULL.  [slots] expert of each slot, as `sort` takes them; complete before the
-                                       previous kernel begins, even if early.  For sm90 kernels, standard format.
-                                       m < 128, slots <= MOEK_SELF_SORT, not fp8c: with ids set, the kernel sorts the
-                                         slots itself; counts, offsets and a_order are ignored.  up reads row
+                                       previous kernel begins, even if early.  Standard format.
+                                       MOEK_TRAIT_SORTS_IDS, slots <= MOEK_SELF_SORT: with ids set, the kernel sorts
+                                         the slots itself; counts, offsets and a_order are ignored.  up reads row
                                          slot / a_div and writes sorted rows; down reads sorted rows and writes slots.
-                                       m = 128, up: the kernel counts the ids itself; counts and offsets are ignored.
-                                         a_order must be given, and may be written by the previous kernel, as a may   */
+                                       MOEK_TRAIT_COUNTS_IDS: the kernel counts the ids itself; counts and offsets are
+                                         ignored.  a_order must be given, and may be written by the previous kernel,
+                                         as a may                                                                     */
     int slots;                      /* with ids                                                                      */
-    float *split;                   /* scratch, MOEK_SPLITS * m * 128 floats (w in fragments: * 256), or NULL.  With
-                                       it, sm90 kernels with m < 128 split tiles along k, so that all blocks read as
-                                       many bytes; the order of the sums then depends on counts                      */
-    int32_t *split_flags;           /* [MOEK_SPLITS], zeros before.  m = 128: the first counts the tiles that blocks, or
-                                       pairs of blocks, have taken.  down, m = 128: these zeros, counts, a_order and
-                                       out_order are complete before the previous kernel begins, even if early       */
+    float *split;                   /* scratch, MOEK_SPLITS times the kernel's `scratch` bytes, or NULL.  With it, tiles
+                                       are split along k, so that all blocks read as many bytes; the order of the sums
+                                       then depends on counts                                                        */
+    int32_t *split_flags;           /* [the kernel's `flags`], zeros before.  m = 128: the first counts the tiles that
+                                       blocks, or pairs of blocks, have taken.  down, m = 128: these zeros, counts,
+                                       a_order and out_order are complete before the previous kernel begins, even if
+                                       early                                                                         */
     int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
     int early;                      /* see above                                                                      */
-    void *q;                        /* up, gated, sm90 rows with m = 128 of fp8t and fp8b128; else NULL.  Not NULL:
-                                       written, rows of n e4m3: what quant makes of out, which is not written        */
+    void *q;                        /* MOEK_TRAIT_QUANTIZES_OUT, gated; else NULL.  Not NULL: written, rows of n e4m3:
+                                       what quant makes of out, which is not written                                 */
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
     int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 kernels;
@@ -275,7 +277,7 @@ typedef struct moek_gemm_more_args {
 } moek_gemm_more_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2^40 bytes apart: a stride of a TMA map            */
-/* Bytes of a, at most, for sm90 kernels with m > 32: they gather its rows by 32-bit offsets in units of 16 bytes. */
+/* Bytes of a, at most, for MOEK_TRAIT_GATHERS: by 32-bit offsets in units of 16 bytes. */
 #define MOEK_GATHERED ((long long)1 << 36)
 
 /* mlp: up, quant of h and down of the standard format in one launch, each as its op says; not for fp8c, nor for fp8t
@@ -399,7 +401,7 @@ typedef struct moek_layer_state {
  *            down.out: [slot][hidden] T
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
- *   Rows of few tokens (m = 4; all with weights of 4 bits): tokens <= m and moek_few_of fits; y is required; x and h
+ *   Rows of few tokens (most_tokens): tokens <= most_tokens and moek_few_of fits; y is required; x and h
  *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a second scale or
  *   zero points, up and down point to the first member of a moek_gemm_more_args.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
@@ -414,7 +416,7 @@ typedef struct moek_layer_args {
     const void *addend;             /* [tokens][hidden] T, or NULL                                                   */
     void *y;                        /* written: [tokens][hidden] T; may be addend, or x, with the same stride.  NULL: no
                                        combine (not few tokens)                                                      */
-    float *split;                   /* scratch: 4 * blocks * m * 256 floats, blocks: one an SM (not few tokens)      */
+    float *split;                   /* scratch: the kernel's `scratch` bytes a block, one an SM (not few tokens)      */
     moek_layer_state *state;        /* aligned to 16.  Blocks wait for each other: all of them must be resident at once,
                                        one an SM                                                                     */
     int equal;                      /* 1: equal shares of tiles, none by demand: for tests                           */

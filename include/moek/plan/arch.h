@@ -24,6 +24,10 @@ static int moek_runs_on_(const moek_kernel *k, int arch)
 /* What nvcc wants behind the number of the architecture for code of a row: "a", no newer device has it. */
 static const char *moek_code_of_(const moek_kernel *k) { return k->arch >= MOEK_ARCH_SM90 ? "a" : ""; }
 
-/* Can kernels begin on the plan's device while those before them run (moek/ops.h: early)? */
+/* Can kernels begin on the plan's device while those before them run (moek/ops.h: early)?  And this one? */
 static int moek_launches_early_(const moek_plan *plan) { return plan->arch >= MOEK_ARCH_SM90; }
+static int moek_early_(const moek_plan *plan, const moek_kernel *k)
+{
+    return moek_launches_early_(plan) && k->traits & MOEK_TRAIT_EARLY;
+}
 #endif

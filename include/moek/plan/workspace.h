@@ -92,6 +92,32 @@ static size_t moek_smallest_tile_(const moek_plan *plan)
     return (size_t)m;
 }
 
+/* Flags that a run takes at most: of up and down, or of an mlp kernel.  With them tiles are split along k and taken by
+ * demand, which batch_invariant forbids. */
+static int moek_pair_flags_(const moek_plan *plan, int pair)
+{
+    return plan->config.batch_invariant ? 0 : plan->up[pair]->flags + plan->down[pair]->flags;
+}
+static int moek_most_flags_(const moek_plan *plan)
+{
+    int i, most = 0;
+    for (i = 0; i < plan->pairs; i++) if (moek_pair_flags_(plan, i) > most) most = moek_pair_flags_(plan, i);
+    for (i = 0; i < plan->mlps; i++)
+        if (plan->mlp[i]->flags + MOEK_MLP_BLOCKS > most) most = plan->mlp[i]->flags + MOEK_MLP_BLOCKS;
+    return most;
+}
+/* Bytes of partial sums that a block takes at most. */
+static int moek_most_scratch_(const moek_plan *plan)
+{
+    int i, most = 0;
+    for (i = 0; i < plan->pairs && !plan->config.batch_invariant; i++) {
+        if (plan->up[i]->scratch > most) most = plan->up[i]->scratch;
+        if (plan->down[i]->scratch > most) most = plan->down[i]->scratch;
+    }
+    for (i = 0; i < plan->layers; i++) if (plan->layer[i]->scratch > most) most = plan->layer[i]->scratch;
+    return most;
+}
+
 static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_work_ *w)
 {
     const moek_config *c = &plan->config;
@@ -99,23 +125,14 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
     const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
-    size_t splits, split, flags;
+    const int flags = slots ? moek_most_flags_(plan) : 0, scratch = slots ? moek_most_scratch_(plan) : 0;
     moek_carver_ carver;
-    int i;
     carver.base = (char *)base; carver.used = 0;
-    /* Flags and partial sums of the sm90 kernels, which split tiles along k (batch_invariant forbids that), take tiles
-     * by demand, or do both GEMMs.  Flags lie first: the sort zeroes them, or the quantization of x. */
-    splits = slots && plan->arch >= 90 && !c->batch_invariant ? MOEK_SPLITS : 0;
-    flags = splits && plan->mlps ? MOEK_MLP_FLAGS + MOEK_MLP_BLOCKS : 2 * splits;
-    w->flags = (int32_t *)moek_take_(&carver, 4 * flags);
-    /* Floats a block: the tallest tile that is split. */
-    split = !splits ? 0 : moek_in_fragments_(c->quant) ? 64 * 256 : 32 * 128;
-    for (i = 0; i < plan->pairs; i++)
-        if (splits && plan->up[i]->m == 64 && split < 64 * 128) split = 64 * 128;
-    if (plan->layers && split < (size_t)plan->layer[plan->layers - 1]->m * 4 * 256)
-        split = (size_t)plan->layer[plan->layers - 1]->m * 4 * 256;
-    w->split = (float *)moek_take_(&carver, 4 * split * (size_t)plan->multiprocessors);
-    if (!splits) { w->flags = NULL; w->split = NULL; }
+    /* Flags lie first: the sort zeroes them, or the quantization of x. */
+    w->flags = (int32_t *)moek_take_(&carver, 4 * (size_t)flags);
+    w->split = (float *)moek_take_(&carver, (size_t)scratch * (size_t)plan->multiprocessors);
+    if (!flags) w->flags = NULL;
+    if (!scratch) w->split = NULL;
     w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
     w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
     w->order = (int32_t *)moek_take_(&carver, moek_times_(slots, 4));

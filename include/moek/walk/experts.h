@@ -87,8 +87,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_course *course = &step->course;
     const moek_kernel *const mlp = course->mlp;
     const moek_kernel *const up = plan->up[course->tile], *const down = plan->down[course->tile];
-    const int early = moek_launches_early_(plan), quantizes = moek_quantizes_(c->quant);
-    const int slots = step->rows * plan->slots;
+    const int quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
     moek_table_work_ w;
     moek_sort_args s;
     moek_gemm_args g;
@@ -118,9 +117,10 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
             s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         }
-        s.zero = w.flags; s.zeros = mlp ? MOEK_MLP_FLAGS + g.max_blocks : w.flags ? 2 * MOEK_SPLITS : 0;
+        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_pair_flags_(plan, course->tile);
+        s.zero = s.zeros ? w.flags : NULL;
         if (course->sorted_x) s.slot_row = w.slot_row;
-        if (early && moek_local_(plan))               /* 1: beside the quantization of x */
+        if (moek_early_(plan, plan->sort) && moek_local_(plan))               /* 1: beside the quantization of x */
             s.early = step->routed && !course->counts_ids ? 2
                     : (quantizes || c->router_weight_on_input) && !course->sorted_x;
         if (!course->self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
@@ -134,7 +134,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     if (mlp) return moek_mlp_(mlp, step, &w, &g, stream);
     moek_up_weights_(plan, &g);
     g.out = w.h;
-    g.early = early;
+    g.early = moek_early_(plan, up);
     g.split = w.split; g.split_flags = w.flags;
     g.invariant = c->batch_invariant;
     if (course->requantizes) {
@@ -152,7 +152,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!course->self_sorts) q.row_limit = w.offsets + g.experts;
-        q.early = early;
+        q.early = moek_early_(plan, plan->quant);
         q.few = course->h_sms;
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
@@ -166,7 +166,8 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.a_row_bytes = 0;
     g.q = NULL;
     if (!(down->traits & MOEK_TRAIT_SORTS_IDS)) g.ids = NULL;
-    if (w.flags) g.split_flags = w.flags + MOEK_SPLITS;
+    if (w.flags) g.split_flags = w.flags + up->flags;
+    g.early = moek_early_(plan, down);
     if (course->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
     return moek_launch_gemm_(plan, down, &g, stream);
 }

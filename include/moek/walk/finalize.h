@@ -35,7 +35,7 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
         moek_one_rank_layout_(plan, step->prepare_workspace, &w);
         a.slot_row = w.slot_row;
     }
-    a.early = moek_launches_early_(plan);
+    a.early = moek_early_(plan, plan->combine);
     return plan->combine->launch(&a, stream);
 }
 #endif

@@ -25,10 +25,11 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     a = moek_quant_x_(step, NULL, w.a);
     if (course->self_sorts && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
-        a.zeros = 2 * MOEK_SPLITS;
+        a.zeros = moek_pair_flags_(plan, course->tile);
     }
     a.few = course->x_sms;
-    if (!course->counts_ids && !course->self_sorts && moek_launches_early_(plan) && step->routed && moek_local_(plan))
+    if (!course->counts_ids && !course->self_sorts && moek_early_(plan, plan->quant) && step->routed &&
+        moek_local_(plan))
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;
     step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
@@ -50,12 +51,12 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     s.experts = plan->local_experts;
     s.rows_per_expert = plan->rows_per_expert;
     s.ids = step->ids; s.counts = w.counts; s.slot_row = w.slot_row;
-    s.early = moek_launches_early_(plan) && step->routed ? 2 : 0;
+    s.early = moek_early_(plan, plan->sort) && step->routed ? 2 : 0;
     if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
     a = moek_quant_x_(step, w.slot_row, w.a);
     step->a = w.a.q;
     step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
-    a.early = moek_launches_early_(plan);
+    a.early = moek_early_(plan, plan->quant);
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;
     step->expert_weights = NULL;

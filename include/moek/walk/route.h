@@ -22,7 +22,7 @@ static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
     a.is_padding = step->args.is_padding;
     a.shared = c->shared_slots; a.shared_weight = c->shared_weight; a.shared_weights = step->args.shared_weights;
     a.ids = step->topk_ids; a.weights = step->topk_weights; a.ids64 = step->args.topk_ids64;
-    a.early = moek_launches_early_(plan);
+    a.early = moek_early_(plan, plan->route);
     return plan->route->launch(&a, stream);
 }
 
