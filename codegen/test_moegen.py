@@ -175,7 +175,7 @@ def test_bad_rows():
                         (("list", "--prefix", "acme"), "--prefix is for bundle"), (("--from", "/no", "list"), "/no"),
                         (("one", "moek_nothing"), "moek_nothing"), (("--prefix", "Acme-1", "bundle"), "Acme-1"),
                         (("--prefix", "acme_moek"), "for bundle"), (("--rows", path), "--rows is for list"),
-                        (("bundle", "combine"), "nor an architecture (cpu sm80 sm90)"), (("row", "foo"), "KEY=VALUE"),
+                        (("bundle", "combine"), "nor an architecture (cpu avx2"), (("row", "foo"), "KEY=VALUE"),
                         (("row", "op=up", "template=gemm_mma", "quant=bf16", "arch=sm80"), "hidden is missing"),
                         (("row", "op=route", "template=route_cpu", "arch=cpu", "op=up"), "op is there twice"),
                         (("row", "op=up", "template=gemm_cpu", "quant=bf16", "hidden=0", "arch=cpu", "m=\u00b2"),
