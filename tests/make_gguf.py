@@ -558,8 +558,35 @@ def stacked(tensors, layer):
             yield [matrix + "_exps.bias", [rows // step, count], "f32", struct.pack(f"<{len(flat)}f", *flat)]
 
 
+def nearest(type, values):
+    """q8_0 and q4_0: codes to nearest, a scale by the largest value."""
+    out = bytearray()
+    for at in range(0, len(values), 32):
+        group = values[at:at + 32]
+        most = max(group, key=abs)
+        d = half(struct.pack("<e", abs(most) / 127 if type == "q8_0" else most / -8))
+        codes = [round(v / d) if d else 0 for v in group]
+        if type == "q8_0":
+            out += struct.pack("<e32b", d, *(max(-127, min(127, c)) for c in codes))
+        else:
+            codes = [max(0, min(15, c + 8)) for c in codes]
+            out += struct.pack("<e16B", d, *(codes[i] | codes[i + 16] << 4 for i in range(16)))
+    return bytes(out), decoded(type, bytes(out))
+
+
+def decoded(type, blob):
+    length, means = TYPES[type][2], TYPES[type][4]
+    return [f32(v) for at in range(0, len(blob), length) for v in means(blob[at:at + length])]
+
+
+def to_bf16(values):
+    """To nearest, ties to even."""
+    bits = [struct.unpack("<I", struct.pack("<f", v))[0] for v in values]
+    return struct.pack(f"<{len(bits)}H", *(b + 0x7fff + (b >> 16 & 1) >> 16 for b in bits))
+
+
 def quantized(rng, type, values):
-    """A block for each group of values: codes to nearest for what the scale allows, or any.  And what they mean."""
+    """Blocks of about the size of the values: random codes.  And what they mean."""
     number, columns, length, halves, means = TYPES[type]
     if type in ("f32", "bf16"):
         blob = b"".join(struct.pack("<f", v)[4 - length:] for v in values)
@@ -593,8 +620,9 @@ def keys_of(config):
     return arch, keys
 
 
-def convert(name, type, rng):
-    """(architecture, keys, tensors, the same tensors with values in f32): matrices outside of the experts in `type`."""
+def convert(name, type, rng, of_experts=None):
+    """(architecture, keys, tensors, the same tensors with values in f32): matrices outside of the experts in `type`.
+    of_experts: their type, if it is not the folder's; and bf16 in the second list."""
     folder = os.path.join(ROOT, "tests/data/lm", name)
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
@@ -618,24 +646,33 @@ def convert(name, type, rng):
         tensors.append([to, shape[::-1], of, blob])
         plain.append([to, shape[::-1], "f32", struct.pack(f"<{len(values)}f", *values)])
     for layer in range(config["num_hidden_layers"]):
-        experts = [[f"blk.{layer}.ffn_" + t[0], *t[1:]] for t in stacked(source, layer)]
-        tensors += experts
-        plain += experts
+        for part, sizes, dtype, blob in stacked(source, layer):
+            part = f"blk.{layer}.ffn_" + part
+            if of_experts and dtype == "bf16":
+                blob, values = nearest(of_experts, floats(blob))
+                tensors.append([part, sizes, of_experts, blob])
+                plain.append([part, sizes, "bf16", to_bf16(values)])
+            else:
+                tensors.append([part, sizes, dtype, blob])
+                plain.append([part, sizes, dtype, blob])
     return arch, keys, tensors, plain
 
 
 def models(root):
-    """With bf16 they are those of transformers; with other types random ones, which plain.gguf has in f32, too."""
-    kinds = [(name, "bf16") for name in ("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "gpt_oss_mxfp4")]
-    kinds += [("qwen3_moe", "q8_0"), ("olmoe", "q4_0"), ("mixtral", "q5_1"), ("gpt_oss_mxfp4", "iq4_nl"),
-              ("gpt_oss", "f16"), ("qwen3_moe", "mxfp4")]
-    for name, type in kinds:
-        to = os.path.join(root, f"{name}_{type}")
+    """With bf16 they are those of transformers; with other types random ones, which plain.gguf has in f32, too.  With
+    blocks of experts plain.gguf has those in bf16."""
+    kinds = [(name, "bf16", None) for name in ("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "gpt_oss_mxfp4")]
+    kinds += [("qwen3_moe", "q8_0", None), ("olmoe", "q4_0", None), ("mixtral", "q5_1", None),
+              ("gpt_oss_mxfp4", "iq4_nl", None), ("gpt_oss", "f16", None), ("qwen3_moe", "mxfp4", None),
+              ("qwen3_moe", "bf16", "q8_0"), ("olmoe", "q8_0", "q4_0"), ("mixtral", "bf16", "q8_0"),
+              ("gpt_oss", "bf16", "q8_0")]
+    for name, type, of_experts in kinds:
+        to = os.path.join(root, f"{name}_{type}" + (f"_experts_{of_experts}" if of_experts else ""))
         shutil.rmtree(to, ignore_errors=True)
         os.makedirs(to)
-        arch, keys, tensors, plain = convert(name, type, random.Random(name + type))
+        arch, keys, tensors, plain = convert(name, type, random.Random(name + type), of_experts)
         File(arch, keys, tensors).write(os.path.join(to, "model.gguf"))
-        if type == "bf16":
+        if type == "bf16" and not of_experts:
             shutil.copy(os.path.join(ROOT, "tests/data/lm", name, "golden.safetensors"), to)
         else:
             File(arch, keys, plain).write(os.path.join(to, "plain.gguf"))
