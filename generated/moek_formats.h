@@ -11,7 +11,10 @@
  * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
  *
  * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; sum_t, the type of sums, and
- * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more. */
+ * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more.
+ *
+ * For steps/quant_simt.cuh: x_codes, eight codes of x; where x has a scale a row: x_top, the type of the largest |x|
+ * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../templates/element/bf16.cuh"
@@ -50,8 +53,10 @@ struct moek_format_bf16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = MOEK_DTYPE_BF16,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     typedef float sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -69,8 +74,10 @@ struct moek_format_fp16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = MOEK_DTYPE_FP16,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     typedef float sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -88,8 +95,10 @@ struct moek_format_fp8t_ {
         W_SCALED_BY = 1, X_TENSOR = 1, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     typedef float sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -129,8 +138,13 @@ struct moek_format_fp8c_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
+    typedef float x_top;
+    MOEK_DEVICE float x_largest(void) { return 448.0f; }
+    MOEK_DEVICE x_codes to_x_codes(const float x[8]) { return moek_to_e4m3x8_(x); }
     typedef float sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -170,8 +184,10 @@ struct moek_format_fp8b128_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     typedef float sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -206,8 +222,10 @@ struct moek_format_mxfp8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     typedef float sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(float sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -250,8 +268,10 @@ struct moek_format_fp8t_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -278,8 +298,10 @@ struct moek_format_fp8c_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -306,8 +328,10 @@ struct moek_format_fp8b128_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -329,8 +353,10 @@ struct moek_format_mxfp4_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -361,8 +387,10 @@ struct moek_format_mxfp4_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 4294967296.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -402,8 +430,10 @@ struct moek_format_nvfp4_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 1, X_SECOND = 0, ZERO = 0, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -434,8 +464,10 @@ struct moek_format_nvfp4_a4_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 1, X_SECOND = 1, ZERO = 0, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 1,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint32_t x_codes;
     typedef float sum_t;
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 16384.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
@@ -463,8 +495,10 @@ struct moek_format_int4_a16_b32_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -490,8 +524,10 @@ struct moek_format_int4_a16_b64_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -517,8 +553,10 @@ struct moek_format_int4_a16_b128_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -544,8 +582,10 @@ struct moek_format_int4_a16_b0_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 1, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -576,8 +616,13 @@ struct moek_format_int4_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
+    typedef float x_top;
+    MOEK_DEVICE float x_largest(void) { return 448.0f; }
+    MOEK_DEVICE x_codes to_x_codes(const float x[8]) { return moek_to_e4m3x8_(x); }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -611,8 +656,13 @@ struct moek_format_int8_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 1, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 1, INNER_BF16 = 0,
+        X_INTEGER = 1
     };
+    typedef uint2 x_codes;
+    typedef uint32_t x_top;
+    MOEK_DEVICE float x_largest(void) { return 127.0f; }
+    MOEK_DEVICE x_codes to_x_codes(const float x[8]) { return moek_to_s8x8_(x); }
     typedef int32_t sum_t;
     template <int MI, int NI>
     MOEK_DEVICE void mma(int32_t sum[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2])
@@ -653,8 +703,10 @@ struct moek_format_int8_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         SECOND = 0, X_SECOND = 0, ZERO = 0, MORE = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 1, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = 0, INTEGER = 1, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
     MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_s8_(dtype); }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
@@ -681,8 +733,13 @@ struct moek_format_nvfp4_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         SECOND = 1, X_SECOND = 0, ZERO = 0, MORE = 1,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
     };
+    typedef uint2 x_codes;
+    typedef float x_top;
+    MOEK_DEVICE float x_largest(void) { return 448.0f; }
+    MOEK_DEVICE x_codes to_x_codes(const float x[8]) { return moek_to_e4m3x8_(x); }
     MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 128.0f; }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {

@@ -613,6 +613,13 @@ MOEK_DEVICE uint32_t moek_nibbles_together_(uint32_t w)
     low = (low | low >> 4) & 0x00ff00ff, high = (high | high >> 4) & 0x00ff00ff;
     return ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
 }
+/* Eight floats -> eight e4m3, the first in the lowest byte. */
+MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
+{
+    return make_uint2(moek_to_e4m3x2_(x[0], x[1]) | moek_to_e4m3x2_(x[2], x[3]) << 16,
+                      moek_to_e4m3x2_(x[4], x[5]) | moek_to_e4m3x2_(x[6], x[7]) << 16);
+}
+
 #include "../../../generated/moek_formats.h"             /* elements, and formats */
 
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
@@ -701,13 +708,6 @@ MOEK_DEVICE float moek_by_static_(float x, float inverse)
 {
     const float nan = moek_float_(0x7fc00000 | (moek_bits_(x) & 0x80000000));
     return !(fabsf(x) < INFINITY) ? nan : inverse < INFINITY ? x * inverse : 0;
-}
-
-/* Eight floats -> eight e4m3, the first in the lowest byte. */
-MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
-{
-    return make_uint2(moek_to_e4m3x2_(x[0], x[1]) | moek_to_e4m3x2_(x[2], x[3]) << 16,
-                      moek_to_e4m3x2_(x[4], x[5]) | moek_to_e4m3x2_(x[6], x[7]) << 16);
 }
 
 /* The same where all of a group is finite, in a quarter of the instructions: the largest |x| of eight T, as bits; the
