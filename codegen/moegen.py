@@ -257,7 +257,7 @@ def check_manifest(manifest, where, elements):
 
 
 def enum_names(header, macro):
-    """The names of an X-macro of moek.h."""
+    """The names of an X-macro of moek/enums.h."""
     found = re.search(r"#define " + macro + r"\(X\)((?:.*\\\n)*.*\n)", header)
     return re.findall(r"\bX\((\w+),", found.group(1)) if found else []
 
@@ -478,7 +478,7 @@ class Generator:
         bits = {name: module.bits for name, module in self.elements.items()}
         check_manifest(self.manifest, "kernels.toml", bits)
         header, fields = (read(os.path.join(root, "include", *name))
-                          for name in (("moek.h",), ("moek", "plan", "fields.h")))
+                          for name in (("moek", "enums.h"), ("moek", "plan", "fields.h")))
         models = load(os.path.join(root, "models.toml"))
         self.models = check_models(models, "models.toml", self.manifest, header)
         names = check_names(models.get("names"), "models.toml")
@@ -926,8 +926,7 @@ def write(g, a, start):
     for name in left_over:
         os.remove(os.path.join(folder, name))
     inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py",
-              "codegen/columns.py", "include/moek.h",
-              "include/moek/plan/fields.h"]
+              "codegen/columns.py", "include/moek/enums.h", "include/moek/plan/fields.h"]
     inputs += [os.path.join("templates", folder, n) for folder in ("", "element", STEPS_FOLDER, *FOLDERS.values())
                for n in g.names(folder)]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)

@@ -2,6 +2,8 @@
  * y = act(g, u), all in f32. */
 #ifndef MOEK_ACT_H
 #define MOEK_ACT_H
+#include <math.h>
+#include "../include/moek/kernel/linkage.h"
 
 MOEK_FN float moek_sigmoid_(float x) { return 1.0f / (1.0f + expf(-x)); }
 /* NaN passes through both: a bad token must stay visible. */

@@ -17,6 +17,7 @@
  * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
+#include "../include/moek/kernel/ptx.h"
 #include "../templates/element/bf16.cuh"
 #include "../templates/element/fp16.cuh"
 #include "../templates/element/e4m3.cuh"

@@ -5,7 +5,9 @@
  * more: what floats say besides, that neither operand is negated, nor, of 16 bits, transposed.  sum: a sum in asm. */
 #ifndef MOEK_WGMMA_H
 #define MOEK_WGMMA_H
+#include "../include/moek/kernel/ptx_sm90.h"
 
+#ifdef MOEK_SM90_CODE_
 #define MOEK_WGMMA_N8_(kind, more, sum) \
     moek_wgmma_(8, kind, "{" \
         "%0, %1, %2, %3" \
@@ -549,4 +551,5 @@ MOEK_DEVICE void moek_wgmma_of_registers_e4m3_(float *d, const uint32_t a[4], ui
     if constexpr (N == 96) moek_wgmma_of_registers_n96_e4m3_(d, a, b, add);
     if constexpr (N == 128) moek_wgmma_of_registers_n128_e4m3_(d, a, b, add);
 }
+#endif
 #endif

@@ -39,7 +39,7 @@ step "find_package: build" cmake --build found
 step "find_package: run" found/user
 said=$(sed -n 's/.*VERSION \([0-9.]*\) LANGUAGES.*/\1/p' "$root/CMakeLists.txt")
 is=$(awk '$2 == "MOEK_VERSION" { printf "%d.%d.%d", $3 / 10000, $3 / 100 % 100, $3 % 100; exit }' \
-     "$root/include/moek.h")
+     "$root/include/moek/api.h")
 step "CMakeLists.txt says version $said, moek.h $is" test "$said" = "$is"
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

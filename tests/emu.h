@@ -752,7 +752,7 @@ template <class T> EMU_FN T emu_reduce(int word, int unsigned_word, uint32_t mas
 #define __reduce_or_sync(mask, v) emu_reduce(EMU_REDUCE_OR, EMU_REDUCE_OR, (mask), (v), __LINE__)
 #define __reduce_xor_sync(mask, v) emu_reduce(EMU_REDUCE_XOR, EMU_REDUCE_XOR, (mask), (v), __LINE__)
 
-/* ---- Stand-ins for the PTX of moek/kernel/cuda.h that moves data or needs a warp. ---- */
+/* ---- Stand-ins for the PTX of moek/kernel/ptx.h that moves data or needs a warp. ---- */
 
 EMU_FN void emu_mma_meet(int word, void *d, const uint32_t a[4], const uint32_t b[2])
 {

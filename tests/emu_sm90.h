@@ -1,4 +1,4 @@
-/* emu_sm90.h -- what the emulator (emu.h) knows of Hopper: stands in for the PTX of moek/kernel/sm90.h.
+/* emu_sm90.h -- what the emulator (emu.h) knows of Hopper: stands in for the PTX of moek/kernel/ptx_sm90.h.
  *
  * What a GPU does by itself happens late, at a moment that differs from run to run (moek_emu_seed), so that a wait that
  * is missing shows: a copy by TMA or a counted cp.async lands some rounds after it was asked for, one after another

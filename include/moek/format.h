@@ -9,6 +9,7 @@
 #ifndef MOEK_FORMAT_H
 #define MOEK_FORMAT_H
 #include <stddef.h>
+#include "enums.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,17 +1,9 @@
 /* moek/impl.h -- the host side, compiled where MOEK_IMPLEMENTATION is defined: table, plan, parts, run. */
 #ifndef MOEK_IMPL_H
 #define MOEK_IMPL_H
-#include <stdarg.h>
-#include <stdio.h>
 #include "strict.h"
 #include "kernel/numbers.h"
 #include "want.h"
-
-#if MOEK_HAVE_CUDA_ && (!defined(MOEK_EMU) || defined(MOEK_EMU_CUDA))
-#define MOEK_HAVE_CUDART_ 1                            /* what cuda_runtime_api.h declares: CUDA's, or a test's */
-#else
-#define MOEK_HAVE_CUDART_ 0
-#endif
 #include "plan/device_query.h"
 #include "plan/table.h"
 #include "plan/arch.h"

@@ -19,6 +19,7 @@
 #define MOEK_OPS_H
 #include <stddef.h>
 #include <stdint.h>
+#include "format.h"
 
 /* route: router logits -> ids and weights of the chosen experts, best first; of equal ones the lower id first.
  *   s = score(logit) in f32:

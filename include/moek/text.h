@@ -1,6 +1,10 @@
 /* moek/text.h -- names, sentences, and a string that never overflows. */
 #ifndef MOEK_TEXT_H
 #define MOEK_TEXT_H
+#include <stdarg.h>
+#include <stdio.h>
+#include "api.h"
+#include "kernel/linkage.h"
 #include "format_facts.h"
 
 typedef struct moek_text_ { char *at; size_t size, length; } moek_text_;      /* length: what it would need */

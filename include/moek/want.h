@@ -11,6 +11,11 @@
 #else
 #define MOEK_HAVE_CUDA_ 0
 #endif
+#if MOEK_HAVE_CUDA_ && (!defined(MOEK_EMU) || defined(MOEK_EMU_CUDA))
+#define MOEK_HAVE_CUDART_ 1                            /* what cuda_runtime_api.h declares: CUDA's, or a test's */
+#else
+#define MOEK_HAVE_CUDART_ 0
+#endif
 #ifndef MOEK_WANT_HIDDEN
 #ifdef MOEK_HIDDEN
 #define MOEK_WANT_HIDDEN(h) ((h) == 0 || (h) == (MOEK_HIDDEN))

@@ -1,7 +1,7 @@
-/* element/bf16.cuh -- bf16 on GPUs (bf16.j2 says what it is).  generated/moek_formats.h includes this file, behind what
- * kernel/cuda.h has. */
+/* element/bf16.cuh -- bf16 on GPUs (bf16.j2 says what it is). */
 #ifndef MOEK_BF16_CUH
 #define MOEK_BF16_CUH
+#include "../../include/moek/kernel/ptx.h"
 
 /* sum += x times w, of what ldmatrix brings, which is what mma.sync takes: 16 bytes of k. */
 template <int MI, int NI>

@@ -1,7 +1,7 @@
-/* element/e2m1.cuh -- e2m1 on GPUs (e2m1.j2 says what it is).  generated/moek_formats.h includes this file, behind what
- * kernel/cuda.h has. */
+/* element/e2m1.cuh -- e2m1 on GPUs (e2m1.j2 says what it is). */
 #ifndef MOEK_E2M1_CUH
 #define MOEK_E2M1_CUH
+#include "../../include/moek/kernel/ptx.h"
 
 /* A scale, twice, as moek_pairs_e2m1_ takes it.  s up to 2^33 in bf16; from 2^-31 to 2^8 in fp16. */
 MOEK_DEVICE uint32_t moek_scale_e2m1_(float s, int dtype)

@@ -1,7 +1,7 @@
-/* element/e4m3.cuh -- e4m3 on GPUs (e4m3.j2 says what it is).  generated/moek_formats.h includes this file, behind what
- * kernel/cuda.h has. */
+/* element/e4m3.cuh -- e4m3 on GPUs (e4m3.j2 says what it is). */
 #ifndef MOEK_E4M3_CUH
 #define MOEK_E4M3_CUH
+#include "../../include/moek/kernel/ptx.h"
 
 /* 8 e4m3 -> 4 pairs of T, exactly.  NaN becomes 480 in bf16: moek_nan_e4m3_.  In bf16's places, the bits of a code are
  * 2^-120 of its value. */

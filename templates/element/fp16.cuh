@@ -1,7 +1,7 @@
-/* element/fp16.cuh -- fp16 on GPUs (fp16.j2 says what it is).  generated/moek_formats.h includes this file, behind what
- * kernel/cuda.h has. */
+/* element/fp16.cuh -- fp16 on GPUs (fp16.j2 says what it is). */
 #ifndef MOEK_FP16_CUH
 #define MOEK_FP16_CUH
+#include "../../include/moek/kernel/ptx.h"
 
 /* sum += x times w, of what ldmatrix brings, which is what mma.sync takes: 16 bytes of k. */
 template <int MI, int NI>

@@ -1,7 +1,7 @@
-/* element/s8.cuh -- s8 on GPUs (s8.j2 says what it is).  generated/moek_formats.h includes this file, behind what
- * kernel/cuda.h has. */
+/* element/s8.cuh -- s8 on GPUs (s8.j2 says what it is). */
 #ifndef MOEK_S8_CUH
 #define MOEK_S8_CUH
+#include "../../include/moek/kernel/ptx.h"
 
 /* Exact sums of more than 2^16 products, which s32 does not hold: sums of s32, and `high`, a byte of each four of them
  * in units of 2^31.  Carry, at least after each 2^16 products: |sum| is at most 2^30 again, what is above goes to

@@ -1,7 +1,7 @@
-/* element/u4b8.cuh -- u4b8 on GPUs (u4b8.j2 says what it is).  generated/moek_formats.h includes this file, behind what
- * kernel/cuda.h has. */
+/* element/u4b8.cuh -- u4b8 on GPUs (u4b8.j2 says what it is). */
 #ifndef MOEK_U4B8_CUH
 #define MOEK_U4B8_CUH
+#include "../../include/moek/kernel/ptx.h"
 
 /* A scale and a zero point, twice, as moek_pairs_u4b8_ takes them. */
 MOEK_DEVICE uint32_t moek_scale_u4b8_(float s, int dtype)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # matrix.sh c|cuda [quick [OPTION]] -- compiles and links moek.h in every way that it promises: a line a case, and at
 # the end N passed, N failed, N skipped.  c: C and C++ compilers (quick: nothing optimized, examples only read, and of
-# the rows alone one in five); cuda: nvcc (quick: with the kernels of one format; all but a row alone with OPTION; some
-# cases, and the examples, which examples.sh compiles, left out).  CC, CXX, NVCC as in ./moek.
+# the rows and of the headers alone one in five); cuda: nvcc (quick: with the kernels of one format; all but a row alone
+# with OPTION; some cases, and the examples, which examples.sh compiles, left out).  CC, CXX, NVCC as in ./moek.
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD part=${1:-c} quick=${2:-} option=${3:-}
 quick_arch=${quick:+0}
@@ -140,8 +140,8 @@ int main(void)
 }
 END
 other() {                                              # NAME SED-SCRIPT WORDS: must say WORDS in plan.why
-    sed "$2" "$root/include/moek.h" > other/include/moek.h
-    cmp -s "$root/include/moek.h" other/include/moek.h && echo "sed changed nothing" > log && bad "$1" && return
+    sed "$2" "$root/include/moek/api.h" > other/include/moek/api.h
+    cmp -s "$root/include/moek/api.h" other/include/moek/api.h && echo "sed changed nothing" > log && bad "$1" && return
     ${CC:-cc} -std=c99 -Wall -Werror -Iother/include other.c implementation.o -o other_program -lm > log 2>&1 &&
         ./other_program > log 2>&1
     if grep -q "^MOEK_E_VERSION .*$3" log; then good "$1"; else bad "$1"; fi
@@ -150,7 +150,7 @@ other() {                                              # NAME SED-SCRIPT WORDS: 
 orders='moek.h D moek.h
 D moek.h moek.h
 D moek/kernel/numbers.h moek.h
-D moek/kernel/cpu.h
+D moek/kernel/cpu.h moek.h
 moek/kernel/numbers.h moek/kernel/cpu.h D moek.h D moek.h
 moek_ep.h D moek_ep.h
 moek.h D moek_ep.h
@@ -158,6 +158,13 @@ D moek.h moek_ep.h moek.h moek_ep.h
 moek_ep.h D moek.h moek_ep.h
 moek_import.h D moek_import.h
 moek_import.h D moek_ep.h moek_import.h moek_import.h'
+# Headers of the library.  (A body is a text in the middle of a kernel.)
+headers() { find "$root/include" "$root/generated" -name '*.h' ! -name '*_body.h' | sort; }
+cuda_only='GPU kernels are C[+][+]17|compile the implementation with nvcc|nccl[.]h: No such file'    # as C says it
+alone() {                                              # HEADER: alone.c, .cc and .cu take it, twice for its guard
+    printf '#include "%s"\n#include "%s"\nextern int moek_alone_;\n' "$1" "$1" > alone.c
+    cp alone.c alone.cc && cp alone.c alone.cu
+}
 order() {                                              # FILE HEADER ...
     file=$1; shift
     for h in "$@"; do
@@ -255,10 +262,17 @@ c_part() {
         nm -g --defined-only alone.o | grep -v " $row\$" > log
         none "alone: $row: nothing else"
     done
-    for f in "$root"/include/moek/*.h "$root"/include/moek/kernel/*.h; do
-        case $(basename "$f") in ops.h | numbers.h | cpu.h)
-            must "alone: moek/$(basename "$f")" $cc -std=c99 -pedantic $warnings -x c -c "$f" -o alone.o ;;
-        esac
+    # (GPU code and NCCL's: cuda_part.)
+    n=0
+    for f in $(headers); do
+        n=$((n + 1))
+        [ $((n % step)) = 0 ] || continue
+        alone "$f"
+        strict="-pedantic $warnings -Wno-unused-function -fsyntax-only"
+        $cc -std=c99 $strict alone.c > log 2>&1
+        grep -qE "$cuda_only" log && continue
+        none "alone: ${f#"$root"/}"
+        have "${CXX:-g++}" && must "alone: ${f#"$root"/} in C++" ${CXX:-g++} -std=c++11 $strict alone.cc
     done
 
     must "compile: caller, main" $cc $warnings -c caller.c main.c
@@ -408,7 +422,7 @@ cuda_part() {
     nvcc=${NVCC-nvcc}
     have "$nvcc" || { skip "no nvcc"; return; }
     arch=$(sed -n 's/^arch = //p' "$root"/build/config.ninja 2> /dev/null)
-    arch=${arch:-80}
+    arch=${arch:-80} flags=
     nv="$nvcc -std=c++17 -gencode=arch=compute_$arch,code=sm_$arch -I$root/include -Xcompiler -Wall,-Wextra"
     all=$nv nv="$nv $option"
     must "nvcc: implementation" $nv ${quick:+-DMOEK_QUANT=MOEK_BF16} -c implementation.cu -o implementation.o
@@ -435,6 +449,17 @@ cuda_part() {
     else
         skip "no NCCL: moek_ep_nccl.h"
     fi
+    n=0
+    for f in $(headers); do                            # that are GPU code, or have some
+        alone "$f"
+        ${CC:-cc} -std=c99 -fsyntax-only alone.c > log 2>&1
+        grep -qE "$cuda_only" log || grep -q MOEK_HAVE_CUDA "$f" || continue
+        n=$((n + 1))
+        [ $((n % step)) = 0 ] || continue
+        grep -q 'nccl\.h: No such file' log && [ -z "$flags" ] && continue
+        must "alone: ${f#"$root"/} as CUDA" $nvcc -std=c++17 -gencode=arch=compute_90a,code=sm_90a $flags \
+            $option -Xcompiler -Wall,-Wextra,-Wno-unused-function -c alone.cu -o alone.o
+    done
     row=$root/generated/combine_simt_sm80.h
     must "nvcc: a row alone" $all -DMOEK_SPLIT -x cu -c "$row" -o row.o
     must_fail "C++14: a row says no" "GPU kernels are C++17: compile this file with -std=c++17" \

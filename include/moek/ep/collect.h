@@ -1,6 +1,7 @@
 /* moek/ep/collect.h -- finalize_receive: kernels that wait for the results of the experts and add them up to y. */
 #ifndef MOEK_EP_COLLECT_H
 #define MOEK_EP_COLLECT_H
+#include "device.h"
 
 typedef struct moek_ep_collect_ {
     moek_ep_gpu_ g;

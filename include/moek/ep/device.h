@@ -43,6 +43,8 @@
  * at system scope, a relaxed store.  Polls are acquire loads: that saves the second load that a relaxed poll needs. */
 #ifndef MOEK_EP_DEVICE_H
 #define MOEK_EP_DEVICE_H
+#include <string.h>
+#include "words.h"
 #include "../kernel/cuda.h"
 
 /* ---- one function for each instruction --------------------------------------------------------------------------- */

@@ -4,6 +4,11 @@
  * are in GPU memory, where kernels write them, and config.report in pinned memory has a copy of the latch. */
 #ifndef MOEK_EP_ERROR_H
 #define MOEK_EP_ERROR_H
+#include <string.h>
+#include "words.h"
+#if MOEK_HAVE_CUDA_
+#include "device.h"
+#endif
 
 /* Consumes the report of rows that did not fit (moek_ep_pack_full_) of the lowest handle that has one.  Returns 0 if
  * there is none. */

@@ -1,6 +1,7 @@
 /* moek/ep/giveback.h -- finalize_send: kernels that send the results of the experts back to the ranks of the tokens. */
 #ifndef MOEK_EP_GIVEBACK_H
 #define MOEK_EP_GIVEBACK_H
+#include "device.h"
 
 typedef struct moek_ep_giveback_ {
     moek_ep_gpu_ g;

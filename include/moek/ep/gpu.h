@@ -2,6 +2,16 @@
  * where windows are not reachable, and launches the kernels of the four stages. */
 #ifndef MOEK_EP_GPU_H
 #define MOEK_EP_GPU_H
+#include <string.h>
+#include "../plan/device_query.h"
+#include "host.h"
+#if MOEK_HAVE_CUDA_
+#include "collect.h"
+#include "giveback.h"
+#include "receive.h"
+#include "send.h"
+#endif
+
 #if MOEK_HAVE_CUDA_
 
 /* ---- calls of the CUDA runtime ----------------------------------------------------------------------------------- */

@@ -2,6 +2,8 @@
  * reports. */
 #ifndef MOEK_EP_GROUP_H
 #define MOEK_EP_GROUP_H
+#include <string.h>
+#include "gpu.h"
 
 const char *moek_ep_kind_name(int kind)
 {

@@ -11,6 +11,10 @@
  * Line 0 also holds the number of ranks, because the offsets of all later lines depend on that number. */
 #ifndef MOEK_EP_HELLO_H
 #define MOEK_EP_HELLO_H
+#include <stdio.h>
+#include <string.h>
+#include "../plan/check.h"
+#include "api.h"
 
 enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol between ranks */
 

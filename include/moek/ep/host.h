@@ -16,6 +16,9 @@
  * the rows that arrived; with allgather, and where rows are moved, ids are -1 after the rows of each rank. */
 #ifndef MOEK_EP_HOST_H
 #define MOEK_EP_HOST_H
+#include <string.h>
+#include "../walk/quantize.h"
+#include "wire.h"
 
 enum { MOEK_EP_IDLE_, MOEK_EP_SENT_, MOEK_EP_ARRIVED_, MOEK_EP_RETURNED_ };      /* ep.stage: the last half done */
 

@@ -54,6 +54,10 @@
  * row comes back at the index where the row went out.                                                                */
 #ifndef MOEK_EP_LAYOUT_H
 #define MOEK_EP_LAYOUT_H
+#include <string.h>
+#include "../want.h"
+#include "../plan/workspace.h"
+#include "hello.h"
 
 #if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>

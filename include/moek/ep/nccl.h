@@ -7,6 +7,11 @@
  * So ranks of different versions detect that before they wait for messages of different sizes. */
 #ifndef MOEK_EP_NCCL_PARTS_H
 #define MOEK_EP_NCCL_PARTS_H
+#include <stdio.h>
+#include <string.h>
+#include "group.h"
+#include "nccl_api.h"
+
 #if !MOEK_HAVE_CUDART_
 #error "moek_ep_nccl.h: compile the implementation with nvcc"
 #endif

@@ -1,6 +1,7 @@
 /* moek/ep/receive.h -- prepare_receive: kernels that wait for rows and make of them what the experts read. */
 #ifndef MOEK_EP_RECEIVE_H
 #define MOEK_EP_RECEIVE_H
+#include "device.h"
 
 typedef struct moek_ep_receive_ {
     moek_ep_gpu_ g;

@@ -1,6 +1,7 @@
 /* moek/ep/send.h -- prepare_send: kernels that send rows to the ranks of their experts, and kernels that count them. */
 #ifndef MOEK_EP_SEND_H
 #define MOEK_EP_SEND_H
+#include "device.h"
 
 typedef struct moek_ep_send_ {
     moek_ep_gpu_ g;

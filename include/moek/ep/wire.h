@@ -27,6 +27,7 @@
  * Nothing is published after that, so half-written rows are never announced.                                         */
 #ifndef MOEK_EP_WIRE_H
 #define MOEK_EP_WIRE_H
+#include "error.h"
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 

@@ -2,6 +2,8 @@
  * how the host loads and stores them. */
 #ifndef MOEK_EP_WORDS_H
 #define MOEK_EP_WORDS_H
+#include "layout.h"
+
 #if !defined(__GNUC__)
 #error "moek_ep.h needs the __atomic builtins of gcc or clang"
 #endif

@@ -15,6 +15,7 @@
  *     BYTES    [rows][ceil(columns / 4)]: ROWS, with a byte for an element of 4 bits, two's complement               */
 #ifndef MOEK_IMPORT_CODES_H
 #define MOEK_IMPORT_CODES_H
+#include "../kernel/linkage.h"
 
 enum {
     MOEK_CODES_NONE, MOEK_CODES_ROWS, MOEK_CODES_WORDS, MOEK_CODES_GPTQ, MOEK_CODES_ACROSS, MOEK_CODES_TURNED,

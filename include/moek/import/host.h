@@ -3,6 +3,9 @@
  * scale (codes.h, scales.h), which also take what is left over. */
 #ifndef MOEK_IMPORT_HOST_H
 #define MOEK_IMPORT_HOST_H
+#include <string.h>
+#include "codes.h"
+#include "scales.h"
 #include "../kernel/cpu.h"
 
 /* The first word of square number s. */

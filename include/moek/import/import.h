@@ -1,6 +1,10 @@
 /* moek/import/import.h -- moek_import and its relatives: what a source is, checks, orders, the report. */
 #ifndef MOEK_IMPORT_IMPORT_H
 #define MOEK_IMPORT_IMPORT_H
+#include <string.h>
+#include "../plan/check.h"
+#include "quantize.h"
+#include "shape.h"
 
 typedef struct moek_source_ {
     const char *name;

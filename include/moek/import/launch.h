@@ -1,6 +1,8 @@
 /* moek/import/launch.h -- the loops over words and rows as kernels, and which loops run. */
 #ifndef MOEK_IMPORT_LAUNCH_H
 #define MOEK_IMPORT_LAUNCH_H
+#include "../want.h"
+#include "host.h"
 
 #if MOEK_HAVE_CUDA_
 #include "../kernel/cuda.h"

@@ -2,6 +2,9 @@
  * For host and device. */
 #ifndef MOEK_IMPORT_QUANTIZE_H
 #define MOEK_IMPORT_QUANTIZE_H
+#include <math.h>
+#include <string.h>
+#include "launch.h"
 
 typedef struct moek_plain_ {
     const unsigned char *from;                         /* [rows][columns] */

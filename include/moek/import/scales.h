@@ -2,6 +2,8 @@
  * device. */
 #ifndef MOEK_IMPORT_SCALES_H
 #define MOEK_IMPORT_SCALES_H
+#include "../kernel/numbers.h"
+#include "api.h"
 
 enum {                                                 /* [rows][groups], [groups][rows], one, in GGUF's blocks */
     MOEK_SCALES_ROWS, MOEK_SCALES_GROUPS, MOEK_SCALES_ONE, MOEK_SCALES_BLOCKS

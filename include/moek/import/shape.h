@@ -1,6 +1,9 @@
 /* moek/import/shape.h -- what a file says of an array against what a source has there. */
 #ifndef MOEK_IMPORT_SHAPE_H
 #define MOEK_IMPORT_SHAPE_H
+#include "../text.h"
+#include "codes.h"
+#include "scales.h"
 
 /* Sizes that an array of a source must have, and bytes of an element. */
 typedef struct moek_wanted_ { const char *source, *name; uint64_t size[2]; int bytes; } moek_wanted_;

@@ -4,9 +4,9 @@
  * Functions of a set have an attribute (MOEK_AVX2_FN, ..), so that one object, compiled for any processor of the
  * family, holds all sets.  What such a function calls and is to be inlined has the same attribute.  The loop of OpenMP
  * stands in a function without one: some compilers move its body to a function that would lose the attribute.      */
-#include "numbers.h"                                    /* ahead of the guard, as there */
 #ifndef MOEK_ISA_H
 #define MOEK_ISA_H
+#include "linkage.h"
 
 /* Compilers with these attributes and intrinsics; others make plain C. */
 #if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 8 : defined(__GNUC__) && __GNUC__ >= 9)

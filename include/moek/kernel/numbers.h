@@ -1,37 +1,11 @@
-/* moek/kernel/numbers.h -- what host and device code share: linkage words; bf16, fp16 and e4m3 by integer
- * arithmetic. */
-#include "../../moek.h"                                   /* ahead of the guard: an implementation needs this */
+/* moek/kernel/numbers.h -- what host and device code share: bf16, fp16 and e4m3 by integer arithmetic; activations;
+ * which half of the weights lies where. */
 #ifndef MOEK_NUMBERS_H
 #define MOEK_NUMBERS_H
 #include <math.h>
-#include <string.h>
-
-#if defined(__GNUC__)
-#define MOEK_UNUSED __attribute__((unused))
-#else
-#define MOEK_UNUSED
-#endif
-#if defined(__CUDACC__)
-#define MOEK_FN static MOEK_UNUSED __host__ __device__ __forceinline__
-#elif defined(__cplusplus)
-#define MOEK_FN static MOEK_UNUSED inline
-#else
-#define MOEK_FN static MOEK_UNUSED __inline
-#endif
-
-/* A launcher is static, so that two programs' kernels never meet; in split mode each is an object of its own. */
-#if !defined(MOEK_SPLIT)
-#define MOEK_LAUNCHER static MOEK_UNUSED moek_status
-#elif defined(__cplusplus)
-#define MOEK_LAUNCHER extern "C" moek_status
-#else
-#define MOEK_LAUNCHER moek_status
-#endif
-
-MOEK_FN uint32_t moek_bits_(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-MOEK_FN float moek_float_(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-
+#include "../ops.h"
 #include "../../../generated/moek_element.h"             /* moek_from_<element>_, moek_to_<element>_ */
+#include "../../../generated/moek_act.h"
 
 /* T by its MOEK_DTYPE_* number. */
 MOEK_FN float moek_from_t_(uint16_t bits, int dtype)
@@ -67,8 +41,6 @@ MOEK_FN uint8_t moek_to_e8m0_(float s)
 {
     return s != s ? 255 : s > moek_float_(0x00400000) ? (uint8_t)moek_ue8m0_(s) : 0;
 }
-
-#include "../../../generated/moek_act.h"
 
 /* Groups of so many columns of k that a row of w has, 0: all of k is one; of a shard, the first may begin before k. */
 static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)

@@ -3,6 +3,9 @@
  * moek_alignment tells a caller, and tests/test_api.c compares docs/formats.md with it. */
 #ifndef MOEK_ALIGNMENT_H
 #define MOEK_ALIGNMENT_H
+#include <string.h>
+#include "arch.h"
+#include "check.h"
 
 enum { MOEK_BY_SCALES_ = -1, MOEK_BY_ZEROS_ = -2, MOEK_BY_LOGITS_ = -3 };       /* the config decides */
 #define MOEK_EACH_WEIGHTS_ADDRESS_(X) \

@@ -1,6 +1,7 @@
 /* moek/plan/bind.h -- the weights of a plan: is there what the format and the config need, and is it aligned. */
 #ifndef MOEK_BIND_H
 #define MOEK_BIND_H
+#include "alignment.h"
 
 /* How groups score: as asked, else as the method says, but for a bias. */
 static int moek_group_score_(const moek_plan *plan)

@@ -1,6 +1,8 @@
 /* moek/plan/check.h -- a config without its kernels: bounds, what fits together, defaults. */
 #ifndef MOEK_CHECK_H
 #define MOEK_CHECK_H
+#include <math.h>
+#include "../text.h"
 
 /* Up to these sizes all products of a row's sizes, and all byte counts of a workspace, stay below 2^63. */
 enum {

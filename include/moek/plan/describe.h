@@ -1,6 +1,10 @@
 /* moek/plan/describe.h -- moek_explain and moek_describe: what was chosen, and why not the rest. */
 #ifndef MOEK_DESCRIBE_H
 #define MOEK_DESCRIBE_H
+#include <math.h>
+#include <string.h>
+#include "bind.h"
+#include "plan.h"
 
 size_t moek_explain(const moek_config *config, char *text, size_t size)
 {

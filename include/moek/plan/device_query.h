@@ -1,6 +1,8 @@
 /* moek/plan/device_query.h -- the little that the host asks of a device; without nvcc there is none. */
 #ifndef MOEK_DEVICE_QUERY_H
 #define MOEK_DEVICE_QUERY_H
+#include <stdio.h>
+#include "../want.h"
 
 typedef struct moek_device_ { int ordinal, arch, shared_bytes, multiprocessors; } moek_device_;
 

@@ -2,6 +2,8 @@
  * generator, which makes the initializers of models from them.  codegen/test_moegen.py compares them with moek.h. */
 #ifndef MOEK_FIELDS_H
 #define MOEK_FIELDS_H
+#include <string.h>
+#include "../api.h"
 
 #define MOEK_EACH_CONFIG_FIELD_(X) \
     X(hidden) X(inter) X(experts) X(topk) X(quant) X(act) X(max_tokens) X(dtype) X(alpha) X(beta) X(limit) \

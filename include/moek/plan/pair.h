@@ -2,6 +2,9 @@
  * best.  Everything about a format comes from its descriptor (moek/format.h). */
 #ifndef MOEK_PAIR_H
 #define MOEK_PAIR_H
+#include <stdio.h>
+#include "arch.h"
+#include "check.h"
 
 int moek_same_weights(int a, int b)
 {

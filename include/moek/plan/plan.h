@@ -2,6 +2,9 @@
  * gets a sentence. */
 #ifndef MOEK_PLAN_H
 #define MOEK_PLAN_H
+#include <string.h>
+#include "tuned.h"
+#include "workspace.h"
 
 /* Are the experts made of kernels of the table? */
 static int moek_table_experts_(const moek_experts *experts)

@@ -1,6 +1,11 @@
 /* moek/plan/rows.h -- which kernels of the table can serve a config, and a sentence for each that cannot. */
 #ifndef MOEK_ROWS_H
 #define MOEK_ROWS_H
+#include <string.h>
+#include "arch.h"
+#include "check.h"
+#include "device_query.h"
+#include "table.h"
 
 typedef struct moek_oracle_ {
     moek_device_ device;

@@ -2,6 +2,8 @@
  * then the rules of rules.toml.  This file says what a kernel can do at all, the rules say when it does. */
 #ifndef MOEK_RULE_H
 #define MOEK_RULE_H
+#include <string.h>
+#include "check.h"
 #include "../../../generated/moek_rules.h"
 
 /* A plan that moek_plan_init refused, or never saw, has no sizes to divide by. */

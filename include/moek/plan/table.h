@@ -2,6 +2,8 @@
  * table, filtered by #if; selection at run time is a walk through it. */
 #ifndef MOEK_TABLE_H
 #define MOEK_TABLE_H
+#include <string.h>
+#include "../api.h"
 #include "../want.h"
 
 #include "../../../generated/moek_kernels.h"

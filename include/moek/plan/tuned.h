@@ -13,6 +13,10 @@
  * the last counts.  A line whose row cannot serve leaves its tokens to the built-in rule, and plan.note says so. */
 #ifndef MOEK_TUNED_H
 #define MOEK_TUNED_H
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "rows.h"
 
 enum {
     MOEK_AT_DEVICE_, MOEK_AT_QUANT_, MOEK_AT_HIDDEN_, MOEK_AT_INTER_, MOEK_AT_EXPERTS_, MOEK_AT_TOPK_, MOEK_AT_TOKENS_,

@@ -2,6 +2,8 @@
  * NULL) or gives places. */
 #ifndef MOEK_WORKSPACE_H
 #define MOEK_WORKSPACE_H
+#include <string.h>
+#include "rule.h"
 
 typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
 

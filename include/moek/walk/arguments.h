@@ -2,6 +2,8 @@
  * written. */
 #ifndef MOEK_ARGUMENTS_H
 #define MOEK_ARGUMENTS_H
+#include "../plan/device_query.h"
+#include "overlap.h"
 
 /* What prepare/finalize refuses, with its sentence or one for want of that. */
 static moek_status moek_check_part_(const moek_plan *plan, const moek_args *args)

@@ -1,6 +1,9 @@
 /* moek/walk/experts.h -- up, activation, down: a launch a step, or several steps in one launch. */
 #ifndef MOEK_EXPERTS_H
 #define MOEK_EXPERTS_H
+#include <string.h>
+#include "quantize.h"
+#include "weights.h"
 
 /* Batched: the most rows an expert can hold in this run, as far as the host knows; other ranks may send more. */
 static int moek_live_rows_(const moek_step *step)

@@ -1,6 +1,9 @@
 /* moek/walk/finalize.h -- rows of the experts, weighted and added, to y, on one rank. */
 #ifndef MOEK_FINALIZE_H
 #define MOEK_FINALIZE_H
+#include <string.h>
+#include "../plan/workspace.h"
+#include "overlap.h"
 
 static moek_status moek_nothing_to_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
                                          moek_stream stream)

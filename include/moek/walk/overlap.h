@@ -2,6 +2,7 @@
  * numbers then, and on some runs right ones. */
 #ifndef MOEK_OVERLAP_H
 #define MOEK_OVERLAP_H
+#include "../plan/alignment.h"
 
 /* Elements from a row of a run's x, y and shared_y to the next. */
 static size_t moek_x_stride_(const moek_args *a, const moek_config *c)

@@ -1,6 +1,9 @@
 /* moek/walk/parts.h -- the built-in parts: `local` and `batched`, and the experts made of kernels of the table. */
 #ifndef MOEK_PARTS_H
 #define MOEK_PARTS_H
+#include "experts.h"
+#include "finalize.h"
+#include "prepare.h"
 
 static size_t moek_one_rank_workspace_(const moek_prepare_finalize *self, const moek_plan *plan)
 {

@@ -1,6 +1,8 @@
 /* moek/walk/prepare.h -- rows of x to the experts, on one rank: quantize; batched: dispatch, too. */
 #ifndef MOEK_PREPARE_H
 #define MOEK_PREPARE_H
+#include <string.h>
+#include "quantize.h"
 
 /* Nothing to send on one rank: quantize, and multiply by the router's weight where that is asked for. */
 static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)

@@ -1,6 +1,10 @@
 /* moek/walk/quantize.h -- quantization of rows: arguments for x and for h, and moek_quantize for callers. */
 #ifndef MOEK_QUANTIZE_H
 #define MOEK_QUANTIZE_H
+#include <string.h>
+#include "../plan/table.h"
+#include "../plan/workspace.h"
+#include "overlap.h"
 
 static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size_t rows, size_t columns,
                                       moek_quantized_ to)

@@ -1,6 +1,10 @@
 /* moek/walk/route.h -- logits to ids and weights, then ids to experts of this rank. */
 #ifndef MOEK_ROUTE_H
 #define MOEK_ROUTE_H
+#include <string.h>
+#include "../plan/bind.h"
+#include "../plan/rule.h"
+#include "arguments.h"
 
 static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
 {

@@ -1,6 +1,9 @@
 /* moek/walk/run.h -- the walk: route, prepare, experts, finalize. */
 #ifndef MOEK_RUN_H
 #define MOEK_RUN_H
+#include <string.h>
+#include "experts.h"
+#include "route.h"
 
 /* Rows by which the course of a step is decided, before dispatch.  Host counts only: what the device knows better may
  * cost speed, never correctness. */

@@ -1,6 +1,11 @@
 /* moek/walk/weights.h -- weights as the GEMMs read them, and their tiled order. */
 #ifndef MOEK_WEIGHTS_H
 #define MOEK_WEIGHTS_H
+#include <string.h>
+#include "../plan/arch.h"
+#include "../plan/device_query.h"
+#include "../plan/rule.h"
+#include "../plan/table.h"
 
 /* What a GEMM reads of weights and config. */
 static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)

@@ -1,0 +1,545 @@
+/* moek/api.h -- the types and functions of moek.h, which says what the words mean.
+ *     1 the layer   2 the weights   3 one run   4 the kernel table and the plan   5 functions   6 your own parts
+ */
+#ifndef MOEK_API_H
+#define MOEK_API_H
+#include <stddef.h>
+#include <stdint.h>
+#include "enums.h"
+#include "format.h"                                   /* what a format is: elements, scales, bytes */
+#include "ops.h"                                      /* the contract of each kernel */
+
+#define MOEK_VERSION 300                              /* 10000 * major + 100 * minor + patch */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct moek_prepare_finalize;
+struct moek_experts;
+
+/* Activations, g the gate (or only) value, u the up value, sigma(x) = 1 / (1 + exp(-x)).
+ *   SILU                    g sigma(g) u;  limit > 0: first g = min(g, limit), u = clamp(u, +-limit)
+ *   GELU, GELU_TANH         g/2 (1 + erf(g / sqrt 2)) u;  g/2 (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) u
+ *   SWIGLUOAI               g = min(g, limit), u = clamp(u, +-limit);  g sigma(alpha g) (u + beta);  rows of w_up
+ *                           interleaved unless config.up_layout says otherwise (gpt-oss)
+ *   SWIGLUOAI_UNINTERLEAVE  the same formula, rows of w_up in halves (MiniMax-M3)
+ *   SWIGLUSTEP              min(g sigma(g), limit) clamp(u, +-limit)  (Step-3.5, Step-3.7)
+ *   SITU                    alpha tanh(g / alpha) sigma(g) u', u' = beta tanh(u / beta) if beta > 0, else u (Kimi K3)
+ *   SILU_NO_MUL, GELU_NO_MUL, GELU_TANH_NO_MUL     the same without u
+ *   RELU_NO_MUL, RELU2_NO_MUL                      max(g, 0)  (Switch, NLLB);  max(g, 0)^2  (Nemotron-H)
+ * All in f32, rounded to T once.  What 0 in config.alpha, beta and limit means (a field that the activation does not
+ * have must be 0):
+ *                             alpha   beta   limit
+ *   SILU, SWIGLUSTEP          -       -      no clamp, as 0 in a checkpoint's list of limits does
+ *   SWIGLUOAI, _UNINTERLEAVE  1.702   1      7
+ *   SITU                      1       none   -
+ * MOEK_NO_LIMIT: no clamp, whatever the activation.                                                                  */
+#define MOEK_NO_LIMIT (-1.0f)
+
+/* ---- 1. What the layer is.  Zero means "the default" everywhere.  In C++: moek_config c = {}; c.hidden = ...; ---- */
+
+typedef struct moek_config {
+    int hidden, inter;                /* required, at most 2^24 each.  inter: of this rank's shard                    */
+    int experts, topk;                /* required.  experts: routed experts the router knows, <= 1024; topk <= 32     */
+    int quant;                        /* required: the format, MOEK_BF16, MOEK_FP8B128, ... (moek/format.h)           */
+    int act;                          /* required: MOEK_SILU, ...                                                     */
+    int max_tokens;                   /* required: the most tokens a run will carry; at most 2^31 - 2^20 slots        */
+    int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
+
+    float alpha, beta, limit;         /* of the activation; 0: as above                                               */
+    int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
+    int ue8m0;                        /* fp8b128, mxfp4_a8: round activation scales up to powers of two               */
+    int router_weight_on_input;       /* multiply x by the weight before the experts; topk 1 only                     */
+
+    int routing;                      /* MOEK_ROUTE_*.  0 is SOFTMAX, which does not renormalize: most models do, by
+                                         SOFTMAX_RENORM                                                               */
+    int groups, topk_groups;          /* grouped top-k; 0 or 1: none                                                  */
+    float scale;                      /* routed scaling factor; 0: 1                                                  */
+    int logits_dtype;                 /* default f32                                                                  */
+    int shared_slots;                 /* slots behind the topk ones that every token has: ids experts .. experts +
+                                         shared_slots - 1                                                             */
+    float shared_weight;              /* their weight; 0: 1                                                           */
+
+    int local_experts;                /* experts in w_up and w_down here; 0: experts + shared_slots                   */
+    int physical_experts;             /* length of expert_map and expert_load; 0: experts + shared_slots              */
+    int max_replicas;                 /* row length of weights.replicas                                               */
+
+    int chunk_tokens;                 /* run in chunks of at most this many tokens, to bound the workspace; 0: never  */
+    int format;                       /* MOEK_STANDARD or MOEK_BATCHED                                                */
+    int max_rows_per_expert;          /* BATCHED: rows kept for each expert, more is dropped; 0: the tokens of a chunk
+                                         (times num_dispatchers), enough unless a token names an expert twice         */
+
+    int backend;                      /* demand one of MOEK_BACKEND_*; 0: the first that accepts                      */
+    unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over; not that of a demanded one       */
+    int batch_invariant;              /* a token's result must not depend on the other tokens: one tile for all sizes,
+                                         no dynamic fp8t                                                              */
+    const char *kernel;               /* demand this row, by a name from moek_kernels(), for the op it serves         */
+    const struct moek_prepare_finalize *prepare_finalize;      /* your own; NULL: built in, by format                 */
+    const struct moek_experts *experts_impl;                   /* your own; NULL: built in                            */
+    const char *tuned;                /* the text of a file that ./moek tune wrote: which rows were the fastest, by
+                                         tokens (moek/plan/tuned.h has the columns).  Only lines for this device, quant,
+                                         hidden, inter, local experts and slots count; without any, or NULL: the
+                                         built-in rule.  Rows of an excluded or not demanded backend are passed over.
+                                         Yours again when moek_plan_init returns                                      */
+    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT, or MOEK_WEIGHTS_TILED, which only
+                                         backend SM90 reads: see moek_repack_up                                       */
+    float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
+    int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
+    int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _APART; APART with up_layout APART       */
+    int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
+                                         rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
+                                         scales of gate and up are APART.  Of other formats where columns share
+                                         scales, of w or of x: likewise by these columns, and gate and up may be
+                                         together.  Better, where ranks may differ in inter: cut by whole groups of
+                                         scales, and leave this 0 (docs/formats.md)                                   */
+    int block;                        /* columns of a scale of the weights, where a format leaves that open
+                                         (moek/format.h), 0: a whole row; else 0                                      */
+    int expand_weights;               /* 1: in runs of many rows an expert, all weights of a GEMM become e4m3 first, in
+                                         the workspace, which has room for the larger of w_up and w_down so; then the
+                                         kernels of another format multiply (moek_format.expands), which must be
+                                         compiled.  For mxfp4_a8 and nvfp4_a8 with MOEK_WEIGHTS_TILED and STANDARD, not
+                                         with batch_invariant.  No effect (plan.expanded 0) where no run can have so
+                                         many rows, with a demanded row of up or down, or with your own experts.
+                                         docs/formats.md: how much faster, how exact                                  */
+    int cpu;                          /* backend CPU: kernels of which instructions, for tests and timings.  0: the
+                                         best that this processor has, or plain C where that was compiled for AVX-512;
+                                         MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
+                                         MOEK_CPU_PLAIN: plain C alone                                                */
+} moek_config;
+
+#include "../../generated/moek_models.h"              /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
+
+/* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan. ------------------------------ */
+
+/* moek_alignment says what addresses must be multiples of: w_up, w_down, w_gate and biases of 16 bytes, scales of their
+ * type or of what kernels load at once.                                                                              */
+
+typedef struct moek_weights {
+    const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: format's w   */
+    const void *w_down;               /* [local_experts][hidden][inter]                                               */
+    const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has.  fp8t
+                                         [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a
+                                         scale [local_experts][ceil(rows / R)][ceil(hidden / C)]; fp8b128
+                                         [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
+                                         w_up together.  up_scales APART (checkpoints quantize gate and up apart, so
+                                         shards of tensor parallelism need it where inter is no multiple of 128):
+                                         [local_experts][2 * B][ceil(hidden / 128)], B = ceil((inter_offset + inter) /
+                                         128) rows of scales for gate and B for up, in the order of up_layout         */
+    const void *w_down_scale;         /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
+    const void *w_up_bias;            /* [local_experts][rows of w_up] T, or NULL                                     */
+    const void *w_down_bias;          /* [local_experts][hidden] T, or NULL                                           */
+    const float *x_scale, *h_scale;   /* fp8t: [1] static scales of x and of h; NULL: dynamic.  nvfp4_a4, required: [1]
+                                         factors on top of the e4m3 scales of x and of h, amax / (6 * 448)            */
+    const float *router_bias;         /* [experts] or NULL                                                            */
+    const float *router_expert_scale; /* [experts] or NULL: factor on an expert's weight (Gemma 4)                    */
+    const int32_t *router_table;      /* [router_table_rows][topk] or NULL: hash routing, ids =
+                                         router_table[token_ids[t]]                                                   */
+    const int32_t *replicas;          /* [experts + shared_slots][max_replicas] or NULL: logical -> physical          */
+    const int32_t *replica_count;     /* [experts + shared_slots], with replicas                                      */
+    const int32_t *expert_map;        /* [physical_experts] -> local expert or -1; NULL: all experts are local, or a
+                                         group of ranks (moek_ep.h) knows where they are                              */
+    int64_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
+    const void *w_gate;               /* up_layout APART: [local_experts][inter][hidden], and w_up has the same shape.
+                                         NULL otherwise, as are its scale and bias                                    */
+    const void *w_gate_scale;         /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
+                                         fp8b128: [local_experts][B][ceil(hidden / 128)] each                         */
+    const void *w_gate_bias;          /* [local_experts][inter] T, with w_up_bias, which then has the same shape      */
+    int router_table_rows;            /* required with router_table.  A token id outside gets no expert (CPU plans
+                                         refuse it), nor does an entry of the table that is no id                     */
+    const float *w_up_global_scale;   /* formats with a second scale (moek/format.h), required: a factor on top of
+                                         w_up_scale.  Gated [local_experts][2], in the order of up_layout (SWAPPED: up
+                                         first); not gated, or up_layout APART, [local_experts]                       */
+    const float *w_down_global_scale; /* [local_experts]                                                              */
+    const float *w_gate_global_scale; /* up_layout APART: [local_experts]                                             */
+    const void *w_up_zero;            /* formats that may have zero points, or NULL: an element of w for each of
+                                         w_up_scale, the elements of a row of scales side by side from a byte on;
+                                         (w - zero) * scale                                                           */
+    const void *w_down_zero;          /* given if w_up_zero is                                                        */
+    const void *w_gate_zero;          /* up_layout APART: given if w_up_zero is                                       */
+} moek_weights;
+
+/* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
+
+/* Shared experts: called once a chunk between the send and the receive of finalize; enqueue work on `stream` that
+ * writes rows first .. first + tokens - 1 of args.shared_y from your own input.  The ids and weights of these tokens
+ * lie in args.topk_ids (or topk_ids64) and args.topk_weights by then, in the order of `stream`, if the caller gave
+ * these.                                                                                                             */
+typedef moek_status (*moek_shared_fn)(void *context, int first, int tokens, moek_stream stream);
+
+typedef struct moek_args {
+    int tokens;                       /* 0 .. max_tokens; 0 does nothing (and takes part in an exchange)              */
+    const void *x;                    /* [tokens][hidden] T, aligned to 16 bytes                                      */
+    const void *router_logits;        /* [tokens][experts] of logits_dtype; NULL: topk_ids and topk_weights are given.
+                                         If the kernel ahead in the stream was launched early, it must end after all
+                                         kernels ahead of it                                                          */
+    int32_t *topk_ids;                /* [tokens][topk + shared_slots].  Read if router_logits is NULL: ids outside   */
+    float *topk_weights;              /*   the range count as -1, no expert (CPU plans refuse them).  Else written,
+                                           if not NULL                                                                */
+    void *y;                          /* [tokens][hidden] T, aligned to 16 bytes, written; may be x, if y_stride is
+                                         x_stride.  What is written lies in no other array of a run: not in the
+                                         workspace, nor a row further on in x                                         */
+    void *workspace;                  /* 256-byte aligned; need not be zeroed; holds nothing between runs             */
+    size_t workspace_size;            /* at least moek_workspace_size(plan)                                           */
+    const int32_t *token_ids;         /* [tokens], with weights.router_table; without one they are not read           */
+    const unsigned char *is_padding;  /* [tokens] or NULL: tokens that no expert gets; their y is 0 (plus shared_y).
+                                         Their finite x still counts in a dynamic scale of fp8t                       */
+    moek_shared_fn shared;            /* or NULL                                                                      */
+    void *shared_context;
+    const void *shared_y;             /* [tokens][hidden] T, aligned to 16 bytes, or NULL: added to y; may be y, if the
+                                         strides are the same.
+                                         Latent MoE, whose shared experts have another hidden size: leave NULL, add
+                                         after its projection                                                         */
+    int handle;                       /* 0 or 1: number of this run, of two in flight (dual-batch overlap).  Each run
+                                         needs its own workspace; a prepare/finalize that exchanges rows uses the
+                                         number                                                                       */
+    char *why;                        /* NULL, or where a sentence goes when the run is refused                       */
+    size_t why_size;
+    void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
+                                         once (cudaMemset), then left alone.  With it, runs of few tokens (without
+                                         `shared`) take one launch (moek_plan_layer), and runs of some rows an expert
+                                         one launch for both GEMMs (moek_plan_mlp).
+                                         SAFETY: blocks of such a launch wait for each other, so it needs all SMs at
+                                         once.  Never two such runs on a device at the same time, in any stream or
+                                         process; and beside such a run no kernel that waits for work enqueued behind
+                                         it.  Else they may wait for each other forever (docs/one-launch.md)          */
+    int64_t *topk_ids64;              /* in the place of topk_ids, which then is NULL: the same ids as int64 (DeepEP's,
+                                         torch's)                                                                     */
+    const float *shared_weights;      /* [tokens][shared_slots] f32 or NULL: weights of the constant slots, token by
+                                         token (a gate's), in the place of config.shared_weight.  With router_logits  */
+    size_t x_stride, y_stride, shared_y_stride;       /* elements from a row to the next; 0: hidden.  hidden, or more
+                                         and a multiple of 8; below 2^30, and the rows of a chunk (plan.chunk tokens)
+                                         within 2^35.  What lies between rows is neither read nor written             */
+    size_t router_logits_stride;      /* elements from a token's logits to the next one's, at least experts;
+                                         0: experts                                                                   */
+} moek_args;
+
+/* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
+
+typedef moek_status (*moek_launch)(const void *args, moek_stream stream);      /* args: moek/ops.h, by op */
+
+typedef struct moek_kernel {
+    const char *name;
+    int op, quant;                    /* MOEK_OP_UP, ...; MOEK_BF16, ... or 0: no such axis                           */
+    int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
+    int granule;
+    int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
+    int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, _NEON with
+                                         such instructions; 80: sm_80 and up; 90: sm_90, code for sm_90a              */
+    int threads, shared_bytes;        /* of a block                                                                   */
+    moek_launch launch;
+    const char *row;                  /* its row in kernels.toml                                                      */
+    int block;                        /* columns of a scale of w, baked in; 0: a whole row, or the format says it     */
+    int reads, traits;                /* bits: MOEK_READS_*, how w may lie; MOEK_TRAIT_*, what it does and wants      */
+    int scratch, flags;               /* up, down, layer, mlp: bytes of split of a block, flags that begin as zeros   */
+    int most_tokens;                  /* layer: of a launch; 0: any number, by rows an expert                         */
+} moek_kernel;
+
+enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
+
+typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
+/* Or: the built-in rule; up to LAYER plan.layer[LAYER - pair]; up to MLP plan.mlp[MLP - pair]. */
+enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
+
+/* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
+typedef struct moek_plan {
+    moek_config config;               /* with the defaults filled in                                                  */
+    moek_weights weights;             /* moek_plan_bind                                                               */
+    int bound;
+    int backend;                      /* MOEK_BACKEND_*                                                               */
+    int device;                       /* CUDA ordinal, or -1: this plan runs on the CPU, on host memory               */
+    int arch;                         /* 10 * compute capability, 90 on Hopper; 0 on the CPU                          */
+    int slots;                        /* topk + shared_slots                                                          */
+    int local_experts;
+    int chunk;                        /* tokens a chunk                                                               */
+    int rows;                         /* STANDARD: the most rows prepare delivers to the experts of this rank         */
+    int rows_per_expert;              /* BATCHED, else 0                                                              */
+    const struct moek_prepare_finalize *prepare_finalize;
+    const struct moek_experts *experts;
+    const moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                               */
+    int tiles;                        /* pairs of up and down rows, smallest tile first                               */
+    const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
+    int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
+    const moek_kernel *layer[MOEK_MAX_TILES];
+    int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */
+    int multiprocessors;              /* of the device; 0 on the CPU                                                  */
+    size_t workspace_size;
+    char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
+    int pairs;                        /* the tiles, and behind them up[expanded], and what only measured choices take */
+    int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
+    moek_choice choice[MOEK_MAX_CHOICES];      /* more tokens than the last has: the built-in rule                    */
+    char note[MOEK_NOTE];             /* what of config.tuned was passed over, and why; else empty                    */
+    int mlps;                         /* rows that do up, quantization of h and down in one launch, smallest first    */
+    const moek_kernel *mlp[MOEK_MAX_TILES];
+    int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
+    int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
+    const moek_kernel *expand;        /* config.expand_weights: makes e4m3 of weights; else NULL                      */
+    int expanded;                     /* and up[expanded], down[expanded] multiply by them; 0: there are none         */
+    int cpu;                          /* on the CPU: the best set whose kernels it may take (config.cpu)              */
+} moek_plan;
+
+/* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
+
+/* Choose.  Host only, allocates nothing, launches nothing.  On any error plan->why says what was asked, what was found
+ * and what to type, and the plan is one that every function below refuses, as it does one of zeros.  (plan NULL:
+ * E_ARGUMENT.)  OK, E_ARGUMENT, E_NO_KERNEL, E_ARCH, E_VERSION, E_BACKEND, E_CUDA.                                   */
+moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
+                            int version);
+int         moek_version(void);                                  /* of the implementation */
+
+#if defined(__CUDACC__) && defined(__GNUC__)           /* nvcc tells of each that is not called */
+#define MOEK_INLINE_ static inline __attribute__((unused))
+#else
+#define MOEK_INLINE_ static inline
+#endif
+/* Another moek.h may have `why` elsewhere in a plan: this sentence goes where the caller's moek.h has it. */
+MOEK_INLINE_ void moek_say_version_(char *why)
+{
+    const char *text = "this file was compiled with moek.h version #, the implementation with version #, or with "
+                       "structs of other sizes: compile both with the same moek.h";
+    int number = MOEK_VERSION, unit;
+    for (; *text; text++) {
+        if (*text != '#') { *why++ = *text; continue; }
+        for (unit = 1; number / unit > 9; unit *= 10) {}
+        for (; unit; unit /= 10) *why++ = (char)('0' + number / unit % 10);
+        number = moek_version();
+    }
+    *why = 0;
+}
+MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *config)
+{
+    const moek_status status = moek_plan_init_(plan, config, sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION);
+    if (plan && status == MOEK_E_VERSION) moek_say_version_(plan->why);
+    return status;
+}
+
+/* Sets config->quant to the format that serves the weights of config->quant best here: of all formats with the same
+ * weights and scales (moek_same_weights, moek/format.h) one that moek_plan_init accepts with this config.  Call this
+ * before moek_plan_init, and before moek_ep_open where ranks are several.
+ *     1. on a GPU: x quantized, where tensor cores multiply both sides as they are: 8-bit integers, and e4m3 from sm_89
+ *        on
+ *     2. x stays T
+ *     3. x quantized, and widened by the kernels: as on older GPUs, and as 4-bit weights with quantized x.  (Those that
+ *        are tiled on Hopper multiply e4m3 as they are, but gain less than a sixth of the time: docs/formats.md.  With
+ *        config.expand_weights they come first.)
+ * A GPU comes before the CPU, where 2 comes first.  Numbers change with the format: x in T is not rounded.  ue8m0 and
+ * expand_weights become 0 where the format that was chosen has none.  Nothing else of config changes, and nothing at
+ * all on an error.
+ * text [size], or NULL: written: why this format, and what becomes of the others; on an error, why each refuses.
+ * OK; E_ARGUMENT; E_VERSION; else what moek_plan_init says of the format that was asked for, since none serves.      */
+moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version);
+MOEK_INLINE_ moek_status moek_choose_pair(moek_config *config, char *text, size_t size)
+{
+    return moek_choose_pair_(config, text, size, sizeof(moek_config), MOEK_VERSION);
+}
+
+/* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
+ * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                               */
+moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
+/* What the address of an array of weights or args ("weights.w_up_scale", "args.x", ...) must be a multiple of for this
+ * plan, in bytes.  moek_plan_bind and moek_run refuse others.  0: there is no such address, or the plan is not
+ * initialized.  docs/formats.md has a table.                                                                         */
+size_t      moek_alignment(const moek_plan *plan, const char *field);
+
+/* Weights for config.weight_layout = MOEK_WEIGHTS_TILED, made once on the plan's device: what a block of the GPU reads
+ * at a time then lies side by side, which saves 1 to 2 % of a layer where memory is the limit, in some shapes 5 (up to
+ * 4 tokens it is within 1 %).
+ *   w_up, w_down    [experts][rows][columns]  ->  [experts][columns / C][rows][C],  C columns are 128 bytes
+ *   rows of w_up    gated: 8 of those that lie first of gate and up, 8 of the other, the next 8 of the first, and so on
+ * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.
+ * Formats with weights of 4 bits, or of 8 and x in T, are tiled otherwise: in fragments, as tensor cores take them
+ * (moek/ops.h draws them).  Scales and zero points of 4-bit weights are, too, by moek_repack_up_scale and _up_zero,
+ * _down_scale and _down_zero, but for those of whole rows; global scales stay.  Their kernels on Hopper read weights
+ * only so; hidden and inter must be multiples of 64.  back: tiled weights to those of a checkpoint.  `experts` of them
+ * at a time, `from` and `to` apart, both aligned to 16 bytes.
+ * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
+ * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
+ * current; w_up of a plan with up_layout APART), E_NO_KERNEL (a plan for the CPU), E_CUDA.                           */
+moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                           moek_stream stream);
+moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                             moek_stream stream);
+moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                 moek_stream stream);            /* 4 bits with scales of blocks, else E_ARGUMENT */
+moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                   moek_stream stream);
+moek_status moek_repack_up_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                moek_stream stream);             /* likewise, of formats that may have zero points */
+moek_status moek_repack_down_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
+                                  moek_stream stream);
+
+size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
+size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
+
+/* The course of a run: which kernels serve it, and how they share the work.  moek_run decides it once a chunk, by the
+ * measured choice for so many rows if there is one (config.tuned), else by the built-in rule (rules.toml).           */
+typedef struct moek_course {
+    const moek_kernel *layer;         /* all behind routing in one launch; or NULL                                    */
+    const moek_kernel *mlp;           /* else, up, quantization of h and down in one launch; or NULL.  standard format,
+                                         at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
+                                         128; a scale a tensor: after moek_plan_bind, with static scales              */
+    int tile;                         /* else, plan.up[tile] and plan.down[tile].  Built-in rule: the smallest tile that
+                                         holds an expert's mean share of the rows; the largest has no bound.  Or
+                                         plan.expanded (expands)                                                      */
+    int self_sorts;                   /* 1: up sorts slots itself, no sort is launched                                */
+    int counts_ids;                   /* 1: up (or mlp) counts ids itself, and begins beside sort and quantization    */
+    int sorted_x;                     /* 1: x is written in sorted order, a row a slot, for TMA                       */
+    int requantizes;                  /* 1: up quantizes h itself, no launch does it                                  */
+    int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
+    int discards;                     /* 1: combine lets L2 forget what it has read                                   */
+    int expands;                      /* 1: weights become e4m3 first; tile is plan.expanded then                     */
+} moek_course;
+enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
+                                                                  none; mlp; layer and mlp                            */
+/* rows: those that a run brings to the experts (tokens, on one rank).  fuse: moek_run takes FUSE_LAYER, and FUSE_MLP
+ * with args.shared, and the stages below FUSE_MLP, if there is args.state, else FUSE_NONE.  A plan that is not
+ * initialized: all zeros.                                                                                            */
+moek_course moek_course_of(const moek_plan *plan, int rows, int fuse);
+int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .tile of FUSE_NONE                */
+const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);           /* .layer of FUSE_LAYER              */
+const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);               /* .mlp of FUSE_MLP                  */
+
+/* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
+ * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in
+ * args->why.  OK, E_ARGUMENT, E_WORKSPACE, E_UNBOUND, E_CUDA, and what your own parts return.                        */
+moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream);
+
+/* The stages of moek_run, for engines that do something between them (tokens at most plan.chunk).  `step` is what they
+ * hand over: begin fills it, each stage reads and extends it.  Running all of them in this order is moek_run of one
+ * chunk.  receive may be called later and elsewhere in the program, as a hook: send only starts, receive completes.  */
+typedef struct moek_step {
+    const moek_plan *plan;
+    moek_args args;                   /* of this chunk; as the caller gave them, so a stride may be 0 (hidden)        */
+    int first;                        /* its first token                                                              */
+    int tokens;
+    int32_t *topk_ids;                /* [tokens][slots]: as routed or given (of args.topk_ids64: these as int32, -1 for
+                                         what is out of range, once moek_route is through)                            */
+    float *topk_weights;
+    const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1; if prepare/finalize is
+                                         collective: physical experts of any rank, or -1                              */
+    /* prepare -> experts */
+    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3;
+                                         rows a_stride apart                                                          */
+    const void *a_scale;              /* moek/ops.h: quant, by row; NULL if a is T                                    */
+    int rows;                         /* of a (an expert's, in BATCHED)                                               */
+    const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                */
+    const float *expert_weights;      /* STANDARD [rows][slots]                                                       */
+    const int32_t *expert_tokens;     /* [local_experts] on device: live rows; BATCHED: required, else may be NULL    */
+    /* experts -> finalize */
+    void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden], or the experts set it to
+                                         args.y and write there, rows args.y_stride apart); BATCHED
+                                         [local_experts][rows][hidden]; T.  Rows that no expert owns are not the
+                                         experts' to write; many rows of x may lie here on their way to the experts   */
+    int straight;                     /* set by moek_finalize: finalize_receive follows finalize_send, with no kernel of
+                                         the caller between.  A part that launches a kernel there sets it to 0        */
+    /* workspaces, 256-byte aligned */
+    void *prepare_workspace, *experts_workspace;
+    int routed;                       /* set by moek_run: routing was launched, and no kernel of the caller since then.
+                                         A part that launches a kernel before the experts sets it to 0                */
+    size_t a_stride;                  /* elements from a row of a to the next, set with a: hidden, unless a prepare part
+                                         says otherwise.  `local` leaves x in place if it stays as it is (bf16, fp16, or
+                                         expects_unquantized): then x's stride                                        */
+    moek_course course;               /* of this chunk; where prepare brings rows of other ranks, decided anew by
+                                         moek_experts_apply                                                           */
+} moek_step;
+
+moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */
+moek_status moek_route(moek_step *step, moek_stream stream);             /* logits -> ids, weights (or given); map */
+moek_status moek_prepare_send(moek_step *step, moek_stream stream);
+moek_status moek_prepare_receive(moek_step *step, moek_stream stream);
+moek_status moek_experts_apply(moek_step *step, moek_stream stream);
+moek_status moek_finalize_send(moek_step *step, moek_stream stream);
+moek_status moek_finalize_receive(moek_step *step, moek_stream stream);
+moek_status moek_prepare(moek_step *step, moek_stream stream);           /* send, then receive */
+moek_status moek_finalize(moek_step *step, moek_stream stream);          /* send, shared experts, receive */
+
+/* The table, and why. */
+const moek_kernel *moek_kernels(int *count);                                     /* every compiled row, best first    */
+const moek_kernel *moek_kernel_find(const char *name);                           /* NULL if not compiled              */
+size_t      moek_explain(const moek_config *config, char *text, size_t size);    /* every backend and row: taken, or why
+                                                                                    not; last, what moek_plan_init says;
+                                                                                    returns the length it needs       */
+size_t      moek_describe(const moek_plan *plan, char *text, size_t size);       /* the steps of a plan, a line each  */
+/* The next of a list of usual sizes (kernels.toml: hidden; 2048, 2560, 2880, ... 8192), for which the exchange between
+ * ranks has kernels with constants; 0: above the largest.  No kernel demands such a size: hidden is any multiple of the
+ * granule of its kernels.                                                                                            */
+int         moek_hidden_round_up(int hidden);
+const char *moek_status_name(moek_status status);                                /* "MOEK_E_NO_KERNEL"                */
+const char *moek_status_text(moek_status status);
+const char *moek_quant_name(int quant);                                          /* "fp8b128"; NULL if there is none  */
+const char *moek_act_name(int act);                                              /* "silu"                            */
+
+/* For callers without a C compiler (ctypes, Rust, Go, ...): bytes of the structs of the implementation, and where a
+ * field lies (moek/plan/fields.h lists them all).  Zero a struct, then set fields by offset.  They call
+ * moek_plan_init_(plan, config, moek_config_size(), moek_plan_size(), moek_version()).  examples/ffi.py does it.     */
+size_t      moek_config_size(void);
+size_t      moek_plan_size(void);
+size_t      moek_offset(const char *field);           /* of "config.hidden", "weights.w_up", "args.x", "plan.why",
+                                                         "step.out", "kernel.name", "quant_args.x", ...; (size_t)-1:
+                                                         there is none.  A struct alone, "args": its size             */
+
+/* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. ------------ */
+
+/* Prepare/finalize: quantize and dispatch, combine.  The contract of vLLM's modular FusedMoEPrepareAndFinalize.      */
+typedef struct moek_prepare_finalize {
+    const char *name;
+    int format;                       /* MOEK_STANDARD or MOEK_BATCHED: what prepare delivers                         */
+    int output_is_reduced;            /* y is already summed over all ranks (for the host to read)                    */
+    int num_dispatchers;              /* ranks that may send to this one; 0: 1                                        */
+    int max_tokens_per_rank;          /* 0: no limit                                                                  */
+    int cannot_defer;                 /* cannot deliver unquantized rows to experts that quantize themselves          */
+    void *context;
+    /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.   */
+    int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
+    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0    */
+    /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens; a_stride only if
+     * rows of a do not lie side by side.  Rows of step->args.x are args.x_stride elements apart (0: hidden).
+     * They quantize to plan->config.quant unless plan->experts->expects_unquantized; `local` leaves x (a_scale NULL) to
+     * the library's experts where these put it in order, so x stays the caller's to keep until they have run.        */
+    moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
+    moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
+    /* send + receive of finalize write step->args.y from step->out, which may hold anything behind them (`local` and
+     * `batched` discard it: it need not go to memory); weight_and_reduce: what is left to do.
+     * Add args.shared_y, if there is one, in receive.  Of both, rows have strides: args.y_stride, shared_y_stride.   */
+    moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                 moek_stream stream);
+    moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
+                                    moek_stream stream);
+    int collective;                   /* rows go to other ranks: step->ids are physical experts, wherever they live
+                                         (weights.expert_map stays NULL), and every run takes all the chunks that
+                                         config.max_tokens has, the last ones perhaps of no tokens, so that ranks with
+                                         different numbers of tokens meet                                             */
+    int max_rows;                     /* STANDARD: the most rows prepare delivers; 0: max_tokens_per_rank (or the tokens
+                                         of a chunk) times num_dispatchers                                            */
+    /* NULL, or refuses what can be refused before anything is launched or written, with a sentence in args->why (which
+     * may be NULL): asked by moek_run, by moek_begin and, since a part may have changed meanwhile, by moek_route ahead
+     * of what it does.  It writes nothing else and waits for nothing.                                                */
+    moek_status (*check)(const struct moek_prepare_finalize *self, const moek_plan *plan, const moek_args *args);
+} moek_prepare_finalize;
+
+/* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                */
+typedef struct moek_experts {
+    const char *name;
+    int format;                       /* what apply takes                                                             */
+    int weight_and_reduce;            /* MOEK_DELEGATE, _NOOP, ...: what apply leaves for finalize                    */
+    int expects_unquantized;          /* apply quantizes itself: prepare delivers T                                   */
+    void *context;
+    int (*supports)(const struct moek_experts *self, const moek_config *config, char *why, size_t why_size);
+    size_t (*workspace)(const struct moek_experts *self, const moek_plan *plan);
+    moek_status (*apply)(const struct moek_experts *self, moek_step *step, moek_stream stream);   /* writes step->out */
+} moek_experts;
+
+extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                    */
+extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]      */
+extern const moek_experts moek_standard_experts;      /* made of kernels of the table: for config.experts_impl, or to
+                                                         compare plan.experts with                                    */
+extern const moek_experts moek_batched_experts;       /* likewise, for the batched format                             */
+
+/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.  OK,
+ * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for a format without
+ * it; on the host, a static scale below 0; ...), E_NO_KERNEL, E_CUDA.                                                */
+moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
+#ifdef __cplusplus
+}
+#endif
+#endif
