@@ -7,9 +7,9 @@
 Says of each kernel that is not: identical but for constant-bank offsets (where its arguments lie), different, or gone;
 last line: N passed, N failed, N skipped.
 
-Of checkouts, a batch of kernels at a time becomes PTX.  Where PTX is the same word for word, so is what ptxas makes of
-it; the others are assembled and compared.  --keep: PTX of OLD lies there, and is not made again.  --arch: for what (as
-the table says: sm_80, or sm_90a).
+Of checkouts, a batch of kernels at a time becomes PTX; where one differs, each alone.  Where PTX is the same word for
+word, so is what ptxas makes of it; the others are assembled and compared.  --keep: PTX of OLD lies there, and is not
+made again.  --arch: for what (as the table says: sm_80, or sm_90a).
 
 Wants nvcc ($NVCC), nice; where code differs, or files are no cubin, nvdisasm and cuobjdump of CUDA, or from
   pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm   (in PATH, or where this Python has them)"""
@@ -159,12 +159,15 @@ def checkouts(old, new, words, keep, work, target_of):
     by_arch = {a: [n for n in names if f"_on_{a}" in n] for a in ("sm80", "sm90")}
     for arch, of_arch in by_arch.items():
         target = target_of or {"sm80": "sm_80", "sm90": "sm_90a"}[arch]
-        for i in range(0, len(of_arch), BATCH):
-            batch = of_arch[i:i + BATCH]
-            where = [os.path.join(folder, batch[0]) for folder in (keep or os.path.join(work, "old"), work)]
+        batches = [of_arch[i:i + BATCH] for i in range(0, len(of_arch), BATCH)]
+        for batch in batches:
+            where = [os.path.join(folder, f"{batch[0]}.{len(batch)}") for folder in (keep or f"{work}/old", work)]
             ptx = [ptx_of(root, batch, to, target) for root, to in zip((old, new), where)]
             if ptx[0] == ptx[1]:
                 passed += len(ptx[0])
+            elif len(batch) > 1:                       # (names of the others move shared memory: each alone)
+                batches += [[name] for name in batch]
+                continue
             else:
                 passed = compare(*(assembled(to, target) for to in where), passed, findings)
             print(f"{batch[0]} and {len(batch) - 1} more: {passed} identical so far", file=sys.stderr)

@@ -50,8 +50,8 @@ MOEK_DEVICE void moek_find_pairs_(moek_slot_ slot, int lane, int topk, float wei
 
 /* What WARPS warps have put in pages for items [from, until) of the block's, in the order of k: warp w `pitch` floats
  * behind warp w - 1, if it has such an item.  All lanes of a warp come here together, each for one of the sums of a
- * page. */
-template <int WARPS>
+ * page: BY_LANE of number `lane`, else of the one that pages points to. */
+template <int WARPS, int BY_LANE>
 MOEK_DEVICE float moek_sum_of_pages_(const float *pages, const int pitch, int from, int until, int all)
 {
     const int lane = threadIdx.x % 32, begin = all * lane / WARPS, end = all * (lane + 1) / WARPS;
@@ -59,7 +59,7 @@ MOEK_DEVICE float moek_sum_of_pages_(const float *pages, const int pitch, int fr
     float sum = 0, x[WARPS];
     int w;
     #pragma unroll
-    for (w = 0; w < WARPS; w++) x[w] = pages[w * pitch];               /* all at once, whoever's they are */
+    for (w = 0; w < WARPS; w++) x[w] = pages[w * pitch + (BY_LANE ? lane : 0)];        /* all at once, any warp's */
     #pragma unroll
     for (w = 0; w < WARPS; w++) sum = warps >> w & 1 ? sum + x[w] : sum;
     return sum;

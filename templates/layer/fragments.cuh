@@ -525,8 +525,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             const float *const page = b->pages + of * 128 + at;
             float y[2] = {0, 0};
             int j;
-            y[0] = moek_sum_of_pages_<WARPS>(page, 128, from, from + s.each, s.all);
-            if (gated) y[1] = moek_sum_of_pages_<WARPS>(page + 2, 128, from, from + s.each, s.all);
+            y[0] = moek_sum_of_pages_<WARPS, 0>(page, 128, from, from + s.each, s.all);
+            if (gated) y[1] = moek_sum_of_pages_<WARPS, 0>(page + 2, 128, from, from + s.each, s.all);
             if (row < 0) continue;
             #pragma unroll
             for (j = 0; j < 2; j++) {
@@ -555,7 +555,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         for (i = t; i < s.units * 128; i += THREADS) {       /* y of unit i / 128 */
             const int of = i / 128, at = i % 128, token = at / 4 % 4 * 2 + at % 2;
             const int column = (s.unit0 + of) * 16 + at / 16 + at % 4 / 2 * 8;
-            float y = moek_sum_of_pages_<WARPS>(b->pages + i, 128, of * s.each, (of + 1) * s.each, s.all);
+            float y = moek_sum_of_pages_<WARPS, 0>(b->pages + i, 128, of * s.each, (of + 1) * s.each, s.all);
             if (token >= b->tokens) continue;
             if (down->bias)
                 for (d = 0; d < b->used; d++) {
