@@ -5,9 +5,11 @@
  *   ./test_rule -w tests/rule.tsv       writes the file anew: ./moek rule
  *   ./test_rule -d COUNT [SEED]         a digest of COUNT random plans and counts of tokens: two versions of the code
  *                                       that choose the same print the same
+ *   ./test_rule -t COUNT                what the host takes for moek_begin and moek_run, without kernels
  *
  * Launchers are stubs that write down what they were asked for; the device is a number of SMs.  So this takes seconds
  * on any machine, and a reviewer reads a change of the rule as a diff of the file. */
+#define _POSIX_C_SOURCE 199309L                        /* clock_gettime */
 #define MOEK_SPLIT
 #define MOEK_EMU
 #define MOEK_EMU_ARCH device_arch
@@ -16,12 +18,14 @@ static int device_arch, device_sms;
 #define MOEK_IMPLEMENTATION
 #include "moek.h"
 #include <stdlib.h>
+#include "../bench/clock.h"
 #include "check.h"
 #include "formats.h"
 
 /* ---- stubs ------------------------------------------------------------------------------------------------------- */
 
 static char launched[1024];                            /* of one run, in order */
+static int silent;                                     /* 1: nothing is written down */
 static void say(const char *format, ...)
 {
     const size_t used = strlen(launched);
@@ -38,7 +42,7 @@ static void say_gemm(const moek_gemm_args *a)
 /* ROUTE ... are spelled as the table spells them. */
 static moek_status stub(int op, int m, const void *args)
 {
-    if (!args) return MOEK_OK;                         /* made ready */
+    if (!args || silent) return MOEK_OK;               /* made ready */
     say("%s%s", *launched ? " " : "", moek_op_name_(op));
     if (m) say("%d", m);
     if (op == MOEK_OP_SORT) {
@@ -70,13 +74,17 @@ static moek_status stub(int op, int m, const void *args)
 /* Addresses of arrays that no one looks at, terabytes apart: a run refuses arrays that lie in each other. */
 static void *at(uintptr_t n) { return (void *)(n << 40); }
 
+static void run_args(moek_args *a, int tokens, int state)
+{
+    memset(a, 0, sizeof *a);
+    a->tokens = tokens;
+    a->x = at(1); a->router_logits = at(2); a->y = at(3); a->workspace = at(4); a->workspace_size = (size_t)-1;
+    a->state = state ? at(5) : NULL;
+}
 static int run(moek_plan *plan, int tokens, int state)
 {
     moek_args a;
-    memset(&a, 0, sizeof a);
-    a.tokens = tokens;
-    a.x = at(1); a.router_logits = at(2); a.y = at(3); a.workspace = at(4); a.workspace_size = (size_t)-1;
-    a.state = state ? at(5) : NULL;
+    run_args(&a, tokens, state);
     launched[0] = 0;
     return moek_run(plan, &a, NULL) == MOEK_OK;
 }
@@ -244,6 +252,52 @@ static uint64_t digest(long count, long *plans)
     return hash;
 }
 
+/* ---- what the host takes ----------------------------------------------------------------------------------------- */
+
+/* In nanoseconds, the best of nine times `count` calls; Qwen3-30B-A3B. */
+static void host_time(const char *what, int quant, int tokens, int state, long count)
+{
+    moek_config c = model_qwen3_30b_a3b;
+    double begin = 1e9, run = 1e9;
+    moek_plan plan;
+    moek_args a;
+    moek_step step;
+    int i, launches = 1;
+    const char *p;
+    c.quant = quant, c.max_tokens = MOST, c.exclude = 1u << MOEK_BACKEND_CPU;
+    c.block = format_block(moek_format_of(quant), 0);
+    if (device_arch == 90 && format_in_fragments(moek_format_of(quant))) c.weight_layout = MOEK_WEIGHTS_TILED;
+    if (!make(&plan, &c, 1)) return;                   /* second scales */
+    run_args(&a, tokens, state);
+    launched[0] = 0, silent = 0;
+    moek_run(&plan, &a, NULL);
+    for (p = launched; *p; p++) launches += *p == ' ';
+    silent = 1;
+    for (i = 0; i < 9; i++) {
+        const double start = seconds();
+        double middle;
+        long n;
+        for (n = 0; n < count; n++) moek_begin(&plan, &a, &step);
+        middle = seconds();
+        for (n = 0; n < count; n++) moek_run(&plan, &a, NULL);
+        if ((middle - start) / count < begin) begin = (middle - start) / count;
+        if ((seconds() - middle) / count < run) run = (seconds() - middle) / count;
+    }
+    printf("%-10s sm_%d %5d tokens%s  moek_begin %4.0f ns  moek_run %4.0f ns, %d launches\n", what, device_arch, tokens,
+           state ? ", state" : "       ", 1e9 * begin, 1e9 * run, launches);
+}
+static void host_times(long count)
+{
+    static const int tokens[] = { 1, 64, 2048 };
+    int i, j;
+    for (i = 0; i < FORMATS; i++)
+        for (j = 0; j < 6; j++) {
+            device_arch = 90, device_sms = 132;
+            if (format_has(format_at(i), MOEK_OP_UP, 90))
+                host_time(format_at(i)->name, format_at(i)->number, tokens[j / 2], j % 2, count);
+        }
+}
+
 /* A format without kernels for a GPU: which ones have some. */
 static void refused(void)
 {
@@ -316,6 +370,10 @@ int main(int argc, char **argv)
         random_state = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
         hash = digest(atol(argv[2]), &plans);
         printf("%ld plans, digest %016llx\n", plans, (unsigned long long)hash);
+        return 0;
+    }
+    if (argc > 2 && !strcmp(argv[1], "-t")) {
+        host_times(atol(argv[2]));
         return 0;
     }
     writes = argc > 2 && !strcmp(argv[1], "-w");

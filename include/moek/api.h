@@ -235,7 +235,7 @@ typedef struct moek_kernel {
     int most_tokens;                  /* layer: of a launch; 0: any number, by rows an expert                         */
 } moek_kernel;
 
-enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256 };
+enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256, MOEK_PLACES = 32 };
 
 typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
 /* Or: the built-in rule; up to LAYER plan.layer[LAYER - pair]; up to MLP plan.mlp[MLP - pair]. */
@@ -276,6 +276,7 @@ typedef struct moek_plan {
     const moek_kernel *expand;        /* config.expand_weights: makes e4m3 of weights; else NULL                      */
     int expanded;                     /* and up[expanded], down[expanded] multiply by them; 0: there are none         */
     int cpu;                          /* on the CPU: the best set whose kernels it may take (config.cpu)              */
+    size_t places[MOEK_PLACES];       /* where parts of the workspace begin (moek/plan/workspace.h)                   */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -491,7 +492,8 @@ typedef struct moek_prepare_finalize {
     void *context;
     /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.   */
     int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
-    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0    */
+    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0.
+                                         Asked once, by moek_plan_init                                                */
     /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens; a_stride only if
      * rows of a do not lie side by side.  Rows of step->args.x are args.x_stride elements apart (0: hidden).
      * They quantize to plan->config.quant unless plan->experts->expects_unquantized; `local` leaves x (a_scale NULL) to

@@ -77,8 +77,10 @@ const moek_format *moek_format_of(int quant)
     static const moek_format all[] = {
         MOEK_EACH_FORMAT(MOEK_FORMAT_FACTS_)
     };
-    size_t i;
-    for (i = 0; i < sizeof all / sizeof all[0]; i++) if (all[i].number == quant) return &all[i];
+    enum { FORMATS = sizeof all / sizeof all[0] };
+    size_t i = (size_t)quant - 1;                      /* numbers without a gap: a run asks again and again */
+    if (i < FORMATS && all[i].number == quant) return &all[i];
+    for (i = 0; i < FORMATS; i++) if (all[i].number == quant) return &all[i];
     return NULL;
 }
 const char *moek_quant_name(int quant)

@@ -15,6 +15,7 @@ enum { MOEK_BY_SCALES_ = -1, MOEK_BY_ZEROS_ = -2, MOEK_BY_LOGITS_ = -3 };       
     X(w_up_global_scale, 4) X(w_down_global_scale, 4) X(w_gate_global_scale, 4) X(x_scale, 4) X(h_scale, 4) \
     X(router_bias, 4) X(router_expert_scale, 4) X(router_table, 4) X(replicas, 4) X(replica_count, 4) \
     X(expert_map, 4) X(expert_load, 8)
+/* Of args, those of the workspace come first: a run checks them by themselves. */
 #define MOEK_EACH_ARGS_ADDRESS_(X) \
     X(workspace, 256) X(state, 256) X(x, 16) X(y, 16) X(shared_y, 16) X(router_logits, MOEK_BY_LOGITS_) \
     X(topk_ids, 4) X(topk_ids64, 8) X(topk_weights, 4) X(token_ids, 4) X(shared_weights, 4) X(is_padding, 1)
@@ -57,18 +58,18 @@ static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
     return a->bytes > 0 ? a->bytes : moek_scale_alignment_(plan, a->bytes == MOEK_BY_ZEROS_);
 }
 
-/* Are the addresses that are to be multiples of `least` to `most` bytes?  0, and a sentence about the first that is
- * not.  fields: the weights, or args. */
-static int moek_aligned_(const moek_plan *plan, const moek_addresses_ *all, const void *fields, int least, int most,
+/* Are addresses `first` to `end` - 1 where they must be?  0, and a sentence about the first that is not.  fields: the
+ * weights, or args. */
+static int moek_aligned_(const moek_plan *plan, const moek_addresses_ *all, const void *fields, int first, int end,
                          moek_text_ *t)
 {
     int i;
-    for (i = 0; i < all->n; i++) {
+    for (i = first; i < end; i++) {
         const moek_address_ *const a = &all->list[i];
         const int bytes = moek_alignment_of_(plan, a);
         const void *address;
         memcpy(&address, (const char *)fields + a->at, sizeof address);
-        if (bytes < least || bytes > most || (uintptr_t)address % (uintptr_t)bytes == 0) continue;
+        if (((uintptr_t)address & ((uintptr_t)bytes - 1)) == 0) continue;
         moek_say_(t, "%s.%s is not aligned to %d bytes, as kernels of this plan need it: the address is %d beyond a "
                   "multiple of that.  Allocate the array at one, or copy it there (moek_alignment has the number)",
                   all->of, a->name, bytes, (int)((uintptr_t)address % (uintptr_t)bytes));

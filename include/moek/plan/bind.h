@@ -139,7 +139,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
             MOEK_NO_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
                      "%s needs x_scale and h_scale for it", moek_quant_name(c->quant));
     }
-    if (!moek_aligned_(plan, &moek_in_weights_, weights, 1, 256, &why)) return MOEK_E_ARGUMENT;
+    if (!moek_aligned_(plan, &moek_in_weights_, weights, 0, moek_in_weights_.n, &why)) return MOEK_E_ARGUMENT;
     if ((status = moek_check_router_weights_(c, weights, &why)) != MOEK_OK) return status;
     MOEK_NEED_(expert_map, c->local_experts != c->physical_experts && !plan->prepare_finalize->collective,
                "local_experts differs from physical_experts, so it must say which are here");

@@ -118,7 +118,8 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         }
         moek_say_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_quantizes_(c->quant)) {
-            const int from = moek_requantizes_from_(plan, plan->up[i]);
+            const moek_facts_ f = moek_facts_of_(plan, 0);
+            const int from = moek_requantizes_from_(plan, &f, plan->up[i]);
             moek_say_(&t, "  quant   %s", plan->quant->name);
             if (from) moek_say_(&t, " (from %d rows an expert on: up itself)", from);
             moek_say_(&t, "\n");

@@ -30,7 +30,7 @@
     X(config) X(weights) X(bound) X(backend) X(device) X(arch) X(slots) X(local_experts) X(chunk) X(rows) \
     X(rows_per_expert) X(prepare_finalize) X(experts) X(route) X(map) X(sort) X(quant) X(combine) X(tiles) X(up) \
     X(down) X(layers) X(layer) X(layers_demanded) X(multiprocessors) X(workspace_size) X(why) X(pairs) \
-    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank) X(expand) X(expanded) X(cpu)
+    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank) X(expand) X(expanded) X(cpu) X(places)
 #define MOEK_EACH_COURSE_FIELD_(X) \
     X(layer) X(mlp) X(tile) X(self_sorts) X(counts_ids) X(sorted_x) X(requantizes) X(x_sms) X(h_sms) X(discards) \
     X(expands)

@@ -203,7 +203,6 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
                                 : pf->format == MOEK_BATCHED ? &moek_batched_experts : &moek_standard_experts;
     long long rows, per_expert;
     moek_status status;
-    moek_step step;
     if (!experts) MOEK_NO_(o->why, MOEK_E_BACKEND, "config.experts_impl is NULL");
     if ((status = moek_backend_refuses_(o, arch, experts, pf)) != MOEK_OK) return status;
     plan->backend = backend;
@@ -234,7 +233,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
     if ((status = moek_ready_rows_(o, plan)) != MOEK_OK) return status;
     moek_choose_tuned_(o, plan);
-    plan->workspace_size = moek_layout_(plan, NULL, &step);
+    plan->workspace_size = moek_layout_(plan, plan->places);
     if (plan->workspace_size == (size_t)-1)
         MOEK_NO_(o->why, MOEK_E_ARGUMENT, "the workspace would have more bytes than size_t can count (%d bits): "
                  "set chunk_tokens or max_rows_per_expert", 8 * (int)sizeof(size_t));

@@ -158,28 +158,28 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
 }
 
 /* Rows an expert from which on the up kernel quantizes h itself; 0: it cannot. */
-static int moek_requantizes_from_(const moek_plan *plan, const moek_kernel *up)
+static int moek_requantizes_from_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *up)
 {
     const moek_config *c = &plan->config;
     const int can = up->traits & MOEK_TRAIT_QUANTIZES_OUT && moek_act_gated_(c->act) && !c->inter_offset &&
                     (!moek_by_tensor_(c->quant) || plan->weights.h_scale);
-    moek_facts_ f = moek_facts_of_(plan, 0);
-    return can ? (int)moek_rule_requantizes_(moek_facts_on_(&f, up)) : 0;
+    moek_facts_ on = *f;
+    return can ? (int)moek_rule_requantizes_(moek_facts_on_(&on, up)) : 0;
 }
 
-/* Rows an expert from which on x is written in sorted order for up; 0: never.  Workspaces hold its place. */
-static int moek_sorts_x_from_(const moek_plan *plan)
+/* May x be written in sorted order for an up kernel?  Workspaces hold its place. */
+static int moek_may_sort_x_(const moek_plan *plan)
 {
     const moek_facts_ f = moek_facts_of_(plan, 0);
     int i, gains = 0;
     for (i = 0; i < plan->pairs; i++) gains |= plan->up[i]->traits & MOEK_TRAIT_SORTED_X;
-    return gains && moek_local_(plan) ? (int)moek_rule_sorted_x_(&f) : 0;
+    return gains && moek_local_(plan) && moek_rule_sorted_x_(&f);
 }
 
 /* What the up or mlp kernel does beside its GEMM, on one rank. */
 static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k, moek_course *course)
 {
-    const int quant = plan->config.quant, from = moek_sorts_x_from_(plan);
+    const int quant = plan->config.quant, from = (int)moek_rule_sorted_x_(f);
     const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
     course->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
     course->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
@@ -206,7 +206,7 @@ moek_course moek_course_of(const moek_plan *plan, int rows, int fuse)
     if (moek_local_(plan)) moek_share_work_(plan, &f, k, &course);
     course.x_sms = course.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
     if (course.mlp) return course;
-    from = moek_requantizes_from_(plan, k);
+    from = moek_requantizes_from_(plan, &f, k);
     down = plan->down[course.tile];
     course.requantizes = from && f.mean >= from;
     course.h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;

@@ -1,26 +1,26 @@
-/* moek/plan/workspace.h -- the scratch memory of a run: each part is laid out by one function, which counts bytes (base
- * NULL) or gives places. */
+/* moek/plan/workspace.h -- the scratch memory of a run: each part is laid out by one function, once a plan.  It counts
+ * the bytes, and says where each array begins (plan.places); a run adds the address. */
 #ifndef MOEK_WORKSPACE_H
 #define MOEK_WORKSPACE_H
 #include <string.h>
 #include "rule.h"
 
-typedef struct moek_carver_ { char *base; size_t used; } moek_carver_;
-
-/* Both stay at the largest size_t once they reach it: a user's part may ask for anything, and size_t may have 32 bits.
+/* A size stays at the largest size_t once it is there: a user's part may ask for anything, and size_t may have 32 bits.
  * A plan refuses such a size. */
 static size_t moek_times_(size_t a, size_t b)
 {
     if ((a | b) >> 4 * sizeof(size_t) && b && a > (size_t)-1 / b) return (size_t)-1;
     return a * b;
 }
-static void *moek_take_(moek_carver_ *c, size_t bytes)
+/* Where so many bytes begin, behind those that are used. */
+static size_t moek_take_(size_t *used, size_t bytes)
 {
-    void *p = c->base ? c->base + c->used : NULL;
-    c->used = c->used > (size_t)-256 || bytes > (size_t)-256 - c->used ? (size_t)-1
-            : c->used + (bytes + 255) / 256 * 256;
-    return p;
+    const size_t at = *used;
+    *used = at > (size_t)-256 || bytes > (size_t)-256 - at ? (size_t)-1 : at + (bytes + 255) / 256 * 256;
+    return at;
 }
+enum { MOEK_NOWHERE_ = 1 };                            /* a part that is not there (parts begin at multiples of 256) */
+static void *moek_place_(void *base, size_t at) { return at == MOEK_NOWHERE_ ? NULL : (char *)base + at; }
 
 /* Scales of `rows` quantized rows (where columns share them: groups may begin some columns before, which count). */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
@@ -37,32 +37,56 @@ static size_t moek_scales_bytes_(int quant, size_t rows, size_t columns)
 
 typedef struct moek_quantized_ { void *q, *scale; float *partial; } moek_quantized_;
 
-static moek_quantized_ moek_take_quantized_(moek_carver_ *c, const moek_config *config, size_t rows, size_t columns,
-                                            int offset)
+static void moek_take_quantized_(size_t *used, const moek_config *config, size_t rows, size_t columns, int offset,
+                                 size_t at[3])
+{
+    at[0] = moek_take_(used, moek_times_(rows, moek_x_bytes_(config->quant, columns)));
+    at[1] = moek_take_(used, moek_scales_bytes_(config->quant, rows, columns + (size_t)offset));
+    at[2] = moek_take_(used, moek_by_tensor_(config->quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
+}
+static moek_quantized_ moek_quantized_at_(void *base, const size_t at[3])
 {
     moek_quantized_ q;
-    q.q = moek_take_(c, moek_times_(rows, moek_x_bytes_(config->quant, columns)));
-    q.scale = moek_take_(c, moek_scales_bytes_(config->quant, rows, columns + (size_t)offset));
-    q.partial = (float *)moek_take_(c, moek_by_tensor_(config->quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
+    q.q = moek_place_(base, at[0]); q.scale = moek_place_(base, at[1]); q.partial = (float *)moek_place_(base, at[2]);
     return q;
 }
 
+/* plan.places: of a step, of prepare/finalize on one rank, of the experts of the table.  Quantized rows have three. */
+enum {
+    MOEK_PLACE_TOPK_IDS_, MOEK_PLACE_TOPK_WEIGHTS_, MOEK_PLACE_IDS_, MOEK_PLACE_PREPARE_, MOEK_PLACE_EXPERTS_,
+    MOEK_PLACE_OUT_,
+    MOEK_PLACE_A_, MOEK_PLACE_A_COUNTS_ = MOEK_PLACE_A_ + 3, MOEK_PLACE_A_SLOT_ROW_,
+    MOEK_PLACE_FLAGS_, MOEK_PLACE_SPLIT_, MOEK_PLACE_COUNTS_, MOEK_PLACE_OFFSETS_, MOEK_PLACE_ORDER_,
+    MOEK_PLACE_SLOT_ROW_, MOEK_PLACE_BLOCK_EXPERT_, MOEK_PLACE_BLOCK_ROW_, MOEK_PLACE_NUM_BLOCKS_, MOEK_PLACE_H_,
+    MOEK_PLACE_HQ_, MOEK_PLACE_EXPANDED_ = MOEK_PLACE_HQ_ + 3, MOEK_PLACE_EXPANDED_SCALE_, MOEK_PLACE_COUNT_
+};
+enum { moek_places_hold_all_ = sizeof(char[(int)MOEK_PLACE_COUNT_ <= (int)MOEK_PLACES ? 1 : -1]) };
+
 typedef struct moek_one_rank_ { moek_quantized_ a; int32_t *counts, *slot_row; } moek_one_rank_;
 
-static size_t moek_one_rank_layout_(const moek_plan *plan, void *base, moek_one_rank_ *w)
+static size_t moek_one_rank_layout_(const moek_plan *plan, size_t *at)
 {
     const moek_config *c = &plan->config;
     const int batched = plan->rows_per_expert > 0;
     const int copied = moek_quantizes_(c->quant) || c->router_weight_on_input;      /* else x is used as it is */
     const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert
                       : copied ? (size_t)plan->chunk : 0;
-    moek_carver_ carver;
-    carver.base = (char *)base; carver.used = 0;
-    w->a = moek_take_quantized_(&carver, c, rows, (size_t)c->hidden, 0);
-    w->counts = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
-    w->slot_row = (int32_t *)moek_take_(&carver, batched ? moek_times_((size_t)plan->slots * 4, (size_t)plan->chunk)
-                                                         : 0);
-    return carver.used;
+    size_t used = 0;
+    moek_take_quantized_(&used, c, rows, (size_t)c->hidden, 0, at + MOEK_PLACE_A_);
+    at[MOEK_PLACE_A_COUNTS_] = moek_take_(&used, batched ? 4 * (size_t)plan->local_experts : 0);
+    at[MOEK_PLACE_A_SLOT_ROW_] = moek_take_(&used, batched ? moek_times_((size_t)plan->slots * 4, (size_t)plan->chunk)
+                                                        : 0);
+    return used;
+}
+static moek_one_rank_ moek_one_rank_work_(const moek_step *step)
+{
+    const size_t *const at = step->plan->places;
+    void *const base = step->prepare_workspace;
+    moek_one_rank_ w;
+    w.a = moek_quantized_at_(base, at + MOEK_PLACE_A_);
+    w.counts = (int32_t *)moek_place_(base, at[MOEK_PLACE_A_COUNTS_]);
+    w.slot_row = (int32_t *)moek_place_(base, at[MOEK_PLACE_A_SLOT_ROW_]);
+    return w;
 }
 
 typedef struct moek_table_work_ {
@@ -120,7 +144,7 @@ static int moek_most_scratch_(const moek_plan *plan)
     return most;
 }
 
-static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_work_ *w)
+static size_t moek_table_layout_(const moek_plan *plan, size_t *at)
 {
     const moek_config *c = &plan->config;
     const size_t experts = (size_t)plan->local_experts;
@@ -128,30 +152,50 @@ static size_t moek_table_layout_(const moek_plan *plan, void *base, moek_table_w
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
     const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
     const int flags = slots ? moek_most_flags_(plan) : 0, scratch = slots ? moek_most_scratch_(plan) : 0;
-    moek_carver_ carver;
-    carver.base = (char *)base; carver.used = 0;
+    size_t used = 0;
     /* Flags lie first: the sort zeroes them, or the quantization of x. */
-    w->flags = (int32_t *)moek_take_(&carver, 4 * (size_t)flags);
-    w->split = (float *)moek_take_(&carver, (size_t)scratch * (size_t)plan->multiprocessors);
-    if (!flags) w->flags = NULL;
-    if (!scratch) w->split = NULL;
-    w->counts = (int32_t *)moek_take_(&carver, slots ? 4 * experts : 0);
-    w->offsets = (int32_t *)moek_take_(&carver, slots ? 4 * (experts + 1) : 0);
-    w->order = (int32_t *)moek_take_(&carver, moek_times_(slots, 4));
-    w->slot_row = (int32_t *)moek_take_(&carver, moek_sorts_x_from_(plan) ? moek_times_(slots, 4) : 0);
-    w->block_expert = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
-    w->block_row = (int32_t *)moek_take_(&carver, moek_times_(blocks, 4));
-    w->num_blocks = (int32_t *)moek_take_(&carver, slots ? 4 : 0);
-    w->h = moek_take_(&carver, moek_times_(rows, 2 * (size_t)c->inter));
-    if (moek_quantizes_(c->quant)) w->hq = moek_take_quantized_(&carver, c, rows, (size_t)c->inter, c->inter_offset);
-    else memset(&w->hq, 0, sizeof w->hq);
-    w->expanded = moek_take_(&carver, plan->expanded ? moek_expanded_(plan, 0) : 0);
-    w->expanded_scale = moek_take_(&carver, plan->expanded ? moek_expanded_(plan, 1) : 0);
-    return carver.used;
+    at[MOEK_PLACE_FLAGS_] = moek_take_(&used, 4 * (size_t)flags);
+    at[MOEK_PLACE_SPLIT_] = moek_take_(&used, (size_t)scratch * (size_t)plan->multiprocessors);
+    if (!flags) at[MOEK_PLACE_FLAGS_] = MOEK_NOWHERE_;
+    if (!scratch) at[MOEK_PLACE_SPLIT_] = MOEK_NOWHERE_;
+    at[MOEK_PLACE_COUNTS_] = moek_take_(&used, slots ? 4 * experts : 0);
+    at[MOEK_PLACE_OFFSETS_] = moek_take_(&used, slots ? 4 * (experts + 1) : 0);
+    at[MOEK_PLACE_ORDER_] = moek_take_(&used, moek_times_(slots, 4));
+    at[MOEK_PLACE_SLOT_ROW_] = moek_take_(&used, moek_may_sort_x_(plan) ? moek_times_(slots, 4) : 0);
+    at[MOEK_PLACE_BLOCK_EXPERT_] = moek_take_(&used, moek_times_(blocks, 4));
+    at[MOEK_PLACE_BLOCK_ROW_] = moek_take_(&used, moek_times_(blocks, 4));
+    at[MOEK_PLACE_NUM_BLOCKS_] = moek_take_(&used, slots ? 4 : 0);
+    at[MOEK_PLACE_H_] = moek_take_(&used, moek_times_(rows, 2 * (size_t)c->inter));
+    if (moek_quantizes_(c->quant))
+        moek_take_quantized_(&used, c, rows, (size_t)c->inter, c->inter_offset, at + MOEK_PLACE_HQ_);
+    else at[MOEK_PLACE_HQ_] = at[MOEK_PLACE_HQ_ + 1] = at[MOEK_PLACE_HQ_ + 2] = MOEK_NOWHERE_;
+    at[MOEK_PLACE_EXPANDED_] = moek_take_(&used, plan->expanded ? moek_expanded_(plan, 0) : 0);
+    at[MOEK_PLACE_EXPANDED_SCALE_] = moek_take_(&used, plan->expanded ? moek_expanded_(plan, 1) : 0);
+    return used;
+}
+static moek_table_work_ moek_table_work_of_(const moek_step *step)
+{
+    const size_t *const at = step->plan->places;
+    void *const base = step->experts_workspace;
+    moek_table_work_ w;
+    w.flags = (int32_t *)moek_place_(base, at[MOEK_PLACE_FLAGS_]);
+    w.split = (float *)moek_place_(base, at[MOEK_PLACE_SPLIT_]);
+    w.counts = (int32_t *)moek_place_(base, at[MOEK_PLACE_COUNTS_]);
+    w.offsets = (int32_t *)moek_place_(base, at[MOEK_PLACE_OFFSETS_]);
+    w.order = (int32_t *)moek_place_(base, at[MOEK_PLACE_ORDER_]);
+    w.slot_row = (int32_t *)moek_place_(base, at[MOEK_PLACE_SLOT_ROW_]);
+    w.block_expert = (int32_t *)moek_place_(base, at[MOEK_PLACE_BLOCK_EXPERT_]);
+    w.block_row = (int32_t *)moek_place_(base, at[MOEK_PLACE_BLOCK_ROW_]);
+    w.num_blocks = (int32_t *)moek_place_(base, at[MOEK_PLACE_NUM_BLOCKS_]);
+    w.h = moek_place_(base, at[MOEK_PLACE_H_]);
+    w.hq = moek_quantized_at_(base, at + MOEK_PLACE_HQ_);
+    w.expanded = moek_place_(base, at[MOEK_PLACE_EXPANDED_]);
+    w.expanded_scale = moek_place_(base, at[MOEK_PLACE_EXPANDED_SCALE_]);
+    return w;
 }
 
-/* Workspace of one chunk; the same code counts (base NULL) and carves. */
-static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
+/* The workspace of one chunk: its bytes. */
+static size_t moek_layout_(const moek_plan *plan, size_t *at)
 {
     const size_t slots = (size_t)plan->chunk * (size_t)plan->slots;
     const size_t hidden = (size_t)plan->config.hidden;
@@ -162,14 +206,25 @@ static size_t moek_layout_(const moek_plan *plan, char *base, moek_step *step)
     const int by_expert = experts->weight_and_reduce == MOEK_DELEGATE ||
                           experts->weight_and_reduce == MOEK_NAIVE_BATCHED;
     const size_t rows = plan->rows_per_expert && (by_expert || batched > flat) ? batched : flat;
-    moek_carver_ c;
-    c.base = base; c.used = 0;
-    step->topk_ids = (int32_t *)moek_take_(&c, moek_times_(slots, 4));
-    step->topk_weights = (float *)moek_take_(&c, moek_times_(slots, 4));
-    step->ids = (const int32_t *)moek_take_(&c, moek_times_(slots, 4));
-    step->prepare_workspace = moek_take_(&c, pf->workspace ? pf->workspace(pf, plan) : 0);
-    step->experts_workspace = moek_take_(&c, experts->workspace ? experts->workspace(experts, plan) : 0);
-    step->out = moek_take_(&c, moek_times_(rows, 2 * hidden));
-    return c.used ? c.used : 256;
+    size_t used = 0;
+    moek_one_rank_layout_(plan, at);                   /* a user's part may be one that hands on to `local` */
+    if (plan->tiles) moek_table_layout_(plan, at);
+    at[MOEK_PLACE_TOPK_IDS_] = moek_take_(&used, moek_times_(slots, 4));
+    at[MOEK_PLACE_TOPK_WEIGHTS_] = moek_take_(&used, moek_times_(slots, 4));
+    at[MOEK_PLACE_IDS_] = moek_take_(&used, moek_times_(slots, 4));
+    at[MOEK_PLACE_PREPARE_] = moek_take_(&used, pf->workspace ? pf->workspace(pf, plan) : 0);
+    at[MOEK_PLACE_EXPERTS_] = moek_take_(&used, experts->workspace ? experts->workspace(experts, plan) : 0);
+    at[MOEK_PLACE_OUT_] = moek_take_(&used, moek_times_(rows, 2 * hidden));
+    return used ? used : 256;
+}
+static void moek_place_step_(moek_step *step, void *base)
+{
+    const size_t *const at = step->plan->places;
+    step->topk_ids = (int32_t *)moek_place_(base, at[MOEK_PLACE_TOPK_IDS_]);
+    step->topk_weights = (float *)moek_place_(base, at[MOEK_PLACE_TOPK_WEIGHTS_]);
+    step->ids = (const int32_t *)moek_place_(base, at[MOEK_PLACE_IDS_]);
+    step->prepare_workspace = moek_place_(base, at[MOEK_PLACE_PREPARE_]);
+    step->experts_workspace = moek_place_(base, at[MOEK_PLACE_EXPERTS_]);
+    step->out = moek_place_(base, at[MOEK_PLACE_OUT_]);
 }
 #endif

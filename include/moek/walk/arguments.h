@@ -111,12 +111,13 @@ static moek_status moek_check_strides_(const moek_plan *plan, const moek_args *a
     return MOEK_OK;
 }
 
-/* Addresses of those that are to be multiples of 256 bytes, or of the others. */
-static moek_status moek_check_aligned_(const moek_plan *plan, const moek_args *args, int by_256)
+/* Addresses of workspace and state, or of the others. */
+static moek_status moek_check_aligned_(const moek_plan *plan, const moek_args *args, int work)
 {
+    enum { WORK = 2 };                                 /* (test_api has all of them misaligned) */
     moek_text_ t = moek_text_in_(args->why, args->why_size);
-    if (moek_aligned_(plan, &moek_in_args_, args, by_256 ? 256 : 1, by_256 ? 256 : 255, &t)) return MOEK_OK;
-    return by_256 ? MOEK_E_WORKSPACE : MOEK_E_ARGUMENT;
+    if (moek_aligned_(plan, &moek_in_args_, args, work ? 0 : WORK, work ? WORK : moek_in_args_.n, &t)) return MOEK_OK;
+    return work ? MOEK_E_WORKSPACE : MOEK_E_ARGUMENT;
 }
 
 /* Everything that can be refused is refused here, before anything is launched or written. */

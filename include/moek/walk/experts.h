@@ -18,12 +18,12 @@ static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w
                                 moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    moek_carver_ carver;
+    size_t used = 0, at[3];
     moek_quantized_ to;
     moek_quant_args q;
-    carver.base = (char *)step->out; carver.used = 0;
-    to = moek_take_quantized_(&carver, &plan->config, (size_t)step->tokens * (size_t)plan->slots,
-                              (size_t)plan->config.hidden, 0);
+    moek_take_quantized_(&used, &plan->config, (size_t)step->tokens * (size_t)plan->slots,
+                         (size_t)plan->config.hidden, 0, at);
+    to = moek_quantized_at_(step->out, at);
     q = moek_quant_x_(step, w->slot_row, to);
     q.early = 1;
     g->rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
@@ -91,13 +91,12 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_kernel *const mlp = course->mlp;
     const moek_kernel *const up = plan->up[course->tile], *const down = plan->down[course->tile];
     const int quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
-    moek_table_work_ w;
+    moek_table_work_ w = moek_table_work_of_(step);
     moek_sort_args s;
     moek_gemm_args g;
     moek_quant_args q;
     moek_status status;
     (void)self;
-    moek_table_layout_(plan, step->experts_workspace, &w);
 
     memset(&g, 0, sizeof g);
     g.experts = plan->local_experts;
@@ -179,13 +178,11 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
 static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    moek_one_rank_ one;
-    moek_table_work_ w;
+    const moek_one_rank_ one = moek_one_rank_work_(step);
+    const moek_table_work_ w = moek_table_work_of_(step);
     moek_gemm_args up, down;
     moek_gemm_more_args up_more, down_more;            /* (of formats that have no more, the first member counts) */
     moek_layer_args a;
-    moek_one_rank_layout_(plan, step->prepare_workspace, &one);
-    moek_table_layout_(plan, step->experts_workspace, &w);
     memset(&up, 0, sizeof up);
     memset(&down, 0, sizeof down);
     memset(&a, 0, sizeof a);

@@ -18,7 +18,6 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     const moek_plan *plan = step->plan;
     const int batched = self->format == MOEK_BATCHED;
     moek_combine_args a;
-    moek_one_rank_ w;
     if (weight_and_reduce == MOEK_DELEGATE) weight_and_reduce = batched ? MOEK_NAIVE_BATCHED : MOEK_CONTIGUOUS;
     memset(&a, 0, sizeof a);
     a.tokens = step->tokens; a.topk = plan->slots; a.hidden = plan->config.hidden;
@@ -35,8 +34,7 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
         if (step->out == step->args.y && !a.addend) return MOEK_OK;
         a.topk = 1; a.ids = NULL; a.weights = NULL;
     } else if (weight_and_reduce == MOEK_NAIVE_BATCHED) {
-        moek_one_rank_layout_(plan, step->prepare_workspace, &w);
-        a.slot_row = w.slot_row;
+        a.slot_row = moek_one_rank_work_(step).slot_row;
     }
     a.early = moek_early_(plan, plan->combine);
     return plan->combine->launch(&a, stream);

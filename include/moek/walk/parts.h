@@ -7,16 +7,16 @@
 
 static size_t moek_one_rank_workspace_(const moek_prepare_finalize *self, const moek_plan *plan)
 {
-    moek_one_rank_ w;
+    size_t at[MOEK_PLACES];
     (void)self;
-    return moek_one_rank_layout_(plan, NULL, &w);
+    return moek_one_rank_layout_(plan, at);
 }
 
 static size_t moek_table_workspace_(const moek_experts *self, const moek_plan *plan)
 {
-    moek_table_work_ w;
+    size_t at[MOEK_PLACES];
     (void)self;
-    return moek_table_layout_(plan, NULL, &w);
+    return moek_table_layout_(plan, at);
 }
 
 const moek_prepare_finalize moek_local = {

@@ -10,10 +10,9 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     const moek_plan *plan = step->plan;
     const int defer = plan->experts->expects_unquantized;
     const moek_course *course = &step->course;
-    moek_one_rank_ w;
+    const moek_one_rank_ w = moek_one_rank_work_(step);
     moek_quant_args a;
     (void)self;
-    moek_one_rank_layout_(plan, step->prepare_workspace, &w);
     step->a = step->args.x;
     step->a_scale = NULL;
     step->rows = step->tokens;
@@ -42,12 +41,11 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
 static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    moek_one_rank_ w;
+    const moek_one_rank_ w = moek_one_rank_work_(step);
     moek_sort_args s;
     moek_quant_args a;
     moek_status status;
     (void)self;
-    moek_one_rank_layout_(plan, step->prepare_workspace, &w);
     memset(&s, 0, sizeof s);
     s.slots = step->tokens * plan->slots;
     s.experts = plan->local_experts;

@@ -29,7 +29,7 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
     step->first = first;
     step->tokens = step->args.tokens = tokens;
     step->a_stride = (size_t)c->hidden;
-    moek_layout_(plan, (char *)args->workspace, step);
+    moek_place_step_(step, args->workspace);
     step->course = moek_course_of(plan, moek_course_rows_(step), args->state ? fuse : MOEK_FUSE_NONE);
     if (!tokens) return;
     step->args.x = (const char *)args->x + row * moek_x_stride_(args, c);
