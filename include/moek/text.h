@@ -132,7 +132,7 @@ static int moek_own_dtype_(int quant)
     return !f ? 0 : f->x == MOEK_ELEMENT_BF16 ? MOEK_DTYPE_BF16 : f->x == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : 0;
 }
 /* The format of that T. */
-static MOEK_UNUSED int moek_copies_(int dtype)
+static MOEK_UNUSED int moek_plain_format_of_(int dtype)
 {
     int quant = 1;
     while (moek_own_dtype_(quant) != dtype) quant++;

@@ -231,7 +231,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
         if (weighted) m->x = (const char *)w.weighted;
         if (weighted && plan->device >= 0) {
             a.q = w.weighted;
-            return moek_quantize(moek_copies_(dtype), plan->arch, &a, stream);
+            return moek_quantize(moek_plain_format_of_(dtype), plan->arch, &a, stream);
         }
         for (t = 0; weighted && t < step->tokens; t++) {
             const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
