@@ -31,7 +31,7 @@ static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
 }
 
 /* Ids that are given as int64: the map makes them int32. */
-static int moek_widely_given_(const moek_step *step) { return step->args.topk_ids64 && !step->args.router_logits; }
+static int moek_ids_are_int64_(const moek_step *step) { return step->args.topk_ids64 && !step->args.router_logits; }
 
 /* Nothing is to be mapped, and only built-in steps read the ids: those steps skip ids out of range by themselves. */
 static int moek_ids_are_local_(const moek_step *step)
@@ -40,7 +40,7 @@ static int moek_ids_are_local_(const moek_step *step)
     const moek_weights *w = &plan->weights;
     const int ours = plan->backend != MOEK_BACKEND_USER && plan->one_rank;
     const int padding = step->args.is_padding && !step->args.router_logits;
-    return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding && !moek_widely_given_(step);
+    return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding && !moek_ids_are_int64_(step);
 }
 
 /* A step that moek_begin refused, or never saw. */
@@ -66,7 +66,7 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     a.experts = moek_id_bound_(plan);
     a.physical = plan->config.physical_experts; a.max_replicas = plan->config.max_replicas;
     a.ids = step->topk_ids;
-    if (moek_widely_given_(step)) { a.ids64 = step->args.topk_ids64; a.given = step->topk_ids; }
+    if (moek_ids_are_int64_(step)) { a.ids64 = step->args.topk_ids64; a.given = step->topk_ids; }
     a.replicas = w->replicas; a.replica_count = w->replica_count;
     a.map = plan->prepare_finalize->collective ? NULL : w->expert_map; a.load = w->expert_load;
     a.is_padding = step->args.is_padding;
