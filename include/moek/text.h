@@ -126,7 +126,7 @@ static int moek_shared_by_(int quant, int block)
     return most > 1 || x ? most > x ? most : x : 0;
 }
 /* T of a format whose elements are T; 0: T is free. */
-static int moek_own_dtype_(int quant)
+static int moek_fixed_dtype_(int quant)
 {
     const moek_format *const f = moek_format_of(quant);
     return !f ? 0 : f->x == MOEK_ELEMENT_BF16 ? MOEK_DTYPE_BF16 : f->x == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : 0;
@@ -135,7 +135,7 @@ static int moek_own_dtype_(int quant)
 static MOEK_UNUSED int moek_plain_format_of_(int dtype)
 {
     int quant = 1;
-    while (moek_own_dtype_(quant) != dtype) quant++;
+    while (moek_fixed_dtype_(quant) != dtype) quant++;
     return quant;
 }
 

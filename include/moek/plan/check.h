@@ -81,7 +81,7 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
-    const int own = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : c->dtype;
+    const int own = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : c->dtype;
     if (c->backend && !moek_backend_name_(c->backend))
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     if (c->backend && c->exclude & 1u << c->backend)
@@ -292,7 +292,7 @@ static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
 
 static void moek_fill_defaults_(moek_config *c)
 {
-    if (!c->dtype) c->dtype = moek_own_dtype_(c->quant) ? moek_own_dtype_(c->quant) : MOEK_DTYPE_BF16;
+    if (!c->dtype) c->dtype = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : MOEK_DTYPE_BF16;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);

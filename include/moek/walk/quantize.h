@@ -59,7 +59,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (args->ue8m0 && !f->ue8m0) return MOEK_E_ARGUMENT;
     if (moek_arch_is_host_(arch) && args->static_scale && *args->static_scale < 0) return MOEK_E_ARGUMENT;
     if (args->dtype != MOEK_DTYPE_BF16 && args->dtype != MOEK_DTYPE_FP16) return MOEK_E_ARGUMENT;
-    if (moek_own_dtype_(quant) && args->dtype != moek_own_dtype_(quant)) return MOEK_E_ARGUMENT;
+    if (moek_fixed_dtype_(quant) && args->dtype != moek_fixed_dtype_(quant)) return MOEK_E_ARGUMENT;
     if (args->counts && (args->rows_per_expert < 1 || args->rows % args->rows_per_expert)) return MOEK_E_ARGUMENT;
     if (args->scale_layout < MOEK_SCALE_ROW || args->scale_layout > MOEK_SCALE_PACKED) return MOEK_E_ARGUMENT;
     if (args->scale_layout != MOEK_SCALE_ROW && (!moek_blocked_(quant) || args->scale_stride < args->rows))
