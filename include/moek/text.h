@@ -118,7 +118,7 @@ static const moek_scale_shape *moek_w_scale_(int quant)
 /* Rows of w share scales, so that it matters where a shard of tensor parallelism begins. */
 static int moek_rows_share_(int quant) { return moek_w_scale_(quant)->rows > 1; }
 /* Columns or rows of w, or columns of h, share scales: one more than config.inter_offset may be; 0: none. */
-static int moek_shared_by_(int quant, int block)
+static int moek_scale_group_(int quant, int block)
 {
     const moek_format *const f = moek_format_of(quant);
     const moek_scale_shape w = f ? moek_weight_scale(f, block) : *moek_w_scale_(quant);

@@ -176,7 +176,7 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
-    const int shared = moek_shared_by_(c->quant, c->block);
+    const int shared = moek_scale_group_(c->quant, c->block);
     if (c->inter_offset && !shared)
         MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, but %s has no scales of groups of rows or columns "
                  "that a shard could begin in (w: %s; x: %s): leave it 0", c->inter_offset, f->name, f->w_about,

@@ -179,7 +179,7 @@ static void moek_say_sizes_(moek_text_ *t, const moek_config *c, int granule)
     const int shard = c->inter % granule || c->inter_offset % granule;
     const int pad = c->hidden % granule || c->inter % granule;
     if (pad) moek_say_(t, "pad hidden and inter to multiples of %d", granule);
-    if (shard && moek_shared_by_(c->quant, c->block))
+    if (shard && moek_scale_group_(c->quant, c->block))
         moek_say_(t, "%sa shard of tensor parallelism, cut inter in multiples of %d, by whole groups of scales, so "
                   "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
 }
