@@ -38,7 +38,7 @@ static void moek_say_(moek_text_ *t, const char *format, ...)
 }
 
 /* A sentence, and the status is returned. */
-#define MOEK_NO_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
+#define MOEK_FAIL_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
 /* A sentence for the caller of a run; the status is passed through. */
 #define MOEK_REFUSE_(args, status, ...) \
     do { \

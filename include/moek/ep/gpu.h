@@ -65,19 +65,19 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
         cudaError_t error = cudaPointerGetAttributes(&at, base[p]);
         if (error != cudaSuccess || at.type != cudaMemoryTypeDevice) {
             (void)cudaGetLastError();
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is not memory of a GPU: take cudaMalloc, or for rows of the CPU "
-                     "transport = MOEK_EP_HOST", p);
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "base[%d] is not memory of a GPU: take cudaMalloc, or for rows of the CPU "
+                       "transport = MOEK_EP_HOST", p);
         }
         if (p == ep->config.rank && at.device != ep->device)
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "the window of this rank, %d, is on device %d, current is %d", p, at.device,
-                     ep->device);
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "the window of this rank, %d, is on device %d, current is %d", p,
+                       at.device, ep->device);
         if (at.device == ep->device) continue;
         error = cudaDeviceEnablePeerAccess(at.device, 0);
         if (error == cudaSuccess) continue;
         (void)cudaGetLastError();
         if (error != cudaErrorPeerAccessAlreadyEnabled)
-            MOEK_NO_(why, MOEK_E_BACKEND, "device %d can not reach device %d, where the window of rank %d is: %s",
-                     ep->device, at.device, p, cudaGetErrorString(error));
+            MOEK_FAIL_(why, MOEK_E_BACKEND, "device %d can not reach device %d, where the window of rank %d is: %s",
+                       ep->device, at.device, p, cudaGetErrorString(error));
     }
     return MOEK_OK;
 }
@@ -130,7 +130,7 @@ static moek_status moek_ep_ipc_map_(const moek_ep_ipc_ *mine, const moek_ep_ipc_
         return MOEK_OK;
     }
     (void)cudaGetLastError();
-    MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d: %s", p, cudaGetErrorString(error));
+    MOEK_FAIL_(why, MOEK_E_CUDA, "the window of rank %d: %s", p, cudaGetErrorString(error));
 }
 
 moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather gather, void *context, void **base,
@@ -142,13 +142,13 @@ moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather g
     int p;
     (void)cudaGetLastError();
     if (!window || !gather || !base || ranks < 1 || ranks > MOEK_EP_MAX_RANKS || rank < 0 || rank >= ranks)
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "window, gather or base is NULL, or rank is %d of %d ranks", rank, ranks);
+        MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "window, gather or base is NULL, or rank is %d of %d ranks", rank, ranks);
     memset(base, 0, sizeof *base * (size_t)ranks);
-    if (gather(context, &mine, all, sizeof mine)) MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
+    if (gather(context, &mine, all, sizeof mine)) MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "gather failed");
     for (p = 0; p < ranks && own == MOEK_OK; p++) own = moek_ep_ipc_map_(&mine, &all[p], p, &base[p], &why);
     if (gather(context, &own, each, sizeof own)) {
         moek_ep_ipc_close(ranks, window, base);
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "gather failed");
+        MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "gather failed");
     }
     for (p = 0; p < ranks; p++) {
         if (each[p] == MOEK_OK) continue;
@@ -232,7 +232,7 @@ static moek_status moek_ep_load_kernels_(const moek_ep *ep, moek_text_ *why)
         MOEK_READY_(moek_ep_giveback_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK &&
         MOEK_READY_(moek_ep_collect_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK)
         return MOEK_OK;
-    MOEK_NO_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
+    MOEK_FAIL_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
 }
 
 /* ---- rows that are moved ----------------------------------------------------------------------------------------- */
@@ -545,7 +545,7 @@ moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather g
 {
     moek_text_ why = moek_text_in_(text, size);
     (void)rank; (void)ranks; (void)window; (void)gather; (void)context; (void)base;
-    MOEK_NO_(&why, MOEK_E_BACKEND, "this was compiled without nvcc: there is no memory of GPUs to map");
+    MOEK_FAIL_(&why, MOEK_E_BACKEND, "this was compiled without nvcc: there is no memory of GPUs to map");
 }
 void moek_ep_ipc_close(int ranks, void *window, void **base) { (void)ranks; (void)window; (void)base; }
 #endif

@@ -25,24 +25,24 @@ static const char *moek_ep_combine_name_(int combine)
 static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
 {
     if (c->ranks < 1 || c->ranks > MOEK_EP_MAX_RANKS || c->rank < 0 || c->rank >= c->ranks)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "rank is %d of %d ranks; 0 <= rank < ranks <= %d", c->rank, c->ranks,
-                 (int)MOEK_EP_MAX_RANKS);
-    if (!c->layer) MOEK_NO_(why, MOEK_E_ARGUMENT, "layer is NULL; it is the config of the layer");
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "rank is %d of %d ranks; 0 <= rank < ranks <= %d", c->rank, c->ranks,
+                   (int)MOEK_EP_MAX_RANKS);
+    if (!c->layer) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "layer is NULL; it is the config of the layer");
     if (c->kind && !moek_ep_kind_name(c->kind))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "kind is %d; MOEK_EP_AUTO, MOEK_EP_ALLTOALL, ...", c->kind);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "kind is %d; MOEK_EP_AUTO, MOEK_EP_ALLTOALL, ...", c->kind);
     if (c->combine < MOEK_EP_REDUCED || c->combine > MOEK_EP_EXACT)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "combine is %d; MOEK_EP_REDUCED, _REDUCED_F32 or _EXACT", c->combine);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "combine is %d; MOEK_EP_REDUCED, _REDUCED_F32 or _EXACT", c->combine);
     if (c->placement != MOEK_EP_LINEAR && c->placement != MOEK_EP_ROUND_ROBIN)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "placement is %d; MOEK_EP_LINEAR or _ROUND_ROBIN", c->placement);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "placement is %d; MOEK_EP_LINEAR or _ROUND_ROBIN", c->placement);
     if (c->max_tokens < 0 || c->max_rows < 0 || c->timeout_ms < 0)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "max_tokens is %d, max_rows %d, timeout_ms %d; they must not be negative",
-                 c->max_tokens, c->max_rows, c->timeout_ms);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "max_tokens is %d, max_rows %d, timeout_ms %d; they must not be negative",
+                   c->max_tokens, c->max_rows, c->timeout_ms);
     if (c->handles < 0 || c->handles > MOEK_EP_MAX_HANDLES)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "handles is %d; 1 or 2", c->handles);
     if (c->transport < 0 || c->transport > MOEK_EP_GPU)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "transport is %d; MOEK_EP_HOST or MOEK_EP_GPU", c->transport);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "transport is %d; MOEK_EP_HOST or MOEK_EP_GPU", c->transport);
     if (c->transport == MOEK_EP_GPU && MOEK_HAVE_CUDA_ == 0)
-        MOEK_NO_(why, MOEK_E_BACKEND, "transport is MOEK_EP_GPU, but this was compiled without nvcc");
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "transport is MOEK_EP_GPU, but this was compiled without nvcc");
     return MOEK_OK;
 }
 
@@ -75,24 +75,24 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     ep->hidden = layer.hidden; ep->slots = layer.topk + layer.shared_slots; ep->quant = layer.quant;
     ep->dtype = layer.dtype; ep->physical_experts = layer.physical_experts;
     if (c->move && c->transport != MOEK_EP_GPU)
-        MOEK_NO_(why, MOEK_E_BACKEND, "move is for transport = MOEK_EP_GPU; ranks on the CPU share their windows");
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "move is for transport = MOEK_EP_GPU; ranks on the CPU share their windows");
     if (c->transport == MOEK_EP_GPU && ep->hidden % moek_ep_granule_(ep->quant))
-        MOEK_NO_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so with %s it must be a "
-                 "multiple of %d", ep->hidden, moek_quant_name(ep->quant), moek_ep_granule_(ep->quant));
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so with %s it must be "
+                   "a multiple of %d", ep->hidden, moek_quant_name(ep->quant), moek_ep_granule_(ep->quant));
     if (c->x_scale != 0 && !moek_format_of(ep->quant)->static_x)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "x_scale is %g, but x of %s has no static scale: leave it 0",
-                 (double)c->x_scale, moek_quant_name(ep->quant));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "x_scale is %g, but x of %s has no static scale: leave it 0",
+                   (double)c->x_scale, moek_quant_name(ep->quant));
     if (!(c->x_scale - c->x_scale == 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "x_scale is %g; it must be finite", (double)c->x_scale);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "x_scale is %g; it must be finite", (double)c->x_scale);
     for (e = 0; c->owner && e < ep->physical_experts; e++)
         if (c->owner[e] < 0 || c->owner[e] >= c->ranks)
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "owner[%d] is %d; ranks are 0 to %d", e, (int)c->owner[e], c->ranks - 1);
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "owner[%d] is %d; ranks are 0 to %d", e, (int)c->owner[e], c->ranks - 1);
     if (!c->max_tokens) c->max_tokens = moek_chunk_(&layer);
     if (!c->handles) c->handles = 1;
     if (!c->timeout_ms) c->timeout_ms = 30000;
     if ((double)c->max_tokens * c->ranks * ep->slots > 0x7fffffff)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "%d tokens x %d ranks x %d slots overflow 31 bits: set chunk_tokens",
-                 c->max_tokens, c->ranks, ep->slots);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "%d tokens x %d ranks x %d slots overflow 31 bits: set chunk_tokens",
+                   c->max_tokens, c->ranks, ep->slots);
     if (!c->max_rows || c->max_rows > c->max_tokens * c->ranks) c->max_rows = c->max_tokens * c->ranks;
     if (c->move) c->max_rows = ((c->max_rows - 1) / c->ranks + 1) * c->ranks;
     ep->local_experts = moek_ep_count_(c, ep->physical_experts, c->rank);
@@ -156,8 +156,8 @@ static moek_status moek_ep_countable_(const moek_ep *ep, moek_text_ *why)
     const double back = (double)c->ranks * c->max_tokens * ep->slots * ep->hidden * 4;
     const double bytes = c->handles * (row * c->ranks * c->max_tokens + back);
     if (bytes > (double)((size_t)-1 / 4))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "a window would have up to %.0f bytes, more than an address has room for: set "
-                 "chunk_tokens", bytes);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "a window would have up to %.0f bytes, more than an address has room for: set "
+                   "chunk_tokens", bytes);
     return MOEK_OK;
 }
 
@@ -297,15 +297,15 @@ static moek_status moek_ep_compare_(moek_ep *ep, int n, int p, const uint64_t *m
     int i;
     if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, moek_ep_hello_at_(ep, n, p)), sizeof theirs) !=
         MOEK_OK)
-        MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
+        MOEK_FAIL_(why, MOEK_E_CUDA, "the window of this rank can not be read");
     ep->sharing += !n && theirs[0] == ep->mark;
     for (i = first; i < MOEK_EP_HELLO_ && i < first + MOEK_EP_HELLO_WORDS_; i++) {
         moek_ep_two_ two;
         if (theirs[1 + i - first] == mine[i]) continue;
         two = moek_ep_two_of_(i, theirs[1 + i - first], mine[i]);
         moek_ep_fail_(ep, MOEK_E_MISMATCH, MOEK_EP_OPENING, 0, p, 0);
-        MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, this rank, %d, has %s", moek_ep_compared_of_(i).name, p,
-                 two.a, ep->config.rank, two.b);
+        MOEK_FAIL_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, this rank, %d, has %s", moek_ep_compared_of_(i).name, p,
+                   two.a, ep->config.rank, two.b);
     }
     return MOEK_OK;
 }
@@ -348,12 +348,12 @@ static moek_status moek_ep_greet_by_(moek_ep *ep, int n, const uint64_t *mine, m
         uint64_t *line = moek_ep_word_(ep, p, moek_ep_hello_at_(ep, n, c->move ? p : c->rank));
         if (moek_ep_copy_(ep, line + 1, words, sizeof *words * MOEK_EP_HELLO_WORDS_) != MOEK_OK ||
             moek_ep_poke_(ep, line, ep->mark) != MOEK_OK)
-            MOEK_NO_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
+            MOEK_FAIL_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
     }
     (void)stream;
 #if MOEK_HAVE_CUDA_
     if (c->move && moek_ep_move_hello_(ep, n, stream) != MOEK_OK)
-        MOEK_NO_(why, MOEK_E_CUDA, "config.move could not move a line to each rank");
+        MOEK_FAIL_(why, MOEK_E_CUDA, "config.move could not move a line to each rank");
 #endif
     status = moek_ep_hear_(ep, n, mine, why);
 #if MOEK_HAVE_CUDA_
@@ -383,25 +383,25 @@ static moek_status moek_ep_check_windows_(moek_ep *ep, void *const *base, moek_t
     char some[1024];
     size_t at, i, n;
     int p;
-    if (!base) MOEK_NO_(why, MOEK_E_ARGUMENT, "base is NULL; base[p] is the window of rank p");
+    if (!base) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "base is NULL; base[p] is the window of rank p");
     for (p = 0; p < ep->config.ranks; p++)
         if (!base[p] || (uintptr_t)base[p] % 256)
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "base[%d] is %s", p, base[p] ? "not aligned to 256 bytes" : "NULL");
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "base[%d] is %s", p, base[p] ? "not aligned to 256 bytes" : "NULL");
 #if MOEK_HAVE_CUDA_
     if (ep->config.transport == MOEK_EP_GPU) {
         moek_status status = moek_ep_reach_windows_(ep, base, why);
         if (status == MOEK_OK) status = moek_ep_load_kernels_(ep, why);
         if (status != MOEK_OK) return status;
         if (!moek_ep_is_pinned_(ep->config.report) || *(const volatile uint64_t *)ep->config.report)
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "report is no pinned memory or was not zeroed; on GPUs it is MOEK_EP_REPORT "
-                     "bytes of host memory by cudaHostAlloc");
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "report is no pinned memory or was not zeroed; on GPUs it is "
+                       "MOEK_EP_REPORT bytes of host memory by cudaHostAlloc");
     }
 #endif
     for (at = l->latch; at < l->rows; at += n) {      /* no rank writes here before this one greets */
         n = l->rows - at < sizeof some ? l->rows - at : sizeof some;
         if (moek_ep_copy_(ep, some, (const char *)base[ep->config.rank] + at, n) != MOEK_OK)
-            MOEK_NO_(why, MOEK_E_CUDA, "the window of this rank can not be read");
-        for (i = 0; i < n; i++) if (some[i]) MOEK_NO_(why, MOEK_E_ARGUMENT, "the window was not zeroed");
+            MOEK_FAIL_(why, MOEK_E_CUDA, "the window of this rank can not be read");
+        for (i = 0; i < n; i++) if (some[i]) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "the window was not zeroed");
     }
     return MOEK_OK;
 }
@@ -420,13 +420,13 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
     ep->device = -1;
     ep->mark = 1;
     why = moek_text_in_(ep->why, sizeof ep->why);
-    if (!config) MOEK_NO_(&why, MOEK_E_ARGUMENT, "config is NULL");
+    if (!config) MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "config is NULL");
     if ((status = moek_ep_choose_(ep, config, &why, &log)) != MOEK_OK ||
         (status = moek_ep_check_windows_(ep, base, &why)) != MOEK_OK)
         return status;
     for (p = 0; p < config->ranks; p++) ep->base[p] = (char *)base[p];
     if (moek_ep_fill_places_(ep, config->owner) != MOEK_OK)
-        MOEK_NO_(&why, MOEK_E_CUDA, "the window of this rank can not be written");
+        MOEK_FAIL_(&why, MOEK_E_CUDA, "the window of this rank can not be written");
     ep->config.layer = NULL;
     ep->config.owner = NULL;
     ep->layer.kernel = ep->layer.tuned = NULL;

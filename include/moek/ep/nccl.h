@@ -99,8 +99,8 @@ static int moek_ep_nccl_gather_(void *context, const void *mine, void *all, size
 static moek_status moek_ep_nccl_hear_(moek_ep_nccl *w, const void *mine, void *all, size_t bytes, moek_text_ *why)
 {
     if (!moek_ep_nccl_gather_(w, mine, all, bytes)) return MOEK_OK;
-    MOEK_NO_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: make "
-             "another one", w->timeout_ms);
+    MOEK_FAIL_(why, MOEK_E_TIMEOUT, "NCCL failed or not all ranks came within %d ms; the communicator was aborted: "
+               "make another one", w->timeout_ms);
 }
 
 /* Versions before 105 had a status in the place of the two versions, so that wire reads as 0.  Such a rank prints
@@ -126,11 +126,11 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
     if ((status = moek_ep_nccl_hear_(w, &mine, all, sizeof mine, why)) != MOEK_OK) return status;
     for (p = 0; p < w->ranks; p++)
         if (all[p].version != all[0].version || all[p].wire != all[0].wire)
-            MOEK_NO_(why, MOEK_E_MISMATCH, "rank %d has moek %d.%d, rank 0 has %d.%d%s", p, (int)all[p].version,
-                     (int)all[p].wire, (int)all[0].version, (int)all[0].wire,
-                     all[p].wire && all[0].wire ? "" : " (one is older than 105)");
+            MOEK_FAIL_(why, MOEK_E_MISMATCH, "rank %d has moek %d.%d, rank 0 has %d.%d%s", p, (int)all[p].version,
+                       (int)all[p].wire, (int)all[0].version, (int)all[0].wire,
+                       all[p].wire && all[0].wire ? "" : " (one is older than 105)");
     for (p = 0; p < w->ranks; p++)
-        if (all[p].status != MOEK_OK) MOEK_NO_(why, (moek_status)all[p].status, "rank %d: %s", p, all[p].why);
+        if (all[p].status != MOEK_OK) MOEK_FAIL_(why, (moek_status)all[p].status, "rank %d: %s", p, all[p].why);
     return MOEK_OK;
 }
 
@@ -173,16 +173,16 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
     *one_host = 1; *nccl = version;
     for (p = 0; p < w->ranks; p++) {
         if (all[p].path != all[0].path)
-            MOEK_NO_(why, MOEK_E_MISMATCH, "path: rank %d has %lu, rank 0 has %lu", p, (unsigned long)all[p].path,
-                     (unsigned long)all[0].path);
+            MOEK_FAIL_(why, MOEK_E_MISMATCH, "path: rank %d has %lu, rank 0 has %lu", p, (unsigned long)all[p].path,
+                       (unsigned long)all[0].path);
         if (all[p].memory != all[0].memory)
-            MOEK_NO_(why, MOEK_E_MISMATCH, "memory: rank %d brings %lu bytes, rank 0 %lu", p,
-                     (unsigned long)all[p].memory, (unsigned long)all[0].memory);
+            MOEK_FAIL_(why, MOEK_E_MISMATCH, "memory: rank %d brings %lu bytes, rank 0 %lu", p,
+                       (unsigned long)all[p].memory, (unsigned long)all[0].memory);
         for (i = 0; i < MOEK_EP_HELLO_; i++)
             if (all[p].config[i] != all[0].config[i]) {
                 const moek_ep_two_ two = moek_ep_two_of_(i, all[p].config[i], all[0].config[i]);
-                MOEK_NO_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, rank 0 has %s", moek_ep_compared_of_(i).name, p,
-                         two.a, two.b);
+                MOEK_FAIL_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, rank 0 has %s", moek_ep_compared_of_(i).name, p,
+                           two.a, two.b);
             }
         *one_host &= all[p].host == mine.host;
         if ((int)all[p].nccl < *nccl) *nccl = (int)all[p].nccl;
@@ -212,14 +212,14 @@ static moek_status moek_ep_nccl_suits_(const moek_ep_nccl *w, size_t bytes, moek
 {
     const int malloced = w->path == MOEK_EP_NCCL_SENDS || moek_ep_nccl_by_malloc_(w->memory);
     if (w->memory_size < bytes)
-        MOEK_NO_(why, MOEK_E_BACKEND, "memory is of %lu bytes, this path needs %lu", (unsigned long)w->memory_size,
-                 (unsigned long)bytes);
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "memory is of %lu bytes, this path needs %lu", (unsigned long)w->memory_size,
+                   (unsigned long)bytes);
     if (w->path == MOEK_EP_NCCL_WINDOW && malloced)
-        MOEK_NO_(why, MOEK_E_BACKEND, "memory is not ncclMemAlloc's (or NCCL_CUMEM_ENABLE=0 is set)");
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "memory is not ncclMemAlloc's (or NCCL_CUMEM_ENABLE=0 is set)");
     if (w->path == MOEK_EP_NCCL_WINDOW && (uintptr_t)w->memory % MOEK_EP_PAGE_)
-        MOEK_NO_(why, MOEK_E_BACKEND, "memory is not aligned to %d bytes", (int)MOEK_EP_PAGE_);
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "memory is not aligned to %d bytes", (int)MOEK_EP_PAGE_);
     if (w->path == MOEK_EP_NCCL_IPC && !malloced)
-        MOEK_NO_(why, MOEK_E_BACKEND, "memory is not cudaMalloc's");
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "memory is not cudaMalloc's");
     return MOEK_OK;
 }
 
@@ -238,8 +238,9 @@ static moek_status moek_ep_nccl_alloc_(moek_ep_nccl *w, const moek_ep *ep, moek_
     if (ok && cudaMemsetAsync(w->window, 0, bytes, cudaStreamPerThread) == cudaSuccess &&
         cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess) return MOEK_OK;
     (void)cudaGetLastError();
-    MOEK_NO_(why, MOEK_E_CUDA, w->memory ? "%lu bytes of memory can not be written"
-                                         : "%lu bytes of memory for a window are not to be had", (unsigned long)bytes);
+    MOEK_FAIL_(why, MOEK_E_CUDA, w->memory ? "%lu bytes of memory can not be written"
+                                           : "%lu bytes of memory for a window are not to be had",
+                                           (unsigned long)bytes);
 }
 
 /* ipc: unmaps, and waits for all ranks, because no rank may free memory that another one still has mapped. */
@@ -286,13 +287,13 @@ static moek_status moek_ep_nccl_resolve_(moek_ep_nccl *w, int version, moek_text
     if (version >= MOEK_EP_NCCL_GETTER_) *(void **)&get = dlsym(RTLD_DEFAULT, "ncclGetLsaDevicePointer");
     for (p = 0; get && p < w->ranks; p++)
         if (get(window, 0, p, &w->base[p]) != ncclSuccess || !w->base[p])
-            MOEK_NO_(why, MOEK_E_BACKEND, "NCCL knows no pointer to the window of rank %d", p);
+            MOEK_FAIL_(why, MOEK_E_BACKEND, "NCCL knows no pointer to the window of rank %d", p);
     if (get) return MOEK_OK;
     a.window = window; a.ranks = w->ranks; a.to = (void **)w->scratch;
     if (MOEK_LAUNCH_(moek_ep_nccl_resolve_k_, 1, MOEK_EP_MAX_RANKS, 0, stream, a) == MOEK_OK &&
         cudaMemcpyAsync(w->base, w->scratch, sizeof w->base[0] * (size_t)w->ranks, cudaMemcpyDeviceToHost, stream) ==
             cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess) return MOEK_OK;
-    MOEK_NO_(why, MOEK_E_CUDA, "the window of NCCL: %s", cudaGetErrorString(cudaGetLastError()));
+    MOEK_FAIL_(why, MOEK_E_CUDA, "the window of NCCL: %s", cudaGetErrorString(cudaGetLastError()));
 }
 
 static moek_status moek_ep_nccl_register_(moek_ep_nccl *w, size_t size, int version, moek_text_ *why)
@@ -300,16 +301,16 @@ static moek_status moek_ep_nccl_register_(moek_ep_nccl *w, size_t size, int vers
     struct cudaPointerAttributes at;
     ncclWindow_t window = NULL;
     const ncclResult_t r = ncclCommWindowRegister(w->comm, w->window, size, &window, NCCL_WIN_DEFAULT);
-    if (!moek_ep_nccl_ok_(w, r)) MOEK_NO_(why, MOEK_E_BACKEND, "ncclCommWindowRegister: %s", ncclGetErrorString(r));
+    if (!moek_ep_nccl_ok_(w, r)) MOEK_FAIL_(why, MOEK_E_BACKEND, "ncclCommWindowRegister: %s", ncclGetErrorString(r));
     w->registered = window;
     if (!window || cudaPointerGetAttributes(&at, window) != cudaSuccess || at.type != cudaMemoryTypeDevice) {
         (void)cudaGetLastError();
-        MOEK_NO_(why, MOEK_E_BACKEND, "NCCL gives no window (NCCL_CUMEM_ENABLE=0, NCCL_WIN_ENABLE=0 or "
-                 "NCCL_P2P_DISABLE=1 is set, or GPUs do not reach each other)");
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "NCCL gives no window (NCCL_CUMEM_ENABLE=0, NCCL_WIN_ENABLE=0 or "
+                   "NCCL_P2P_DISABLE=1 is set, or GPUs do not reach each other)");
     }
     if (ncclTeamLsa(w->comm).nRanks != w->ranks)
-        MOEK_NO_(why, MOEK_E_BACKEND, "NCCL reaches %d of %d ranks by loads and stores", ncclTeamLsa(w->comm).nRanks,
-                 w->ranks);
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "NCCL reaches %d of %d ranks by loads and stores", ncclTeamLsa(w->comm).nRanks,
+                   w->ranks);
     return moek_ep_nccl_resolve_(w, version, why);
 }
 #endif
@@ -321,16 +322,16 @@ static moek_status moek_ep_nccl_by_window_(moek_ep_nccl *w, const moek_ep *ep, i
     moek_text_ t = moek_text_in_(own, sizeof own);
     moek_status status;
     if (version < MOEK_EP_NCCL_FIRST_)
-        MOEK_NO_(why, MOEK_E_BACKEND, "libnccl.so.2 is %d.%d.%d, here or on another rank; it must be 2.28.7 or later",
-                 version / 10000, version / 100 % 100, version % 100);
+        MOEK_FAIL_(why, MOEK_E_BACKEND, "libnccl.so.2 is %d.%d.%d, here or on another rank; it must be 2.28.7 or later",
+                   version / 10000, version / 100 % 100, version % 100);
     status = moek_ep_nccl_alloc_(w, ep, &t);
     if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;      /* registers together */
     status = moek_ep_nccl_register_(w, ep->layout.size, version, &t);
     return moek_ep_nccl_agree_(w, status, own, why);
 #else
     (void)w; (void)ep; (void)version;
-    MOEK_NO_(why, MOEK_E_BACKEND, "this was compiled with nccl.h of NCCL %d.%d.%d; it must be 2.28.7 or later",
-             NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    MOEK_FAIL_(why, MOEK_E_BACKEND, "this was compiled with nccl.h of NCCL %d.%d.%d; it must be 2.28.7 or later",
+               NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
 #endif
 }
 
@@ -383,34 +384,34 @@ static moek_status moek_ep_nccl_look_(moek_ep_nccl *w, const moek_ep_config *gro
 {
     struct cudaPointerAttributes at;
     int device = -1, current = -1, ok;
-    if (!group || !w->comm) MOEK_NO_(why, MOEK_E_ARGUMENT, "group or comm is NULL");
+    if (!group || !w->comm) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "group or comm is NULL");
     if (ncclCommCount(w->comm, &w->ranks) != ncclSuccess || ncclCommUserRank(w->comm, &w->rank) != ncclSuccess ||
         ncclCommCuDevice(w->comm, &device) != ncclSuccess || cudaGetDevice(&current) != cudaSuccess)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "comm is no communicator in working order: %s", ncclGetLastError(w->comm));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "comm is no communicator in working order: %s", ncclGetLastError(w->comm));
     if (w->ranks > MOEK_EP_MAX_RANKS)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "the communicator has %d ranks, a group at most %d: ncclCommSplit makes smaller "
-                 "ones", w->ranks, (int)MOEK_EP_MAX_RANKS);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "the communicator has %d ranks, a group at most %d: ncclCommSplit makes "
+                   "smaller ones", w->ranks, (int)MOEK_EP_MAX_RANKS);
     w->timeout_ms = group->timeout_ms > 0 ? group->timeout_ms : 30000;
     moek_ep_on_device_(device);                        /* needed to tell the others what is wrong */
     ok = cudaMalloc(&w->scratch, (size_t)w->ranks * MOEK_EP_NCCL_SAY_ + 1024) == cudaSuccess &&
          cudaStreamCreateWithFlags((cudaStream_t *)&w->stream, cudaStreamNonBlocking) == cudaSuccess;
     moek_ep_on_device_(current);
-    if (!ok) MOEK_NO_(why, MOEK_E_CUDA, "%s", cudaGetErrorString(cudaGetLastError()));
+    if (!ok) MOEK_FAIL_(why, MOEK_E_CUDA, "%s", cudaGetErrorString(cudaGetLastError()));
     if (device != current)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "the communicator is for device %d, current is %d: cudaSetDevice(%d) first",
-                 device, current, device);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "the communicator is for device %d, current is %d: cudaSetDevice(%d) first",
+                   device, current, device);
     if (group->ranks && (group->ranks != w->ranks || group->rank != w->rank))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "group says rank %d of %d, the communicator %d of %d; leave both 0 to take the "
-                 "communicator's", group->rank, group->ranks, w->rank, w->ranks);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "group says rank %d of %d, the communicator %d of %d; leave both 0 to take "
+                   "the communicator's", group->rank, group->ranks, w->rank, w->ranks);
     if (w->memory && (cudaPointerGetAttributes(&at, w->memory) != cudaSuccess || at.type != cudaMemoryTypeDevice ||
                       at.device != device || (uintptr_t)w->memory % 256)) {
         (void)cudaGetLastError();
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "memory is no memory of device %d, or not aligned to 256 bytes", device);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "memory is no memory of device %d, or not aligned to 256 bytes", device);
     }
     if (!w->memory && w->memory_size)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "memory is NULL, its size %lu", (unsigned long)w->memory_size);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "memory is NULL, its size %lu", (unsigned long)w->memory_size);
     if (path < MOEK_EP_NCCL_AUTO || path > MOEK_EP_NCCL_SENDS)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "path is %d; MOEK_EP_NCCL_AUTO, _WINDOW, _IPC or _SENDS", path);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "path is %d; MOEK_EP_NCCL_AUTO, _WINDOW, _IPC or _SENDS", path);
     return MOEK_OK;
 }
 
@@ -455,7 +456,7 @@ static moek_status moek_ep_nccl_try_(moek_ep_nccl *w, moek_ep *ep, moek_ep_confi
         (status = moek_ep_nccl_greet_(w, ep, demanded, &one_host, &nccl, why)) != MOEK_OK) return status;
     w->path = path;
     group->move_gathers = path == MOEK_EP_NCCL_SENDS && !one_host;
-    if (path != MOEK_EP_NCCL_SENDS && !one_host) MOEK_NO_(why, MOEK_E_BACKEND, "ranks are on several hosts");
+    if (path != MOEK_EP_NCCL_SENDS && !one_host) MOEK_FAIL_(why, MOEK_E_BACKEND, "ranks are on several hosts");
     return path == MOEK_EP_NCCL_WINDOW ? moek_ep_nccl_by_window_(w, ep, nccl, why)
          : path == MOEK_EP_NCCL_IPC ? moek_ep_nccl_by_ipc_(w, ep, why) : moek_ep_nccl_by_sends_(w, ep, why);
 }

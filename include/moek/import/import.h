@@ -462,18 +462,18 @@ static moek_status moek_place_check_(const moek_config *c, int matrix, int exper
     moek_status status = moek_check_kinds_(c, why);
     if (status != MOEK_OK) return status;
     if (c->hidden < 1 || c->inter < 1 || c->hidden > MOEK_MAX_COLUMNS_ || c->inter > MOEK_MAX_COLUMNS_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d: 1 to %d", c->hidden, c->inter,
-                 MOEK_MAX_COLUMNS_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d: 1 to %d", c->hidden, c->inter,
+                   MOEK_MAX_COLUMNS_);
     if ((status = moek_check_block_(c, why)) != MOEK_OK) return status;
     if (experts > MOEK_MAX_EXPERTS_ || expert < 0 || expert >= experts)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "expert is %d: this rank has %lld (config.local_experts, or experts and "
-                 "shared_slots), at most %d", expert, (long long)experts, MOEK_MAX_EXPERTS_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "expert is %d: this rank has %lld (config.local_experts, or experts and "
+                   "shared_slots), at most %d", expert, (long long)experts, MOEK_MAX_EXPERTS_);
     if (matrix < MOEK_MATRIX_GATE || matrix > MOEK_MATRIX_GATE_UP || ((gate || both) && !moek_act_gated_(c->act)))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "matrix %d of expert %d: %s", matrix, expert,
-                 gate || both ? "the activation has no gate; its matrix is MOEK_MATRIX_UP" : "there is none");
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "matrix %d of expert %d: %s", matrix, expert,
+                   gate || both ? "the activation has no gate; its matrix is MOEK_MATRIX_UP" : "there is none");
     if (c->inter_offset)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d: a shard that begins inside a group of scales "
-                 "is imported by rows and columns that you set yourself", c->inter_offset);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d: a shard that begins inside a group of scales "
+                   "is imported by rows and columns that you set yourself", c->inter_offset);
     return MOEK_OK;
 }
 /* Of the arrays of weights those that have the matrix. */
@@ -515,16 +515,16 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     interleaved = halves && layout == MOEK_UP_INTERLEAVED;
     second = halves && !both && !down && gate != (layout != MOEK_UP_SWAPPED);  /* of the two */
     if (both && (apart || f->second))
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "gate and up have %s each: import one after the other",
-                 apart ? "an array" : "a second scale");
+        MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "gate and up have %s each: import one after the other",
+                   apart ? "an array" : "a second scale");
     if (f->w_scale.type && f->w_scale.rows != 1) shared = moek_place_shared_(config, f, matrix, expert, one);
     if (shared < 0)
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "matrix %d: scales of %s are for rows of gate and up: %s", matrix, f->name,
-                 both ? "and up_scales keeps them apart: one after the other"
-                      : "MOEK_MATRIX_GATE_UP has both, as up_layout has them; or give each an array");
+        MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "matrix %d: scales of %s are for rows of gate and up: %s", matrix, f->name,
+                   both ? "and up_scales keeps them apart: one after the other"
+                        : "MOEK_MATRIX_GATE_UP has both, as up_layout has them; or give each an array");
     at = moek_place_arrays_of_(weights, down, apart && gate);
     if (!at.w || (f->w_scale.type && !at.scale) || (f->second && !at.global))
-        MOEK_NO_(&why, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
+        MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
     args->rows = down ? config->hidden : config->inter * (both ? 2 : 1);
     args->columns = down ? config->inter : config->hidden;
     args->block = config->block; args->dtype = config->dtype; args->quant = config->quant;
@@ -553,20 +553,20 @@ moek_status moek_import_order(const int32_t *g_idx, int columns, int block, int3
     const int groups = columns > 0 ? (columns - 1) / of + 1 : 0;
     int k, g, first = -1, n = 0;
     if (!g_idx || columns < 1 || block < 0)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "g_idx is NULL, or columns are %d and block %d", columns, block);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "g_idx is NULL, or columns are %d and block %d", columns, block);
     for (k = 0; k < columns && first < 0; k++) if (g_idx[k] != k / of) first = k;
     if (moved) *moved = first >= 0;
     if (first >= 0 && !order)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "g_idx[%d] is %d, where columns in order would have %d: act-order of gate and "
-                 "up needs x in another order for each expert, which there is not; quantize with desc_act = false, or "
-                 "static groups", first, (int)g_idx[first], first / of);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "g_idx[%d] is %d, where columns in order would have %d: act-order of gate "
+                   "and up needs x in another order for each expert, which there is not; quantize with desc_act = "
+                   "false, or static groups", first, (int)g_idx[first], first / of);
     if (!order) return MOEK_OK;
     for (g = 0; g < groups; g++) {
         const int begin = n;
         for (k = 0; k < columns; k++) if (g_idx[k] == g) order[n++] = k;
         if (n - begin != (g < groups - 1 ? of : columns - g * of))
-            MOEK_NO_(&text, MOEK_E_ARGUMENT, "group %d of g_idx has %d columns, not %d: such groups have no order in "
-                     "which they lie side by side", g, n - begin, g < groups - 1 ? of : columns - g * of);
+            MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "group %d of g_idx has %d columns, not %d: such groups have no order in "
+                       "which they lie side by side", g, n - begin, g < groups - 1 ? of : columns - g * of);
     }
     return MOEK_OK;
 }
@@ -589,8 +589,8 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
     moek_text_ text = moek_text_in_(why, why_size);
     if (!r) return MOEK_E_ARGUMENT;
 #define MOEK_MUST_NOT_(count, sentence) \
-    if (r->count) MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu " sentence, (unsigned long long)r->count, \
-                           (unsigned long long)(r->count > r->scales ? r->count : r->scales))
+    if (r->count) MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu of %llu " sentence, (unsigned long long)r->count, \
+                             (unsigned long long)(r->count > r->scales ? r->count : r->scales))
     MOEK_MUST_NOT_(scales_nan, "scales are NaN or Inf, and so would be their groups");
     MOEK_MUST_NOT_(signs_bad, "scales have their sign set: damaged, or of another type than was said");
     MOEK_MUST_NOT_(scales_lost, "scales became 0 or Inf in T: take the other T (config.dtype)");
@@ -598,22 +598,22 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
                    "MOEK_UP_APART, or quant fp8c, which has a scale a row");
 #undef MOEK_MUST_NOT_
     if (r->codes_outside)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu codes are outside -8 .. 7: weights of 8 bits, MOEK_FROM_INT8_BYTES?",
-                 (unsigned long long)r->codes_outside);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu codes are outside -8 .. 7: weights of 8 bits, MOEK_FROM_INT8_BYTES?",
+                   (unsigned long long)r->codes_outside);
     if (r->zeros_other && r->zeros_other == r->zeros)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "all %llu zero points are one off the middle: symmetric weights of GPTQ's "
-                 "other version, MOEK_FROM_GPTQ_* for checkpoint_format gptq, MOEK_FROM_GPTQ_V2_* for gptq_v2",
-                 (unsigned long long)r->zeros);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "all %llu zero points are one off the middle: symmetric weights of GPTQ's "
+                   "other version, MOEK_FROM_GPTQ_* for checkpoint_format gptq, MOEK_FROM_GPTQ_V2_* for gptq_v2",
+                   (unsigned long long)r->zeros);
     if (r->zeros_lost)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu of %llu zero points are not the middle of the codes, and there is no "
-                 "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, others none",
-                 (unsigned long long)r->zeros_lost, (unsigned long long)r->zeros);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu of %llu zero points are not the middle of the codes, and there is no "
+                   "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, others none",
+                   (unsigned long long)r->zeros_lost, (unsigned long long)r->zeros);
     if (r->globals_bad)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "%llu second scales are 0, negative, NaN or Inf",
-                 (unsigned long long)r->globals_bad);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu second scales are 0, negative, NaN or Inf",
+                   (unsigned long long)r->globals_bad);
     if (r->orders_bad)
-        MOEK_NO_(&text, MOEK_E_ARGUMENT, "row_order or column_order leads outside the matrix in %llu words or rows",
-                 (unsigned long long)r->orders_bad);
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "row_order or column_order leads outside the matrix in %llu words or rows",
+                   (unsigned long long)r->orders_bad);
     return MOEK_OK;
 }
 int moek_import_exponents(const moek_import_report *r, int *lowest, int *highest)

@@ -50,32 +50,32 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 {
     const long long all = (long long)c->experts + c->shared_slots;
 #define MOEK_POSITIVE_(field) \
-    if (c->field < 1) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must be at least 1", c->field)
+    if (c->field < 1) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must be at least 1", c->field)
     MOEK_POSITIVE_(hidden); MOEK_POSITIVE_(inter); MOEK_POSITIVE_(experts); MOEK_POSITIVE_(topk);
     MOEK_POSITIVE_(max_tokens);
 #define MOEK_NOT_NEGATIVE_(field) \
-    if (c->field < 0) MOEK_NO_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must not be negative", c->field)
+    if (c->field < 0) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config." #field " is %d; it must not be negative", c->field)
     MOEK_NOT_NEGATIVE_(shared_slots); MOEK_NOT_NEGATIVE_(local_experts); MOEK_NOT_NEGATIVE_(physical_experts);
     MOEK_NOT_NEGATIVE_(max_replicas); MOEK_NOT_NEGATIVE_(chunk_tokens); MOEK_NOT_NEGATIVE_(max_rows_per_expert);
     MOEK_NOT_NEGATIVE_(groups); MOEK_NOT_NEGATIVE_(topk_groups);
 #undef MOEK_POSITIVE_
 #undef MOEK_NOT_NEGATIVE_
     if (c->experts > MOEK_MAX_EXPERTS_ || all > MOEK_MAX_EXPERTS_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.experts + shared_slots is %lld; the router takes at most %d",
-                 all, MOEK_MAX_EXPERTS_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.experts + shared_slots is %lld; the router takes at most %d",
+                   all, MOEK_MAX_EXPERTS_);
     if (c->topk > c->experts || c->topk + c->shared_slots > MOEK_MAX_TOPK_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk is %d (+ %d shared slots) of %d experts; at most %d, "
-                 "and not more than there are",
-                 c->topk, c->shared_slots, c->experts, MOEK_MAX_TOPK_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.topk is %d (+ %d shared slots) of %d experts; at most %d, "
+                   "and not more than there are",
+                   c->topk, c->shared_slots, c->experts, MOEK_MAX_TOPK_);
     if (c->local_experts > MOEK_MAX_EXPERTS_ || c->physical_experts > 65536)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
-                 c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.local_experts is %d and physical_experts %d; at most %d and 65536",
+                   c->local_experts, c->physical_experts, MOEK_MAX_EXPERTS_);
     if (c->hidden > MOEK_MAX_COLUMNS_ || c->inter > MOEK_MAX_COLUMNS_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d; each is at most 2^24, which is %d",
-                 c->hidden, c->inter, MOEK_MAX_COLUMNS_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d; each is at most 2^24, which is %d",
+                   c->hidden, c->inter, MOEK_MAX_COLUMNS_);
     if ((long long)c->max_tokens * (c->topk + c->shared_slots) > MOEK_MAX_SLOTS_)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots overflows 31 bits (at most %d slots): "
-                 "make max_tokens smaller", c->max_tokens, c->topk + c->shared_slots, MOEK_MAX_SLOTS_);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.max_tokens %d x %d slots overflows 31 bits (at most %d slots): "
+                   "make max_tokens smaller", c->max_tokens, c->topk + c->shared_slots, MOEK_MAX_SLOTS_);
     return MOEK_OK;
 }
 
@@ -83,41 +83,41 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
     const int own = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : c->dtype;
     if (c->backend && !moek_backend_name_(c->backend))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     if (c->backend && c->exclude & 1u << c->backend)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.backend demands MOEK_BACKEND_%s, and config.exclude has its bit: leave "
-                 "backend 0, or clear 1u << MOEK_BACKEND_%s", moek_backend_name_(c->backend),
-                 moek_backend_name_(c->backend));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.backend demands MOEK_BACKEND_%s, and config.exclude has its bit: "
+                   "leave backend 0, or clear 1u << MOEK_BACKEND_%s", moek_backend_name_(c->backend),
+                   moek_backend_name_(c->backend));
     if (!moek_quant_name(c->quant))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
-                 c->quant);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
+                   c->quant);
     if (!moek_act_name(c->act))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
     if (c->dtype != MOEK_DTYPE_DEFAULT && c->dtype != MOEK_DTYPE_BF16 && c->dtype != MOEK_DTYPE_FP16)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %d; MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16", c->dtype);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.dtype is %d; MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16", c->dtype);
     if (c->dtype != MOEK_DTYPE_DEFAULT && own != c->dtype)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0",
-                 moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0",
+                   moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
     if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
     if (c->up_layout < 0 || c->up_layout > MOEK_UP_APART)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
     if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
     if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_TILED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
-                 "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
+                   "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
     if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x up, but of %s x is "
-                 "%s: leave it 0", moek_quant_name(c->quant), moek_format_of(c->quant)->x_about);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x up, but of %s x is "
+                   "%s: leave it 0", moek_quant_name(c->quant), moek_format_of(c->quant)->x_about);
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
-                 (double)c->scale, (double)c->shared_weight);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
+                   (double)c->scale, (double)c->shared_weight);
     if (c->router_weight_on_input && c->topk + c->shared_slots != 1)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d",
-                 c->topk + c->shared_slots);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.router_weight_on_input needs topk 1 and no shared slots, not %d",
+                   c->topk + c->shared_slots);
     return MOEK_OK;
 }
 
@@ -135,21 +135,22 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
 {
     const char *const name = moek_act_name(c->act);
     if (!(c->alpha - c->alpha == 0 && c->beta - c->beta == 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g; they must be finite",
-                 (double)c->alpha, (double)c->beta);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g; they must be finite",
+                   (double)c->alpha, (double)c->beta);
     if ((c->alpha != 0 || c->beta != 0) && !moek_act_scales_(c->act))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g, but %s has neither: leave them 0",
-                 (double)c->alpha, (double)c->beta, name);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.alpha is %g and beta %g, but %s has neither: leave them 0",
+                   (double)c->alpha, (double)c->beta, name);
     if (c->act == MOEK_SITU && c->beta < 0)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.beta is %g; situ takes one above 0, or 0 for none", (double)c->beta);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.beta is %g; situ takes one above 0, or 0 for none", (double)c->beta);
     if (c->limit != 0 && c->limit != MOEK_NO_LIMIT && !moek_act_clamps_(c->act))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g, but %s does not clamp: leave it 0", (double)c->limit, name);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.limit is %g, but %s does not clamp: leave it 0", (double)c->limit,
+                   name);
     if (!(c->limit >= 0) && c->limit != MOEK_NO_LIMIT)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.limit is %g; a limit above 0, 0 for the default of the activation, or "
-                 "MOEK_NO_LIMIT", (double)c->limit);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.limit is %g; a limit above 0, 0 for the default of the activation, or "
+                   "MOEK_NO_LIMIT", (double)c->limit);
     if (c->up_layout && !moek_act_gated_(c->act))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_layout is %d, but %s is not gated, w_up has one kind of rows: "
-                 "leave it 0", c->up_layout, name);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_layout is %d, but %s is not gated, w_up has one kind of rows: "
+                   "leave it 0", c->up_layout, name);
     return MOEK_OK;
 }
 
@@ -159,16 +160,16 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
     const moek_format *const f = moek_format_of(c->quant);
     int i;
     if (c->block && !f->blocks)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
-                 "it 0", c->block, f->name);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
+                   "it 0", c->block, f->name);
     if (f->blocks && !moek_has_block_(f, c->block)) {
         moek_say_(why, "config.block is %d; of %s it is one of", c->block, f->name);
         for (i = 0; i < f->blocks; i++) moek_say_(why, " %d", f->block[i]);
-        MOEK_NO_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
     }
     if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
-                 "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
+                   "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
     return MOEK_OK;
 }
 
@@ -178,21 +179,21 @@ static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
     const moek_format *const f = moek_format_of(c->quant);
     const int shared = moek_scale_group_(c->quant, c->block);
     if (c->inter_offset && !shared)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, but %s has no scales of groups of rows or columns "
-                 "that a shard could begin in (w: %s; x: %s): leave it 0", c->inter_offset, f->name, f->w_about,
-                 f->x_about);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, but %s has no scales of groups of rows or columns "
+                   "that a shard could begin in (w: %s; x: %s): leave it 0", c->inter_offset, f->name, f->w_about,
+                   f->x_about);
     if (c->inter_offset < 0 || (shared && c->inter_offset >= shared))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; of %s it is 0 to %d: the first column of the shard "
-                 "%% %d, so (rank * inter) %% %d where shards are equal", c->inter_offset, f->name, shared - 1, shared,
-                 shared);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; of %s it is 0 to %d: the first column of the "
+                   "shard %% %d, so (rank * inter) %% %d where shards are equal", c->inter_offset, f->name, shared - 1,
+                   shared, shared);
     if (c->inter_offset && moek_act_gated_(c->act) && c->up_layout != MOEK_UP_APART && !c->up_scales &&
         moek_rows_share_(c->quant))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
-                 "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
+                   "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
     if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose tiles of w_down begin "
-                 "with the shard, and inter_offset is %d: leave weight_layout 0, or cut shards by whole groups of %d "
-                 "columns (inter_offset 0)", c->inter_offset, shared);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose tiles of w_down begin "
+                   "with the shard, and inter_offset is %d: leave weight_layout 0, or cut shards by whole groups of %d "
+                   "columns (inter_offset 0)", c->inter_offset, shared);
     return MOEK_OK;
 }
 
@@ -212,17 +213,17 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
     if (c->up_layout == MOEK_UP_APART && c->weight_layout == MOEK_WEIGHTS_TILED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
-                 "array, and up_layout is MOEK_UP_APART: leave one of them 0");
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
+                   "array, and up_layout is MOEK_UP_APART: leave one of them 0");
     if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
     if (c->up_scales && !moek_rows_share_(c->quant))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is for weights several rows of which share a scale, but those "
-                 "of %s are %s: leave it 0", f->name, f->w_about);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is for weights several rows of which share a scale, but "
+                   "those of %s are %s: leave it 0", f->name, f->w_about);
     if (c->up_scales && moek_act_gated_(c->act) && moek_up_layout_(c) == MOEK_UP_INTERLEAVED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, so "
-                 "that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART",
-                 f->w_scale.rows);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, "
+                   "so that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART",
+                   f->w_scale.rows);
     return moek_check_shard_(c, why);
 }
 
@@ -230,17 +231,17 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_expands_(const moek_config *c, moek_text_ *why)
 {
     if (c->expand_weights < 0 || c->expand_weights > 1)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is %d; 0 or 1", c->expand_weights);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights is %d; 0 or 1", c->expand_weights);
     if (!c->expand_weights) return MOEK_OK;
     if (!moek_format_of(c->quant)->expands)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is for weights that become e4m3 in a run "
-                 "(moek_format.expands), and those of %s become nothing else: leave it 0", moek_quant_name(c->quant));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights is for weights that become e4m3 in a run "
+                   "(moek_format.expands), and those of %s become nothing else: leave it 0", moek_quant_name(c->quant));
     if (c->weight_layout != MOEK_WEIGHTS_TILED)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights reads weights of MOEK_WEIGHTS_TILED, and weight_layout "
-                 "is %d: set it, and repack (moek_repack_up), or leave expand_weights 0", c->weight_layout);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights reads weights of MOEK_WEIGHTS_TILED, and weight_layout "
+                   "is %d: set it, and repack (moek_repack_up), or leave expand_weights 0", c->weight_layout);
     if (c->format != MOEK_STANDARD || c->batch_invariant)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.expand_weights is for MOEK_STANDARD and without batch_invariant, which "
-                 "wants one tile for all sizes: leave it 0");
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights is for MOEK_STANDARD and without batch_invariant, "
+                   "which wants one tile for all sizes: leave it 0");
     return MOEK_OK;
 }
 
@@ -248,17 +249,17 @@ static moek_status moek_check_groups_(const moek_config *c, moek_text_ *why)
 {
     if (c->groups > 1 && (c->experts % c->groups || c->topk_groups < 1 || c->topk_groups > c->groups ||
                           c->topk > c->experts / c->groups * c->topk_groups))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: "
-                 "groups must divide experts, "
-                 "and the groups kept must hold topk", c->groups, c->topk_groups, c->experts, c->topk);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.groups %d, topk_groups %d do not fit %d experts, topk %d: "
+                   "groups must divide experts, "
+                   "and the groups kept must hold topk", c->groups, c->topk_groups, c->experts, c->topk);
     if (c->group_score < 0 || c->group_score > MOEK_GROUP_SCORE_TOP2)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.group_score is %d; MOEK_GROUP_SCORE_*", c->group_score);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.group_score is %d; MOEK_GROUP_SCORE_*", c->group_score);
     if (c->groups <= 1 && c->topk_groups > 1)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.topk_groups is %d, but groups is %d, which is none: set groups, or "
-                 "topk_groups 0", c->topk_groups, c->groups);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.topk_groups is %d, but groups is %d, which is none: set groups, or "
+                   "topk_groups 0", c->topk_groups, c->groups);
     if (c->groups <= 1 && c->group_score)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.group_score is given, but groups is %d, which is none: set groups and "
-                 "topk_groups, or group_score 0", c->groups);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.group_score is given, but groups is %d, which is none: set groups and "
+                   "topk_groups, or group_score 0", c->groups);
     return MOEK_OK;
 }
 
@@ -272,21 +273,21 @@ static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
     const moek_method_ *method = moek_method_of_(c->routing);
     moek_status status;
     if (!method)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.routing is %d, which is no method; MOEK_ROUTE_*", c->routing);
     if ((status = moek_check_groups_(c, why)) != MOEK_OK) return status;
     if (c->routing == MOEK_ROUTE_SPARSEMIXER && (c->topk != 2 || c->groups > 1))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d",
-                 c->topk, c->groups);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "MOEK_ROUTE_SPARSEMIXER needs topk 2 and no groups, not topk %d, groups %d",
+                   c->topk, c->groups);
     if (!(c->router_eps >= 0 && c->router_eps - c->router_eps == 0))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_eps is %g; it must be finite and not negative",
-                 (double)c->router_eps);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.router_eps is %g; it must be finite and not negative",
+                   (double)c->router_eps);
     if (c->router_eps > 0 && !moek_divides_(method))
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.router_eps is %g, but MOEK_ROUTE_%s (%s) divides by no sum of weights: "
-                 "leave router_eps 0, or choose a method that does",
-                 (double)c->router_eps, method->name, method->text);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.router_eps is %g, but MOEK_ROUTE_%s (%s) divides by no sum of "
+                   "weights: leave router_eps 0, or choose a method that does",
+                   (double)c->router_eps, method->name, method->text);
     if (c->shared_weight != 0 && !c->shared_slots)
-        MOEK_NO_(why, MOEK_E_ARGUMENT, "config.shared_weight is %g, but shared_slots is 0: there is no slot that it "
-                 "could weigh; set shared_slots, or leave it 0", (double)c->shared_weight);
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.shared_weight is %g, but shared_slots is 0: there is no slot that it "
+                   "could weigh; set shared_slots, or leave it 0", (double)c->shared_weight);
     return MOEK_OK;
 }
 

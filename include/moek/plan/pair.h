@@ -91,12 +91,12 @@ moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size
     int i, rank, least = 0, arch = 0, expands = 0, tried = 0;
     moek_plan plan;
     if (version != MOEK_VERSION || config_size != sizeof *config)
-        MOEK_NO_(&t, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
-                 version, MOEK_VERSION);
-    if (!config) MOEK_NO_(&t, MOEK_E_ARGUMENT, "config is NULL");
+        MOEK_FAIL_(&t, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
+                   version, MOEK_VERSION);
+    if (!config) MOEK_FAIL_(&t, MOEK_E_ARGUMENT, "config is NULL");
     if (!moek_format_of(config->quant))
-        MOEK_NO_(&t, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
-                 config->quant);
+        MOEK_FAIL_(&t, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
+                   config->quant);
     for (i = 0; i < MOEK_QUANTS_; i++) {
         const moek_format *const f = moek_format_of(moek_quants_[i]);
         moek_status status;

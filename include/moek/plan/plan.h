@@ -21,59 +21,59 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     const int table = moek_table_experts_(experts);
     int i, formats = 0, reads = 0;
     if (!moek_arch_is_host_(arch) && o->device.ordinal < 0)
-        MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
-                 MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
+        MOEK_FAIL_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
+                   MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
     if (!moek_arch_is_host_(arch) && arch > o->device.arch)
-        MOEK_NO_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
-                 o->device.arch, arch);
+        MOEK_FAIL_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
+                   o->device.arch, arch);
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
     for (i = 0; i < MOEK_ROWS_; i++)
         if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
             moek_arch_below_(moek_table_[i].arch, arch, 1)) formats = 1, reads |= moek_table_[i].reads;
     if (!formats && table) return moek_no_row_(o, MOEK_OP_UP, arch);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && table && !(reads & MOEK_READS_TILED_))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
-                 "weights; leave config.weight_layout 0, and weights as they come");
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
+                   "weights; leave config.weight_layout 0, and weights as they come");
     if (c->local_experts > c->physical_experts)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.local_experts is %d, more "
-                 "than physical_experts, which is %d (0 stands for experts + shared_slots)", c->local_experts,
-                 c->physical_experts);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.local_experts is %d, more "
+                   "than physical_experts, which is %d (0 stands for experts + shared_slots)", c->local_experts,
+                   c->physical_experts);
     if (c->physical_experts < c->experts + c->shared_slots && !c->max_replicas)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.physical_experts is %d, for "
-                 "%d logical experts (experts + shared_slots), and max_replicas is 0: set it, with weights.replicas",
-                 c->physical_experts, c->experts + c->shared_slots);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.physical_experts is %d, "
+                   "for %d logical experts (experts + shared_slots), and max_replicas is 0: set it, with "
+                   "weights.replicas", c->physical_experts, c->experts + c->shared_slots);
     if (!pf->finalize_receive || (!pf->prepare_send && !pf->prepare_receive))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has no finalize_receive, or neither half of prepare",
-                 pf->name);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has no finalize_receive, or neither half of prepare",
+                   pf->name);
     if (pf->max_rows < 0 || pf->max_tokens_per_rank < 0)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has max_rows %d and max_tokens_per_rank %d; "
-                 "neither may be negative, 0 is no limit", pf->name, pf->max_rows, pf->max_tokens_per_rank);
-    if (!experts->apply) MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: apply is NULL", experts->name);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s has max_rows %d and max_tokens_per_rank %d; "
+                   "neither may be negative, 0 is no limit", pf->name, pf->max_rows, pf->max_tokens_per_rank);
+    if (!experts->apply) MOEK_FAIL_(o->why, MOEK_E_BACKEND, "experts %s: apply is NULL", experts->name);
     if (experts->weight_and_reduce < MOEK_DELEGATE || experts->weight_and_reduce > MOEK_NAIVE_BATCHED ||
         (experts->weight_and_reduce == MOEK_NAIVE_BATCHED && experts->format != MOEK_BATCHED))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: weight_and_reduce %d is none of MOEK_DELEGATE, ..., "
-                 "or is not for %s format",
-                 experts->name, experts->weight_and_reduce, moek_format_name_(experts->format));
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "experts %s: weight_and_reduce %d is none of MOEK_DELEGATE, ..., "
+                   "or is not for %s format",
+                   experts->name, experts->weight_and_reduce, moek_format_name_(experts->format));
     /* "routing method", "router logits dtype": routing is a step of its own, the same for every backend */
     if (experts->supports && !experts->supports(experts, c, why, sizeof why))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "experts %s: kernel does not support %s", experts->name, why);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "experts %s: kernel does not support %s", experts->name, why);
     if (pf->format != experts->format)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "kernel does not support %s activation format: "
-                 "prepare/finalize %s delivers it, experts %s take %s",
-                 moek_format_name_(pf->format), pf->name, experts->name, moek_format_name_(experts->format));
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support %s activation format: "
+                   "prepare/finalize %s delivers it, experts %s take %s",
+                   moek_format_name_(pf->format), pf->name, experts->name, moek_format_name_(experts->format));
     if (pf->supports && !pf->supports(pf, c, why, sizeof why))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s does not support %s", pf->name, why);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s does not support %s", pf->name, why);
     if (pf->cannot_defer && experts->expects_unquantized && moek_quantizes_(c->quant))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, "
-                 "and experts %s expect unquantized rows", pf->name, experts->name);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, "
+                   "and experts %s expect unquantized rows", pf->name, experts->name);
     if (pf->max_tokens_per_rank && moek_chunk_(c) > pf->max_tokens_per_rank)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s takes %d tokens a rank, config.max_tokens is %d: "
-                 "set chunk_tokens",
-                 pf->name, pf->max_tokens_per_rank, c->max_tokens);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s takes %d tokens a rank, config.max_tokens is %d: "
+                   "set chunk_tokens",
+                   pf->name, pf->max_tokens_per_rank, c->max_tokens);
     if (pf->prepare_send == moek_local.prepare_send && experts->expects_unquantized && c->router_weight_on_input &&
         moek_quantizes_(c->quant))
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows "
-                 "that experts %s quantize themselves", pf->name, experts->name);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows "
+                   "that experts %s quantize themselves", pf->name, experts->name);
     return MOEK_OK;
 }
 
@@ -90,9 +90,9 @@ static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
             const char *const own = moek_code_of_(all[i]);
-            MOEK_NO_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d%s; "
-                     "compile with -gencode arch=compute_%d%s,code=sm_%d%s", all[i]->name, o->device.arch, own,
-                     o->device.arch, own, o->device.arch, own);
+            MOEK_FAIL_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d%s; "
+                       "compile with -gencode arch=compute_%d%s,code=sm_%d%s", all[i]->name, o->device.arch, own,
+                       o->device.arch, own, o->device.arch, own);
         }
     return MOEK_OK;
 }
@@ -136,17 +136,17 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     if (!c->expand_weights || !plan->tiles || plan->pairs == MOEK_MAX_TILES) return MOEK_OK;
     if (demanded && (demanded->op == MOEK_OP_UP || demanded->op == MOEK_OP_DOWN)) return MOEK_OK;
     if (plan->rows_per_expert)
-        MOEK_NO_(o->why, MOEK_E_BACKEND, "config.expand_weights is for MOEK_STANDARD, and prepare/finalize %s delivers "
-                 "MOEK_BATCHED: leave it 0", plan->prepare_finalize->name);
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "config.expand_weights is for MOEK_STANDARD, and prepare/finalize %s "
+                   "delivers MOEK_BATCHED: leave it 0", plan->prepare_finalize->name);
     if (moek_facts_of_(plan, plan->rows).mean < moek_expands_from_(plan)) return MOEK_OK;
     plan->expand = moek_first_(o, MOEK_OP_EXPAND, arch, -1);
     up = moek_tallest_of_(o, to, arch, &down);
     if (!plan->expand || !up)
-        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.expand_weights: weights of %s become those of %s, and no pair of "
-                 "rows of %s is compiled that serves hidden %d and inter %d.  Where MOEK_QUANT left them out, define "
-                 "MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
-                 moek_quant_name(c->quant), moek_quant_name(to), moek_quant_name(to), c->hidden, c->inter, c->quant,
-                 to);
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.expand_weights: weights of %s become those of %s, and no pair of "
+                   "rows of %s is compiled that serves hidden %d and inter %d.  Where MOEK_QUANT left them out, define "
+                   "MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
+                   moek_quant_name(c->quant), moek_quant_name(to), moek_quant_name(to), c->hidden, c->inter, c->quant,
+                   to);
     plan->expanded = plan->pairs++;
     plan->up[plan->expanded] = up;
     plan->down[plan->expanded] = down;
@@ -203,7 +203,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
                                 : pf->format == MOEK_BATCHED ? &moek_batched_experts : &moek_standard_experts;
     long long rows, per_expert;
     moek_status status;
-    if (!experts) MOEK_NO_(o->why, MOEK_E_BACKEND, "config.experts_impl is NULL");
+    if (!experts) MOEK_FAIL_(o->why, MOEK_E_BACKEND, "config.experts_impl is NULL");
     if ((status = moek_backend_refuses_(o, arch, experts, pf)) != MOEK_OK) return status;
     plan->backend = backend;
     plan->prepare_finalize = pf;
@@ -221,13 +221,13 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     per_expert = pf->format != MOEK_BATCHED ? 0 : c->max_rows_per_expert ? c->max_rows_per_expert : rows;
     if ((double)plan->local_experts * (double)per_expert > (double)MOEK_MAX_SLOTS_ ||
         (double)rows * plan->slots > (double)MOEK_MAX_SLOTS_)
-        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
-                 "set chunk_tokens or max_rows_per_expert",
-                 plan->local_experts, per_expert, rows, plan->slots);
+        MOEK_FAIL_(o->why, MOEK_E_ARGUMENT, "%d experts x %lld rows, or %lld rows x %d slots, overflow 31 bits: "
+                   "set chunk_tokens or max_rows_per_expert",
+                   plan->local_experts, per_expert, rows, plan->slots);
     if (!per_expert && moek_gathers_(c->quant, arch) &&
         (double)rows * (double)moek_x_bytes_(c->quant, (size_t)c->hidden) >= (double)MOEK_GATHERED)
-        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
-                 c->hidden);
+        MOEK_FAIL_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
+                   c->hidden);
     plan->rows = (int)rows;
     plan->rows_per_expert = (int)per_expert;
     if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
@@ -235,8 +235,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     moek_choose_tuned_(o, plan);
     plan->workspace_size = moek_layout_(plan, plan->places);
     if (plan->workspace_size == (size_t)-1)
-        MOEK_NO_(o->why, MOEK_E_ARGUMENT, "the workspace would have more bytes than size_t can count (%d bits): "
-                 "set chunk_tokens or max_rows_per_expert", 8 * (int)sizeof(size_t));
+        MOEK_FAIL_(o->why, MOEK_E_ARGUMENT, "the workspace would have more bytes than size_t can count (%d bits): "
+                   "set chunk_tokens or max_rows_per_expert", 8 * (int)sizeof(size_t));
     o->arch = arch;
     return MOEK_OK;
 }
@@ -246,8 +246,8 @@ static moek_status moek_try_rows_(moek_oracle_ *o, int backend, const moek_backe
 {
     const char *const lacks = moek_lacks_of_(o, o->cpu);
     if (rows->number == MOEK_BACKEND_CPU && lacks)
-        MOEK_NO_(o->why, MOEK_E_ARCH, "config.cpu asks for %s, and %s; leave it 0, and the plan takes the best there "
-                 "is", moek_arch_name_(o->cpu), lacks);
+        MOEK_FAIL_(o->why, MOEK_E_ARCH, "config.cpu asks for %s, and %s; leave it 0, and the plan takes the best there "
+                   "is", moek_arch_name_(o->cpu), lacks);
     return moek_try_backend_(o, backend, rows->number == MOEK_BACKEND_CPU ? o->cpu : rows->arch, plan);
 }
 
@@ -315,8 +315,8 @@ static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *
     const char *no;
     if (!demanded || moek_plan_has_(plan, demanded)) return MOEK_OK;
     no = moek_row_refuses_(demanded, o, o->arch, reason, sizeof reason);
-    MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", o->config->kernel,
-             no ? no : moek_left_out_(plan, demanded));
+    MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", o->config->kernel,
+               no ? no : moek_left_out_(plan, demanded));
 }
 
 /* Which set of instructions a plan of the CPU takes, and why no better one. */
@@ -373,7 +373,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     moek_status status;
     moek_config *c = &plan->config;
     memset(o, 0, sizeof *o);
-    if (!config) MOEK_NO_(why, MOEK_E_ARGUMENT, "config is NULL");
+    if (!config) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
@@ -385,9 +385,9 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     if (c->experts_impl && !c->backend && !(c->exclude & 1u << MOEK_BACKEND_USER))
         c->backend = MOEK_BACKEND_USER;               /* given is meant: no silent fallback */
     if (c->kernel && !moek_kernel_find(c->kernel))
-        MOEK_NO_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; "
-                 "./moek gen list shows what there is, "
-                 "kernels.toml what to add", c->kernel);
+        MOEK_FAIL_(why, MOEK_E_NO_KERNEL, "config.kernel %s is not compiled in; "
+                   "./moek gen list shows what there is, "
+                   "kernels.toml what to add", c->kernel);
     o->config = c;
     o->device = moek_device_query_();
     moek_ask_cpu_(o, c->cpu);
@@ -407,8 +407,8 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
     memset(plan, 0, sizeof *plan);
     why = moek_text_in_(plan->why, sizeof plan->why);
     if (version != MOEK_VERSION || config_size != sizeof *config)
-        MOEK_NO_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
-                 version, MOEK_VERSION);
+        MOEK_FAIL_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
+                   version, MOEK_VERSION);
     status = moek_choose_(config, plan, &o, &why, &log);
     plan->config.tuned = NULL;                        /* the caller may let go of it */
     return status;

@@ -193,7 +193,7 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     char reason[160] = "";
     int i;
     if (demanded && demanded->op == op && moek_row_refuses_(demanded, o, arch, reason, sizeof reason))
-        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
     for (i = MOEK_ROWS_ - 1; i >= 0; i--) {           /* same op; better the same arch, best also the format */
         const moek_kernel *k = &moek_table_[i];
         const int closer = !near_row || (k->arch == base) > (near_row->arch == base) ||
@@ -205,8 +205,8 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
     if (moek_say_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
     if (near_row && near_row->arch == base && moek_say_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
     if (!near_row)
-        MOEK_NO_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
-                 "./moek gen list shows what there is.");
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
+                   "./moek gen list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
     moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
     if (near_row->arch == base && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&

@@ -120,15 +120,15 @@ static moek_status moek_check_tuned_(const moek_config *c, moek_text_ *why)
     int i;
     while (moek_tuned_next_(&line)) {
         if (line.cells != MOEK_COLUMNS_)
-            MOEK_NO_(why, MOEK_E_ARGUMENT, "config.tuned, line %d has %d columns; it must have %d, with tabs between: "
-                     "device quant hidden inter experts topk tokens up_row us built_in_us",
-                     line.number, line.cells, MOEK_COLUMNS_);
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.tuned, line %d has %d columns; it must have %d, with tabs "
+                       "between: device quant hidden inter experts topk tokens up_row us built_in_us",
+                       line.number, line.cells, MOEK_COLUMNS_);
         for (i = 0; i < MOEK_COLUMNS_; i++) {
             const moek_cell_ w = line.cell[i];
             const char *const wants = moek_cell_wants_(i, w);
             if (wants)
-                MOEK_NO_(why, MOEK_E_ARGUMENT, "config.tuned, line %d: %s is \"%.*s\"; it must be %s",
-                         line.number, moek_columns_[i], w.length < 60 ? w.length : 60, w.at, wants);
+                MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.tuned, line %d: %s is \"%.*s\"; it must be %s",
+                           line.number, moek_columns_[i], w.length < 60 ? w.length : 60, w.at, wants);
         }
     }
     return MOEK_OK;
