@@ -294,7 +294,7 @@ int         moek_version(void);                                  /* of the imple
 #define MOEK_INLINE_ static inline
 #endif
 /* Another moek.h may have `why` elsewhere in a plan: this sentence goes where the caller's moek.h has it. */
-MOEK_INLINE_ void moek_say_version_(char *why)
+MOEK_INLINE_ void moek_append_version_(char *why)
 {
     const char *text = "this file was compiled with moek.h version #, the implementation with version #, or with "
                        "structs of other sizes: compile both with the same moek.h";
@@ -310,7 +310,7 @@ MOEK_INLINE_ void moek_say_version_(char *why)
 MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *config)
 {
     const moek_status status = moek_plan_init_(plan, config, sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION);
-    if (plan && status == MOEK_E_VERSION) moek_say_version_(plan->why);
+    if (plan && status == MOEK_E_VERSION) moek_append_version_(plan->why);
     return status;
 }
 

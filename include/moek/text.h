@@ -26,7 +26,7 @@ static moek_text_ moek_text_in_(char *at, size_t size)
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static void moek_say_(moek_text_ *t, const char *format, ...)
+static void moek_append_(moek_text_ *t, const char *format, ...)
 {
     const size_t room = t->length < t->size ? t->size - t->length : 0;
     va_list list;
@@ -38,12 +38,12 @@ static void moek_say_(moek_text_ *t, const char *format, ...)
 }
 
 /* A sentence, and the status is returned. */
-#define MOEK_FAIL_(text, status, ...) do { moek_say_((text), __VA_ARGS__); return (status); } while (0)
+#define MOEK_FAIL_(text, status, ...) do { moek_append_((text), __VA_ARGS__); return (status); } while (0)
 /* A sentence for the caller of a run; the status is passed through. */
 #define MOEK_REFUSE_(args, status, ...) \
     do { \
         moek_text_ t_ = moek_text_in_((args)->why, (args)->why_size); \
-        moek_say_(&t_, __VA_ARGS__); \
+        moek_append_(&t_, __VA_ARGS__); \
         return (status); \
     } while (0)
 

@@ -161,21 +161,21 @@ static void moek_ep_say_(const moek_ep *ep, moek_text_ *t)
 {
     moek_ep_error e;
     moek_ep_poll(ep, &e);
-    if (e.reporter == ep->config.rank) moek_say_(t, "this rank, %d, ended the group: ", e.reporter);
-    else moek_say_(t, "rank %d ended the group: ", e.reporter);
+    if (e.reporter == ep->config.rank) moek_append_(t, "this rank, %d, ended the group: ", e.reporter);
+    else moek_append_(t, "rank %d ended the group: ", e.reporter);
     if (e.cause == MOEK_E_TIMEOUT && ep->config.move && e.operation)
-        moek_say_(t, "what was moved from rank %d brought no rows: it has ended, or was elsewhere", e.peer);
+        moek_append_(t, "what was moved from rank %d brought no rows: it has ended, or was elsewhere", e.peer);
     else if (e.cause == MOEK_E_TIMEOUT)
-        moek_say_(t, "rank %d did not answer within %d ms", e.peer, ep->config.timeout_ms);
+        moek_append_(t, "rank %d did not answer within %d ms", e.peer, ep->config.timeout_ms);
     else if (e.cause == MOEK_E_MISMATCH && e.phase == MOEK_EP_OPENING)
-        moek_say_(t, "rank %d was given another configuration", e.peer);
+        moek_append_(t, "rank %d was given another configuration", e.peer);
     else if (e.cause == MOEK_E_MISMATCH)
-        moek_say_(t, "rank %d runs another layer, or has other static scales or chunks", e.peer);
+        moek_append_(t, "rank %d runs another layer, or has other static scales or chunks", e.peer);
     else
-        moek_say_(t, "moek_ep_abort was called");
+        moek_append_(t, "moek_ep_abort was called");
     if (e.operation)
-        moek_say_(t, " (%s of operation %u on handle %d)", moek_ep_phase_name_(e.phase), e.operation, e.handle);
-    moek_say_(t, ".  Open it again, on zeroed windows");
+        moek_append_(t, " (%s of operation %u on handle %d)", moek_ep_phase_name_(e.phase), e.operation, e.handle);
+    moek_append_(t, ".  Open it again, on zeroed windows");
 }
 
 static moek_status moek_ep_tell_(const moek_ep *ep, const moek_args *args, moek_status status)

@@ -153,7 +153,7 @@ moek_status moek_ep_ipc_open(int rank, int ranks, void *window, moek_ep_gather g
     for (p = 0; p < ranks; p++) {
         if (each[p] == MOEK_OK) continue;
         moek_ep_ipc_close(ranks, window, base);
-        if (own == MOEK_OK) moek_say_(&why, "rank %d could not map all windows", p);
+        if (own == MOEK_OK) moek_append_(&why, "rank %d could not map all windows", p);
         return MOEK_E_CUDA;
     }
     return MOEK_OK;

@@ -125,27 +125,27 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
     const moek_experts *x = layer->experts_impl;
     const int format = kind == MOEK_EP_LOW_LATENCY ? MOEK_BATCHED : MOEK_STANDARD, tokens = ep->config.max_tokens;
     if (x && x->format != format)
-        moek_say_(t, "experts %s take %s format, it delivers %s", x->name, moek_format_name_(x->format),
-                  moek_format_name_(format));
+        moek_append_(t, "experts %s take %s format, it delivers %s", x->name, moek_format_name_(x->format),
+                     moek_format_name_(format));
     else if (layer->format == MOEK_BATCHED && format != MOEK_BATCHED)
-        moek_say_(t, "layer.format is MOEK_BATCHED, it delivers standard");
+        moek_append_(t, "layer.format is MOEK_BATCHED, it delivers standard");
     else if (x && ep->config.combine == MOEK_EP_EXACT && x->weight_and_reduce == MOEK_NOOP)
-        moek_say_(t, "experts %s add up by themselves, so there are no rows for MOEK_EP_EXACT", x->name);
+        moek_append_(t, "experts %s add up by themselves, so there are no rows for MOEK_EP_EXACT", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->weight_and_reduce != MOEK_DELEGATE)
-        moek_say_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
+        moek_append_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_quantizes_(ep->quant))
-        moek_say_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
+        moek_append_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
     else if (demanded) return;
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)
-        moek_say_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
-                  (int)MOEK_EP_FEW_TOKENS, tokens, tokens * ep->config.ranks);
+        moek_append_(t, "for up to %d tokens a rank, not %d: an expert would be given room for %d rows",
+                     (int)MOEK_EP_FEW_TOKENS, tokens, tokens * ep->config.ranks);
     else if (kind == MOEK_EP_ALLTOALL && ep->config.move && ep->config.max_rows == tokens * ep->config.ranks)
-        moek_say_(t, "max_rows leaves room for all tokens of each rank, and so many rows would be moved, as by "
-                  "allgather (of %d; %.0f arrive where all experts are as busy)", ep->config.max_rows,
-                  tokens * ep->config.ranks * moek_ep_reach_(ep));
+        moek_append_(t, "max_rows leaves room for all tokens of each rank, and so many rows would be moved, as by "
+                     "allgather (of %d; %.0f arrive where all experts are as busy)", ep->config.max_rows,
+                     tokens * ep->config.ranks * moek_ep_reach_(ep));
     else if (kind == MOEK_EP_ALLTOALL && ep->config.max_rows == tokens * ep->config.ranks && moek_ep_reach_(ep) >= 0.9)
-        moek_say_(t, "%d slots reach %.0f %% of %d ranks: sending rows to all saves the exchange of counts", ep->slots,
-                  100 * moek_ep_reach_(ep), ep->config.ranks);
+        moek_append_(t, "%d slots reach %.0f %% of %d ranks: sending rows to all saves the exchange of counts",
+                     ep->slots, 100 * moek_ep_reach_(ep), ep->config.ranks);
 }
 
 /* Refuses windows whose size overflows size_t.  (With 64 bits none does.) */
@@ -177,13 +177,13 @@ static moek_status moek_ep_choose_(moek_ep *ep, const moek_ep_config *config, mo
         char reason[256];
         moek_text_ t = moek_text_in_(reason, sizeof reason);
         const char *const name = moek_ep_kind_name(kinds[i]);
-        if (config->kind && config->kind != kinds[i]) moek_say_(log, "%s: not demanded\n", name);
-        else if (kind) moek_say_(log, "%s: not asked, a better one was taken\n", name);
+        if (config->kind && config->kind != kinds[i]) moek_append_(log, "%s: not demanded\n", name);
+        else if (kind) moek_append_(log, "%s: not asked, a better one was taken\n", name);
         else {
             moek_ep_kind_refuses_(ep, config->layer, kinds[i], config->kind != MOEK_EP_AUTO, &t);
             if (!t.length) kind = kinds[i];
-            else moek_say_(why, "%s%s: %s", why->length ? "\n" : "", name, reason);
-            moek_say_(log, "%s: %s\n", name, t.length ? reason : "taken");
+            else moek_append_(why, "%s%s: %s", why->length ? "\n" : "", name, reason);
+            moek_append_(log, "%s: %s\n", name, t.length ? reason : "taken");
         }
     }
     if (!kind) return MOEK_E_BACKEND;
@@ -223,26 +223,26 @@ static int moek_ep_supports_(const moek_prepare_finalize *self, const moek_confi
         if (asked[i] == ours[i] || (ep->config.mixed_layers && !moek_ep_compared_of_(MOEK_EP_FIRST_FIELDS_ + i).all))
             continue;
         two = moek_ep_two_of_(MOEK_EP_FIRST_FIELDS_ + i, asked[i], ours[i]);
-        moek_say_(&t, "%s%s %s (the group was opened with %s)", t.length ? ", " : "",
-                  moek_ep_compared_of_(MOEK_EP_FIRST_FIELDS_ + i).name, two.a, two.b);
+        moek_append_(&t, "%s%s %s (the group was opened with %s)", t.length ? ", " : "",
+                     moek_ep_compared_of_(MOEK_EP_FIRST_FIELDS_ + i).name, two.a, two.b);
     }
     if (c->local_experts != ep->local_experts)
-        moek_say_(&t, "%slocal_experts %d (the group has %d here)", t.length ? ", " : "", c->local_experts,
-                  ep->local_experts);
+        moek_append_(&t, "%slocal_experts %d (the group has %d here)", t.length ? ", " : "", c->local_experts,
+                     ep->local_experts);
     if (!t.length && chunks > MOEK_EP_CHUNKS_ && chunks != ep->chunks)
-        moek_say_(&t, "max_tokens %d by chunk_tokens %d, %d chunks (the group was opened with %d; other numbers are up "
-                  "to %d)", c->max_tokens, c->chunk_tokens, chunks, ep->chunks, (int)MOEK_EP_CHUNKS_);
+        moek_append_(&t, "max_tokens %d by chunk_tokens %d, %d chunks (the group was opened with %d; other numbers "
+                     "are up to %d)", c->max_tokens, c->chunk_tokens, chunks, ep->chunks, (int)MOEK_EP_CHUNKS_);
     if (!t.length && ep->config.transport == MOEK_EP_GPU &&
         (c->backend ? c->backend == MOEK_BACKEND_CPU : !(c->exclude >> MOEK_BACKEND_CPU & 1)))
-        moek_say_(&t, "rows of the CPU: the group is in GPU memory (exclude must hold 1u << MOEK_BACKEND_CPU, as "
-                  "moek_ep_join left it)");
+        moek_append_(&t, "rows of the CPU: the group is in GPU memory (exclude must hold 1u << MOEK_BACKEND_CPU, as "
+                     "moek_ep_join left it)");
     if (!t.length && ep->config.transport == MOEK_EP_HOST && moek_ep_allows_gpu_(c))
-        moek_say_(&t, "rows of a GPU: the group is in host memory (backend must be 0 or MOEK_BACKEND_CPU, "
-                  "and exclude hold MOEK_BACKENDS_GPU, as moek_ep_join left it)");
+        moek_append_(&t, "rows of a GPU: the group is in host memory (backend must be 0 or MOEK_BACKEND_CPU, "
+                     "and exclude hold MOEK_BACKENDS_GPU, as moek_ep_join left it)");
     if (!t.length) moek_ep_kind_refuses_(ep, c, ep->config.kind, 1, &t);
     if (!t.length && c->experts_impl && c->experts_impl->expects_unquantized && ep->row_bytes < 2 * ep->hidden)
-        moek_say_(&t, "experts %s, which expect unquantized rows: the group was opened without them in its layer",
-                  c->experts_impl->name);
+        moek_append_(&t, "experts %s, which expect unquantized rows: the group was opened without them in its layer",
+                     c->experts_impl->name);
     return !t.length;
 }
 
@@ -454,19 +454,19 @@ void moek_ep_abort(moek_ep *ep)
 static void moek_ep_describe_(const moek_ep *ep, moek_text_ *t)
 {
     const moek_ep_config *c = &ep->config;
-    moek_say_(t, "group     %d ranks, in %s memory%s, %d experts (%d here)\n", c->ranks,
-              c->transport == MOEK_EP_GPU ? "GPU" : "host", c->move ? " (rows are moved)" : "", ep->physical_experts,
-              ep->local_experts);
+    moek_append_(t, "group     %d ranks, in %s memory%s, %d experts (%d here)\n", c->ranks,
+                 c->transport == MOEK_EP_GPU ? "GPU" : "host", c->move ? " (rows are moved)" : "", ep->physical_experts,
+                 ep->local_experts);
     if (c->transport == MOEK_EP_GPU && ep->sharing > 1)
-        moek_say_(t, "          %d of them share this GPU\n", ep->sharing);
-    moek_say_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
-              moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
-    if (c->kind == MOEK_EP_ALLTOALL) moek_say_(t, ", at most %d rows", c->max_rows);
-    if (moek_ep_shares_(ep)) moek_say_(t, ", %d of each rank", moek_ep_share_(ep));
-    if (ep->baked) moek_say_(t, ", hidden %d baked", ep->baked);
-    moek_say_(t, "\nwindow    %s%.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
-              c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles,
-              c->handles > 1 ? "s" : "", c->timeout_ms);
+        moek_append_(t, "          %d of them share this GPU\n", ep->sharing);
+    moek_append_(t, "exchange  %s, %s, up to %d tokens a rank, %d bytes a row", moek_ep_kind_name(c->kind),
+                 moek_ep_combine_name_(c->combine), c->max_tokens, ep->row_bytes + ep->scale_bytes);
+    if (c->kind == MOEK_EP_ALLTOALL) moek_append_(t, ", at most %d rows", c->max_rows);
+    if (moek_ep_shares_(ep)) moek_append_(t, ", %d of each rank", moek_ep_share_(ep));
+    if (ep->baked) moek_append_(t, ", hidden %d baked", ep->baked);
+    moek_append_(t, "\nwindow    %s%.1f MiB a rank, for %d operation%s in flight; waits end after %d ms\n",
+                 c->move ? "twice " : "", (double)ep->layout.size / 1048576.0, c->handles,
+                 c->handles > 1 ? "s" : "", c->timeout_ms);
 }
 
 size_t moek_ep_explain(const moek_ep_config *config, char *text, size_t size)
@@ -477,22 +477,22 @@ size_t moek_ep_explain(const moek_ep_config *config, char *text, size_t size)
     moek_status status;
     memset(&ep, 0, sizeof ep);
     why = moek_text_in_(reason, sizeof reason);
-    if (!config) { moek_say_(&t, "config is NULL\n"); return t.length; }
+    if (!config) { moek_append_(&t, "config is NULL\n"); return t.length; }
     status = moek_ep_choose_(&ep, config, &why, &t);
     if (status == MOEK_OK) moek_ep_describe_(&ep, &t);
-    else if (!t.length) moek_say_(&t, "%s\n", reason);
+    else if (!t.length) moek_append_(&t, "%s\n", reason);
     return t.length;
 }
 
 size_t moek_ep_describe(const moek_ep *ep, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size);
-    if (!ep || !ep->base[0]) { moek_say_(&t, "not open: %s\n", ep ? ep->why : "NULL"); return t.length; }
+    if (!ep || !ep->base[0]) { moek_append_(&t, "not open: %s\n", ep ? ep->why : "NULL"); return t.length; }
     moek_ep_describe_(ep, &t);
     if (moek_ep_ended_(ep) != MOEK_OK) {
-        moek_say_(&t, "ended     ");
+        moek_append_(&t, "ended     ");
         moek_ep_say_(ep, &t);
-        moek_say_(&t, "\n");
+        moek_append_(&t, "\n");
     }
     return t.length;
 }

@@ -343,7 +343,7 @@ static moek_status moek_ep_nccl_by_ipc_(moek_ep_nccl *w, moek_ep *ep, moek_text_
     if ((status = moek_ep_nccl_agree_(w, status, own, why)) != MOEK_OK) return status;
     status = moek_ep_ipc_open(w->rank, w->ranks, w->window, moek_ep_nccl_gather_, w, w->base, all, sizeof all);
     if (status == MOEK_OK) status = moek_ep_reach_windows_(ep, w->base, &t);
-    else moek_say_(&t, "%s", all);
+    else moek_append_(&t, "%s", all);
     return moek_ep_nccl_agree_(w, status, own, why);
 }
 
@@ -470,11 +470,11 @@ static moek_status moek_ep_nccl_find_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
         char reason[MOEK_EP_NCCL_SAY_ + 64] = "";
         moek_text_ why = moek_text_in_(reason, sizeof reason);
         if (demanded && path != demanded) {
-            moek_say_(log, "%s: not demanded\n", moek_ep_nccl_path_name(path));
+            moek_append_(log, "%s: not demanded\n", moek_ep_nccl_path_name(path));
             continue;
         }
         status = moek_ep_nccl_try_(w, ep, group, path, demanded, &why);
-        moek_say_(log, "%s: %s\n", moek_ep_nccl_path_name(path), status == MOEK_OK ? "taken" : reason);
+        moek_append_(log, "%s: %s\n", moek_ep_nccl_path_name(path), status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK) return status;
         moek_ep_nccl_free_(w);
         w->path = 0;
@@ -508,7 +508,7 @@ static moek_status moek_ep_nccl_join_(moek_ep_nccl *w, moek_ep *ep, moek_ep_conf
         else status = MOEK_E_CUDA;
         ep->config.report = group->report = w->report;
     }
-    if (status != MOEK_OK) moek_say_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
+    if (status != MOEK_OK) moek_append_(&t, "cudaHostAlloc: %s", cudaGetErrorString(cudaGetLastError()));
     else status = moek_ep_check_windows_(ep, w->base, &t);             /* moek_ep_open may refuse these alone */
     if ((status = moek_ep_nccl_agree_(w, status, own, log)) != MOEK_OK) return status;
     status = moek_ep_open(ep, group, w->base);
@@ -533,7 +533,7 @@ moek_status moek_ep_nccl_open_(moek_ep_nccl *w, moek_ep *ep, const moek_ep_confi
     log = moek_text_in_(w->text, sizeof w->text);
     status = moek_ep_nccl_look_(w, group, path, &t);
     if (!w->stream) {                                  /* no vote without a stream: other ranks time out, abort */
-        moek_say_(&log, "%s", own);
+        moek_append_(&log, "%s", own);
         if (status == MOEK_E_CUDA) moek_ep_nccl_drop_(w);
     } else status = moek_ep_nccl_agree_(w, status, own, &log);
     if (status == MOEK_OK) {
@@ -566,8 +566,8 @@ moek_status moek_ep_nccl_wait(moek_ep_nccl *w, moek_ep *ep, moek_stream stream, 
     if (status == MOEK_OK) {
         if ((status = moek_ep_poll(ep, &e)) != MOEK_E_CAPACITY) return status;
         t = moek_text_in_(w->text, sizeof w->text);
-        moek_say_(&t, "operation %u on handle %d: the rows of rank %d need max_rows = %d, the group has %d",
-                  e.operation, e.handle, e.peer, e.rows, ep->config.max_rows);
+        moek_append_(&t, "operation %u on handle %d: the rows of rank %d need max_rows = %d, the group has %d",
+                     e.operation, e.handle, e.peer, e.rows, ep->config.max_rows);
         return status;
     }
     moek_ep_nccl_abort(w, ep);

@@ -630,10 +630,10 @@ size_t moek_import_describe(const moek_import_report *r, char *text, size_t size
     const char *comma = "";
     if (!r) return 0;
 #define MOEK_SAY_COUNT_(name, what) \
-    if (r->name) { moek_say_(&t, "%s%llu %s", comma, (unsigned long long)r->name, what); comma = ", "; }
+    if (r->name) { moek_append_(&t, "%s%llu %s", comma, (unsigned long long)r->name, what); comma = ", "; }
     MOEK_EACH_IMPORT_COUNT(MOEK_SAY_COUNT_)
 #undef MOEK_SAY_COUNT_
-    if (moek_import_exponents(r, &low, &high)) moek_say_(&t, "%sscales of 2^%d to 2^%d", comma, low, high);
+    if (moek_import_exponents(r, &low, &high)) moek_append_(&t, "%sscales of 2^%d to 2^%d", comma, low, high);
     return t.length;
 }
 #endif

@@ -24,9 +24,9 @@ static int moek_shape_fits_(const moek_import_tensor *is, uint64_t slow, uint64_
 static void moek_shape_say_(moek_text_ *t, const moek_import_tensor *is)
 {
     int i;
-    if (!is->shape[0]) moek_say_(t, " %llu bytes", (unsigned long long)is->bytes);
+    if (!is->shape[0]) moek_append_(t, " %llu bytes", (unsigned long long)is->bytes);
     for (i = 0; i < MOEK_IMPORT_SIZES && is->shape[i]; i++)
-        moek_say_(t, "%s[%lld]", i ? "" : " ", (long long)is->shape[i]);
+        moek_append_(t, "%s[%lld]", i ? "" : " ", (long long)is->shape[i]);
 }
 /* What the mistake may be. */
 static const char *moek_shape_guess_(const moek_import_args *a, const moek_import_tensor *is, const moek_wanted_ *w)
@@ -47,12 +47,12 @@ static moek_status moek_shape_check_(const moek_import_args *a, const moek_impor
     moek_text_ t;
     if (fits && (!is->bytes || is->bytes == bytes)) return MOEK_OK;
     t = moek_text_in_(a->why, a->why_size);
-    moek_say_(&t, "%s is", w->name);
+    moek_append_(&t, "%s is", w->name);
     moek_shape_say_(&t, is);
-    if (fits && is->shape[0]) moek_say_(&t, " of %llu bytes", (unsigned long long)is->bytes);
-    moek_say_(&t, ": %s with rows %d and columns %d has [%llu][%llu] there, %d bytes an element%s",
-              w->source, a->rows, a->columns, (unsigned long long)w->size[0],
-              (unsigned long long)w->size[1], w->bytes, fits ? "" : moek_shape_guess_(a, is, w));
+    if (fits && is->shape[0]) moek_append_(&t, " of %llu bytes", (unsigned long long)is->bytes);
+    moek_append_(&t, ": %s with rows %d and columns %d has [%llu][%llu] there, %d bytes an element%s",
+                 w->source, a->rows, a->columns, (unsigned long long)w->size[0],
+                 (unsigned long long)w->size[1], w->bytes, fits ? "" : moek_shape_guess_(a, is, w));
     return MOEK_E_ARGUMENT;
 }
 /* [rows][columns] of a layout of codes.  (Whole words, or bytes.) */

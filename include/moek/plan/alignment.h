@@ -70,9 +70,9 @@ static int moek_aligned_(const moek_plan *plan, const moek_addresses_ *all, cons
         const void *address;
         memcpy(&address, (const char *)fields + a->at, sizeof address);
         if (((uintptr_t)address & ((uintptr_t)bytes - 1)) == 0) continue;
-        moek_say_(t, "%s.%s is not aligned to %d bytes, as kernels of this plan need it: the address is %d beyond a "
-                  "multiple of that.  Allocate the array at one, or copy it there (moek_alignment has the number)",
-                  all->of, a->name, bytes, (int)((uintptr_t)address % (uintptr_t)bytes));
+        moek_append_(t, "%s.%s is not aligned to %d bytes, as kernels of this plan need it: the address is %d beyond a "
+                     "multiple of that.  Allocate the array at one, or copy it there (moek_alignment has the number)",
+                     all->of, a->name, bytes, (int)((uintptr_t)address % (uintptr_t)bytes));
         return 0;
     }
     return 1;

@@ -163,8 +163,8 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
                    "it 0", c->block, f->name);
     if (f->blocks && !moek_has_block_(f, c->block)) {
-        moek_say_(why, "config.block is %d; of %s it is one of", c->block, f->name);
-        for (i = 0; i < f->blocks; i++) moek_say_(why, " %d", f->block[i]);
+        moek_append_(why, "config.block is %d; of %s it is one of", c->block, f->name);
+        for (i = 0; i < f->blocks; i++) moek_append_(why, " %d", f->block[i]);
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
     }
     if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
@@ -203,8 +203,8 @@ static moek_status moek_check_cpu_(const moek_config *c, moek_text_ *why)
     int i;
     if (!c->cpu || c->cpu == MOEK_CPU_PLAIN) return MOEK_OK;
     for (i = 0; i < MOEK_SETS_; i++) if (moek_sets_[i] == c->cpu) return MOEK_OK;
-    moek_say_(why, "config.cpu is %d; it is 0 (the best there is), MOEK_CPU_PLAIN (%d)", c->cpu, MOEK_CPU_PLAIN);
-    for (i = 0; i < MOEK_SETS_ - 1; i++) moek_say_(why, ", %s (%d)", moek_arch_name_(moek_sets_[i]), moek_sets_[i]);
+    moek_append_(why, "config.cpu is %d; it is 0 (the best there is), MOEK_CPU_PLAIN (%d)", c->cpu, MOEK_CPU_PLAIN);
+    for (i = 0; i < MOEK_SETS_ - 1; i++) moek_append_(why, ", %s (%d)", moek_arch_name_(moek_sets_[i]), moek_sets_[i]);
     return MOEK_E_ARGUMENT;
 }
 

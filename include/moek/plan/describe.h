@@ -17,30 +17,30 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     memset(&plan, 0, sizeof plan);
     why = moek_text_in_(sentence, sizeof sentence);
     status = moek_choose_(config, &plan, &o, &why, &t);
-    if (plan.note[0]) moek_say_(&t, "tuned: %s\n", plan.note);
+    if (plan.note[0]) moek_append_(&t, "tuned: %s\n", plan.note);
     for (i = 0; t.length && i < MOEK_ROWS_; i++) {    /* no text: refused before any backend or row was asked */
         const moek_kernel *k = &moek_table_[i];
         const char *no = moek_row_refuses_(k, &o, plan.backend ? o.arch : k->arch, reason, sizeof reason);
-        moek_say_(&t, "  %-44s ", k->name);
-        if (moek_plan_has_(&plan, k)) moek_say_(&t, "taken\n");
-        else if (no) moek_say_(&t, "%s\n", no);
-        else moek_say_(&t, "fits%s%s\n", plan.backend ? "; " : "", plan.backend ? moek_left_out_(&plan, k) : "");
+        moek_append_(&t, "  %-44s ", k->name);
+        if (moek_plan_has_(&plan, k)) moek_append_(&t, "taken\n");
+        else if (no) moek_append_(&t, "%s\n", no);
+        else moek_append_(&t, "fits%s%s\n", plan.backend ? "; " : "", plan.backend ? moek_left_out_(&plan, k) : "");
     }
-    moek_say_(&t, "moek_plan_init: %s%s%s\n", moek_status_name(status), status == MOEK_OK ? "" : ": ", sentence);
+    moek_append_(&t, "moek_plan_init: %s%s%s\n", moek_status_name(status), status == MOEK_OK ? "" : ": ", sentence);
     return t.length;
 }
 
 static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
 {
     int i;
-    moek_say_(t, "choice    %s\n", plan->choices ? "measured (config.tuned):" : "built-in rule");
+    moek_append_(t, "choice    %s\n", plan->choices ? "measured (config.tuned):" : "built-in rule");
     for (i = 0; i < plan->choices; i++)
-        moek_say_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
-                  plan->choice[i].pair >= 0 ? plan->up[plan->choice[i].pair]->name :
-                  plan->choice[i].pair <= MOEK_CHOICE_MLP ? plan->mlp[MOEK_CHOICE_MLP - plan->choice[i].pair]->name :
-                  plan->choice[i].pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
-    if (plan->choices) moek_say_(t, "  otherwise: the built-in rule\n");
-    if (plan->note[0]) moek_say_(t, "  note: %s\n", plan->note);
+        moek_append_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
+                     plan->choice[i].pair >= 0 ? plan->up[plan->choice[i].pair]->name :
+                     plan->choice[i].pair <= MOEK_CHOICE_MLP ? plan->mlp[MOEK_CHOICE_MLP - plan->choice[i].pair]->name :
+                     plan->choice[i].pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
+    if (plan->choices) moek_append_(t, "  otherwise: the built-in rule\n");
+    if (plan->note[0]) moek_append_(t, "  note: %s\n", plan->note);
 }
 
 /* What the config left 0 and what it stands for, where that changes results. */
@@ -51,14 +51,14 @@ static void moek_describe_act_(const moek_config *c, moek_text_ *t)
     const int layout = c->up_layout >= 0 && c->up_layout <= MOEK_UP_APART ? c->up_layout : 0;
     const int scales = moek_act_scales_(c->act), clamps = moek_act_clamps_(c->act);
     const char *const name = moek_act_name(c->act);
-    moek_say_(t, "act       %s", name ? name : "?");
-    if (scales) moek_say_(t, ", alpha %g", (double)c->alpha);
-    if (scales && c->act == MOEK_SITU && !(c->beta > 0)) moek_say_(t, ", beta none");
-    else if (scales) moek_say_(t, ", beta %g", (double)c->beta);
-    if (clamps && c->limit > 0 && c->limit < HUGE_VALF) moek_say_(t, ", limit %g", (double)c->limit);
-    else if (clamps) moek_say_(t, ", limit none");
-    if (moek_act_gated_(c->act)) moek_say_(t, "; rows of w_up: %s\n", layouts[layout]);
-    else moek_say_(t, "; not gated\n");
+    moek_append_(t, "act       %s", name ? name : "?");
+    if (scales) moek_append_(t, ", alpha %g", (double)c->alpha);
+    if (scales && c->act == MOEK_SITU && !(c->beta > 0)) moek_append_(t, ", beta none");
+    else if (scales) moek_append_(t, ", beta %g", (double)c->beta);
+    if (clamps && c->limit > 0 && c->limit < HUGE_VALF) moek_append_(t, ", limit %g", (double)c->limit);
+    else if (clamps) moek_append_(t, ", limit none");
+    if (moek_act_gated_(c->act)) moek_append_(t, "; rows of w_up: %s\n", layouts[layout]);
+    else moek_append_(t, "; not gated\n");
 }
 /* The method, and what of it is this layer's own. */
 static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
@@ -66,17 +66,17 @@ static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
     const moek_config *c = &plan->config;
     const moek_weights *w = &plan->weights;
     const moek_method_ *method = moek_method_of_(c->routing);
-    moek_say_(t, "route     %s, MOEK_ROUTE_%s: %s", plan->route->name, method->name, method->text);
+    moek_append_(t, "route     %s, MOEK_ROUTE_%s: %s", plan->route->name, method->name, method->text);
     if (c->groups > 1)
-        moek_say_(t, "; %d of %d groups, by %s", c->topk_groups, c->groups,
-                  moek_group_score_(plan) == MOEK_GROUP_SCORE_TOP2 ? "the sum of their two best" : "their best");
-    if (moek_divides_(method)) moek_say_(t, "; eps %g", (double)c->router_eps);
-    moek_say_(t, "; scale %g", (double)c->scale);
-    if (c->shared_slots) moek_say_(t, "; %d shared slots, weight %g", c->shared_slots, (double)c->shared_weight);
+        moek_append_(t, "; %d of %d groups, by %s", c->topk_groups, c->groups,
+                     moek_group_score_(plan) == MOEK_GROUP_SCORE_TOP2 ? "the sum of their two best" : "their best");
+    if (moek_divides_(method)) moek_append_(t, "; eps %g", (double)c->router_eps);
+    moek_append_(t, "; scale %g", (double)c->scale);
+    if (c->shared_slots) moek_append_(t, "; %d shared slots, weight %g", c->shared_slots, (double)c->shared_weight);
     if (plan->bound)
-        moek_say_(t, "; %s%s%s", w->router_bias ? "with router_bias" : "no router_bias",
-                  w->router_expert_scale ? ", router_expert_scale" : "", w->router_table ? ", router_table" : "");
-    moek_say_(t, "\n");
+        moek_append_(t, "; %s%s%s", w->router_bias ? "with router_bias" : "no router_bias",
+                     w->router_expert_scale ? ", router_expert_scale" : "", w->router_table ? ", router_table" : "");
+    moek_append_(t, "\n");
 }
 
 size_t moek_describe(const moek_plan *plan, char *text, size_t size)
@@ -84,64 +84,65 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_text_ t = moek_text_in_(text, size);
     const moek_config *c;
     int i;
-    if (!plan || !plan->backend) { moek_say_(&t, "not initialized: %s\n", plan ? plan->why : "NULL"); return t.length; }
+    if (!plan || !plan->backend) { moek_append_(&t, "not initialized: %s\n",
+                                                plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
-    moek_say_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
-              "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
-              c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", c->ue8m0 ? " (ue8m0)" : "",
-              moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
+    moek_append_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
+                 "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
+                 c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
+                 c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", c->ue8m0 ? " (ue8m0)" : "",
+                 moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
     moek_describe_act_(c, &t);
-    moek_say_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
-              plan->device < 0 ? " (host memory), kernels of " : "",
-              plan->device < 0 ? moek_arch_name_(plan->cpu) : "", plan->workspace_size / 1048576.0);
+    moek_append_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
+                 plan->device < 0 ? " (host memory), kernels of " : "",
+                 plan->device < 0 ? moek_arch_name_(plan->cpu) : "", plan->workspace_size / 1048576.0);
     moek_describe_route_(plan, &t);
-    moek_say_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
-              moek_format_name_(plan->prepare_finalize->format),
-              moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
-              moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
-    if (plan->tiles && !plan->rows_per_expert) moek_say_(&t, "sort      %s\n", plan->sort->name);
-    if (!plan->tiles) moek_say_(&t, "experts   %s\n", plan->experts->name);
+    moek_append_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
+                 moek_format_name_(plan->prepare_finalize->format),
+                 moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
+                 moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
+    if (plan->tiles && !plan->rows_per_expert) moek_append_(&t, "sort      %s\n", plan->sort->name);
+    if (!plan->tiles) moek_append_(&t, "experts   %s\n", plan->experts->name);
     else moek_describe_choices_(plan, &t);
     for (i = 0; i < plan->pairs; i++) {
         const int last = i >= plan->tiles - 1, expanded = plan->expanded && i == plan->expanded;
-        if (expanded) moek_say_(&t, "from %d rows an expert on, by %s first:\n", moek_expands_from_(plan),
-                                plan->expand->name);
-        else moek_say_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
+        if (expanded) moek_append_(&t, "from %d rows an expert on, by %s first:\n", moek_expands_from_(plan),
+                                   plan->expand->name);
+        else moek_append_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
                   i >= plan->tiles ? "only where measured:" : last && i ? "otherwise:" :
                   last ? "any number of rows:" : "up to");
         if (!last) {
             int to, from = moek_two_tiles_(plan, plan->up[i], &to);
-            moek_say_(&t, "%d", moek_tile_rows_(plan, plan->up[i]));
-            if (from) moek_say_(&t, ", or %d to %d,", from, to);
-            moek_say_(&t, " rows an expert):\n");
+            moek_append_(&t, "%d", moek_tile_rows_(plan, plan->up[i]));
+            if (from) moek_append_(&t, ", or %d to %d,", from, to);
+            moek_append_(&t, " rows an expert):\n");
         }
-        moek_say_(&t, "  up      %s\n", plan->up[i]->name);
+        moek_append_(&t, "  up      %s\n", plan->up[i]->name);
         if (moek_quantizes_(c->quant)) {
             const moek_facts_ f = moek_facts_of_(plan, 0);
             const int from = moek_requantizes_from_(plan, &f, plan->up[i]);
-            moek_say_(&t, "  quant   %s", plan->quant->name);
-            if (from) moek_say_(&t, " (from %d rows an expert on: up itself)", from);
-            moek_say_(&t, "\n");
+            moek_append_(&t, "  quant   %s", plan->quant->name);
+            if (from) moek_append_(&t, " (from %d rows an expert on: up itself)", from);
+            moek_append_(&t, "\n");
         }
-        moek_say_(&t, "  down    %s\n", plan->down[i]->name);
+        moek_append_(&t, "  down    %s\n", plan->down[i]->name);
     }
     for (i = 0; i < plan->mlps; i++)
-        moek_say_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ", plan->mlp[i]->name,
-                  moek_tile_rows_(plan, plan->mlp[i]));
+        moek_append_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ", plan->mlp[i]->name,
+                     moek_tile_rows_(plan, plan->mlp[i]));
     if (plan->mlps)
-        moek_say_(&t, "          instead of up and down, with args.state, where moek_plan_mlp says so\n");
-    moek_say_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
+        moek_append_(&t, "          instead of up and down, with args.state, where moek_plan_mlp says so\n");
+    moek_append_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
     for (i = 0; i < plan->layers; i++) {
         const int few = plan->layer[i]->most_tokens;
         int most = few ? few : moek_tile_rows_(plan, plan->layer[i]);
         while (few && most && !moek_few_wins_(plan, most)) most--;
-        if (most) moek_say_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", plan->layer[i]->name, most,
-                            few ? "tokens" : "rows an expert");
+        if (most) moek_append_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", plan->layer[i]->name, most,
+                               few ? "tokens" : "rows an expert");
     }
     if (plan->layers)
-        moek_say_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",
-                  MOEK_SELF_SORT / plan->slots);
+        moek_append_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",
+                     MOEK_SELF_SORT / plan->slots);
     return t.length;
 }
 #endif

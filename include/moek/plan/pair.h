@@ -50,7 +50,7 @@ static moek_status moek_try_pair_(const moek_config *config, const moek_format *
 }
 
 /* Why the best one is the best, and what became of the others.  arch: 0, the CPU. */
-static void moek_say_pair_(const moek_config *config, const moek_format *best, int arch, int expands, moek_text_ *t)
+static void moek_append_pair_(const moek_config *config, const moek_format *best, int arch, int expands, moek_text_ *t)
 {
     const int rank = moek_pair_rank_(best, arch, expands);
     const int fragments = config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number);
@@ -59,28 +59,28 @@ static void moek_say_pair_(const moek_config *config, const moek_format *best, i
     int i, unused, others = 0;
     if (!moek_arch_is_host_(arch)) snprintf(where, sizeof where, "sm_%d", arch);
     for (i = 0; i < MOEK_QUANTS_; i++) others += moek_same_weights(moek_quants_[i], best->number);
-    moek_say_(t, "%s: ", best->name);
-    if (others < 2) moek_say_(t, "no other format has these weights");
+    moek_append_(t, "%s: ", best->name);
+    if (others < 2) moek_append_(t, "no other format has these weights");
     else if (expands)
-        moek_say_(t, "x gets %d bits, as weights do in runs of many rows (config.expand_weights)", best->x_bits);
+        moek_append_(t, "x gets %d bits, as weights do in runs of many rows (config.expand_weights)", best->x_bits);
     else if (!rank)
-        moek_say_(t, "x gets %d bits, as the weights have, and %s multiplies both as they are", best->x_bits, where);
+        moek_append_(t, "x gets %d bits, as the weights have, and %s multiplies both as they are", best->x_bits, where);
     else if (rank == 1 && fragments)
-        moek_say_(t, "x stays T: with tiled weights a quantized x gains less than a sixth of the time here");
-    else if (rank == 1) moek_say_(t, "x stays T, because kernels of %s would widen a quantized x again", where);
+        moek_append_(t, "x stays T: with tiled weights a quantized x gains less than a sixth of the time here");
+    else if (rank == 1) moek_append_(t, "x stays T, because kernels of %s would widen a quantized x again", where);
     else if (fragments)
-        moek_say_(t, "x gets %d bits, though with tiled weights that gains less than a sixth of the time here",
-                  best->x_bits);
-    else moek_say_(t, "x gets %d bits, which kernels of %s widen again", best->x_bits, where);
+        moek_append_(t, "x gets %d bits, though with tiled weights that gains less than a sixth of the time here",
+                     best->x_bits);
+    else moek_append_(t, "x gets %d bits, which kernels of %s widen again", best->x_bits, where);
     for (i = 0; i < MOEK_QUANTS_; i++) {
         const moek_format *const f = moek_format_of(moek_quants_[i]);
         if (f == best || !moek_same_weights(f->number, best->number)) continue;
-        moek_say_(t, "; %s %s", f->name, moek_try_pair_(config, f, &plan, &unused) == MOEK_OK
-                                         ? "would run, too" : "does not run here (moek_explain says why)");
+        moek_append_(t, "; %s %s", f->name, moek_try_pair_(config, f, &plan, &unused) == MOEK_OK
+                                            ? "would run, too" : "does not run here (moek_explain says why)");
     }
-    if (config->ue8m0 && !best->ue8m0) moek_say_(t, "; ue8m0 is 0 now, because x has no f32 scales");
-    if (config->expand_weights && !best->expands) moek_say_(t, "; expand_weights is 0 now");
-    if (moek_x_second_(best->number)) moek_say_(t, "; weights.x_scale and h_scale are required");
+    if (config->ue8m0 && !best->ue8m0) moek_append_(t, "; ue8m0 is 0 now, because x has no f32 scales");
+    if (config->expand_weights && !best->expands) moek_append_(t, "; expand_weights is 0 now");
+    if (moek_x_second_(best->number)) moek_append_(t, "; weights.x_scale and h_scale are required");
 }
 
 moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version)
@@ -103,12 +103,12 @@ moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size
         if (!moek_same_weights(f->number, config->quant)) continue;
         status = moek_try_pair_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
-        if (status != MOEK_OK) moek_say_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
+        if (status != MOEK_OK) moek_append_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
         else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; expands = plan.expanded; }
     }
     if (!best) return first;
     moek_clear_(&t);
-    moek_say_pair_(config, best, arch, expands, &t);
+    moek_append_pair_(config, best, arch, expands, &t);
     *config = moek_paired_(config, best);
     return MOEK_OK;
 }

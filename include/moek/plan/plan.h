@@ -265,9 +265,10 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
         status = moek_try_rows_(o, b->number, rows, plan);
     }
     if (!o->why->length)
-        moek_say_(o->why, "%s",
-                  o->config->experts_impl ? "its other steps need the rows of a backend, and config.exclude leaves none"
-                                          : "config.experts_impl is NULL");
+        moek_append_(o->why, "%s",
+                     o->config->experts_impl ? "its other steps need the rows of a backend, and config.exclude leaves "
+                     "none"
+                                             : "config.experts_impl is NULL");
     return status;
 }
 
@@ -320,16 +321,16 @@ static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *
 }
 
 /* Which set of instructions a plan of the CPU takes, and why no better one. */
-static void moek_say_sets_(const moek_oracle_ *o, moek_text_ *t)
+static void moek_append_sets_(const moek_oracle_ *o, moek_text_ *t)
 {
     int i;
-    moek_say_(t, "  kernels of %s", moek_arch_name_(o->cpu));
+    moek_append_(t, "  kernels of %s", moek_arch_name_(o->cpu));
     for (i = 0; moek_sets_[i] != o->cpu; i++) {
         if (!moek_set_compiled_(moek_sets_[i])) continue;
-        moek_say_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] :
-                  o->config->cpu ? "config.cpu" : "plain C is compiled for AVX-512 here (config.cpu demands a set)");
+        moek_append_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] :
+                     o->config->cpu ? "config.cpu" : "plain C is compiled for AVX-512 here (config.cpu demands a set)");
     }
-    moek_say_(t, "\n");
+    moek_append_(t, "\n");
 }
 
 /* Walk the backends: the log gets a line for each, `why` the reasons if none serves. */
@@ -344,21 +345,21 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         const int asked = !c->backend || c->backend == b->number;
         moek_text_ t = moek_text_in_(reason, sizeof reason);
         if (!asked || status == MOEK_OK) {
-            moek_say_(log, "%s: %s\n", b->name, asked ? "not asked, a better one was taken" : "not demanded");
+            moek_append_(log, "%s: %s\n", b->name, asked ? "not asked, a better one was taken" : "not demanded");
             continue;
         }
         o->why = &t;
-        if (!c->backend && c->exclude & 1u << b->number) moek_say_(&t, "excluded by config.exclude");
+        if (!c->backend && c->exclude & 1u << b->number) moek_append_(&t, "excluded by config.exclude");
         else if ((status = moek_try_(o, b, plan)) == MOEK_OK) status = moek_check_demanded_(o, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
             plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
             plan->expand = NULL;
             plan->tiles = plan->pairs = plan->layers = plan->mlps = plan->expanded = 0;
         }
-        moek_say_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
-        if (status == MOEK_OK && b->number == MOEK_BACKEND_CPU) moek_say_sets_(o, log);
+        moek_append_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
+        if (status == MOEK_OK && b->number == MOEK_BACKEND_CPU) moek_append_sets_(o, log);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
-        moek_say_(why, "%s%s: %s", why->length ? "\n" : "", b->name, reason);
+        moek_append_(why, "%s%s: %s", why->length ? "\n" : "", b->name, reason);
         if (first == MOEK_E_BACKEND || first == MOEK_E_ARCH || status == MOEK_E_NO_KERNEL)
             first = status;                            /* the one the user can mend */
     }

@@ -55,30 +55,31 @@ static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o
     const int gemm = moek_is_gemm_(k->op);
     moek_text_ t = moek_text_in_(why, size);
     if (moek_lacks_of_(o, k->arch))
-        moek_say_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
+        moek_append_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
     else if (!moek_arch_below_(k->arch, arch, gemm))
-        moek_say_(&t, "its rows are for %s, not %s", moek_arch_name_(k->arch), moek_arch_name_(arch));
+        moek_append_(&t, "its rows are for %s, not %s", moek_arch_name_(k->arch), moek_arch_name_(arch));
     else if (!moek_arch_is_host_(k->arch) && k->shared_bytes > o->device.shared_bytes)
-        moek_say_(&t, "needs %d bytes of shared memory a block, the device has %d",
-                  k->shared_bytes, o->device.shared_bytes);
+        moek_append_(&t, "needs %d bytes of shared memory a block, the device has %d",
+                     k->shared_bytes, o->device.shared_bytes);
     else if (gemm && c->weight_layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
-        moek_say_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
-    else if (k->quant && k->quant != c->quant) moek_say_(&t, "is for %s", moek_quant_name(k->quant));
+        moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
+    else if (k->quant && k->quant != c->quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
     else if (gemm && c->weight_layout != MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_CHECKPOINT))
-        moek_say_(&t, "reads only weights of MOEK_WEIGHTS_TILED (moek_repack_up)");
-    else if (k->hidden && k->hidden != c->hidden) moek_say_(&t, "is for hidden %d", k->hidden);
-    else if (gemm && k->block != c->block && k->block) moek_say_(&t, "is for scales of %d columns (block)", k->block);
-    else if (gemm && k->block != c->block) moek_say_(&t, "is for scales of whole rows (block 0)");
+        moek_append_(&t, "reads only weights of MOEK_WEIGHTS_TILED (moek_repack_up)");
+    else if (k->hidden && k->hidden != c->hidden) moek_append_(&t, "is for hidden %d", k->hidden);
+    else if (gemm && k->block != c->block && k->block) moek_append_(&t, "is for scales of %d columns (block)",
+                                                                    k->block);
+    else if (gemm && k->block != c->block) moek_append_(&t, "is for scales of whole rows (block 0)");
     else if (k->op == MOEK_OP_LAYER && c->dtype == MOEK_DTYPE_FP16 && !(k->traits & MOEK_TRAIT_FP16))
-        moek_say_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
+        moek_append_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
     else if (k->granule > 1 && c->hidden % k->granule)
-        moek_say_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
+        moek_append_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
     else if (k->granule > 1 && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
-        moek_say_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
+        moek_append_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
     else if (gemm && k->granule > 1 && c->inter_offset % k->granule)
-        moek_say_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
+        moek_append_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
     else if (c->inter_offset && (k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP))
-        moek_say_(&t, "takes groups of columns that begin with the shard; inter_offset is %d", c->inter_offset);
+        moek_append_(&t, "takes groups of columns that begin with the shard; inter_offset is %d", c->inter_offset);
     return t.length ? why : NULL;
 }
 
@@ -102,29 +103,29 @@ static const moek_kernel *moek_first_(const moek_oracle_ *o, int op, int arch, i
 }
 
 /* The row to add: the nearest row's text with this config's format, and its hidden size if that was baked in. */
-static void moek_say_row_(moek_text_ *t, const moek_kernel *near_row, const moek_config *c)
+static void moek_append_row_(moek_text_ *t, const moek_kernel *near_row, const moek_config *c)
 {
     const char *p = near_row->row;
-    moek_say_(t, "add to kernels.toml:  ");
+    moek_append_(t, "add to kernels.toml:  ");
     while (*p) {
         if (!strncmp(p, "quant = \"", 9)) {
-            moek_say_(t, "quant = \"%s", moek_quant_name(c->quant));
+            moek_append_(t, "quant = \"%s", moek_quant_name(c->quant));
             p = strchr(p + 9, '"');
         } else if (near_row->hidden && !strncmp(p, "hidden = ", 9)) {
-            moek_say_(t, "hidden = %d", c->hidden);
+            moek_append_(t, "hidden = %d", c->hidden);
             p += 9 + strspn(p + 9, "0123456789");
         } else if (moek_format_of(c->quant)->blocks && !strncmp(p, "block = ", 8)) {
-            moek_say_(t, "block = %d", c->block);
+            moek_append_(t, "block = %d", c->block);
             p += 8 + strspn(p + 8, "0123456789");
         } else {
-            moek_say_(t, "%c", *p++);
+            moek_append_(t, "%c", *p++);
         }
     }
-    moek_say_(t, "\nthen:  ./moek gen");
+    moek_append_(t, "\nthen:  ./moek gen");
 }
 
 /* A format that another architecture has, and this one not at all: which are here.  Returns 0 if it is not so. */
-static int moek_say_formats_(moek_text_ *t, int op, int quant, int arch)
+static int moek_append_formats_(moek_text_ *t, int op, int quant, int arch)
 {
     int i, j, here = 0, there = -1;
     for (i = 0; i < MOEK_ROWS_; i++) {
@@ -133,13 +134,13 @@ static int moek_say_formats_(moek_text_ *t, int op, int quant, int arch)
         there = moek_table_[i].arch;
     }
     if (here || there < 0) return 0;
-    moek_say_(t, "  %s has kernels on %s; on %s there are", moek_quant_name(quant), moek_arch_name_(there),
-              moek_arch_name_(arch));
+    moek_append_(t, "  %s has kernels on %s; on %s there are", moek_quant_name(quant), moek_arch_name_(there),
+                 moek_arch_name_(arch));
     for (i = 0; i < MOEK_ROWS_; i++) {
         const moek_kernel *const k = &moek_table_[i];
         for (j = 0; j < i; j++)
             if (moek_table_[j].op == op && moek_table_[j].arch == arch && moek_table_[j].quant == k->quant) break;
-        if (k->op == op && k->arch == arch && j == i) moek_say_(t, " %s", moek_quant_name(k->quant));
+        if (k->op == op && k->arch == arch && j == i) moek_append_(t, " %s", moek_quant_name(k->quant));
     }
     return 1;
 }
@@ -152,7 +153,7 @@ static int moek_facts_serve_(const moek_shipped_ *k, const moek_config *c, int o
            (!k->hidden || k->hidden == c->hidden) && (!gemm || k->block == c->block);
 }
 /* A row that kernels.toml has and this build has not: by which of its options.  Returns 0 if it is not so. */
-static int moek_say_left_out_(moek_text_ *t, const moek_config *c, int op, int arch)
+static int moek_append_left_out_(moek_text_ *t, const moek_config *c, int op, int arch)
 {
     const moek_shipped_ *left = NULL;
     int i;
@@ -164,24 +165,24 @@ static int moek_say_left_out_(moek_text_ *t, const moek_config *c, int op, int a
     for (i = 0; i < MOEK_SHIPPED_ && !left; i++)
         if (moek_facts_serve_(&moek_all_shipped_[i], c, op, arch)) left = &moek_all_shipped_[i];
     if (!left) return 0;
-    moek_say_(t, "  kernels.toml has such kernels, and this build left them out: ");
+    moek_append_(t, "  kernels.toml has such kernels, and this build left them out: ");
     if (left->by)
-        moek_say_(t, "compile the file with MOEK_IMPLEMENTATION without MOEK_%s (or MOEK_WANT_%s), or with another "
-                  "value", left->by, left->by);
-    else moek_say_(t, "it is a bundle without them.  Make the bundle again with %s and %s", moek_quant_name(c->quant),
-                   moek_arch_name_(arch));
+        moek_append_(t, "compile the file with MOEK_IMPLEMENTATION without MOEK_%s (or MOEK_WANT_%s), or with another "
+                     "value", left->by, left->by);
+    else moek_append_(t, "it is a bundle without them.  Make the bundle again with %s and %s",
+                      moek_quant_name(c->quant), moek_arch_name_(arch));
     return 1;
 }
 
 /* Sizes that are no multiples of what kernels take: padded, or those of a shard cut elsewhere. */
-static void moek_say_sizes_(moek_text_ *t, const moek_config *c, int granule)
+static void moek_append_sizes_(moek_text_ *t, const moek_config *c, int granule)
 {
     const int shard = c->inter % granule || c->inter_offset % granule;
     const int pad = c->hidden % granule || c->inter % granule;
-    if (pad) moek_say_(t, "pad hidden and inter to multiples of %d", granule);
+    if (pad) moek_append_(t, "pad hidden and inter to multiples of %d", granule);
     if (shard && moek_scale_group_(c->quant, c->block))
-        moek_say_(t, "%sa shard of tensor parallelism, cut inter in multiples of %d, by whole groups of scales, so "
-                  "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
+        moek_append_(t, "%sa shard of tensor parallelism, cut inter in multiples of %d, by whole groups of scales, so "
+                     "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
 }
 
 static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
@@ -200,21 +201,21 @@ static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
                            (k->arch == near_row->arch && (k->quant == c->quant) >= (near_row->quant == c->quant));
         if (k->op == op && closer) near_row = k;
     }
-    moek_say_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
-              c->hidden, c->inter, moek_arch_name_(base));
-    if (moek_say_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
-    if (near_row && near_row->arch == base && moek_say_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
+    moek_append_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
+                 c->hidden, c->inter, moek_arch_name_(base));
+    if (moek_append_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
+    if (near_row && near_row->arch == base && moek_append_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
     if (!near_row)
         MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
                    "./moek gen list shows what there is.");
     moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
-    moek_say_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
+    moek_append_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
     if (near_row->arch == base && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
         near_row->block == c->block) {
-        moek_say_sizes_(o->why, c, near_row->granule);
+        moek_append_sizes_(o->why, c, near_row->granule);
         return MOEK_E_NO_KERNEL;
     }
-    moek_say_row_(o->why, near_row, c);
+    moek_append_row_(o->why, near_row, c);
     return MOEK_E_NO_KERNEL;
 }
 

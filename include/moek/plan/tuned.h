@@ -186,8 +186,8 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
     if (!no && plan->pairs == MOEK_MAX_TILES) no = "is one too many";
     if (no) {
-        moek_say_(note, "%sline %d: %.*s %s", note->length ? "; " : "", line->number, w.length < 80 ? w.length : 80,
-                  w.at, no);
+        moek_append_(note, "%sline %d: %.*s %s", note->length ? "; " : "", line->number, w.length < 80 ? w.length : 80,
+                     w.at, no);
         return MOEK_CHOICE_RULE;
     }
     plan->up[plan->pairs] = up;
@@ -215,7 +215,7 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
     plan->choices = 0;
     if (!o->config->tuned || !plan->tiles) return;
     if (o->config->batch_invariant) {
-        moek_say_(&note, "all lines: config.batch_invariant wants one tile");
+        moek_append_(&note, "all lines: config.batch_invariant wants one tile");
         return;
     }
     if (plan->device >= 0) {
@@ -228,7 +228,8 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
         for (i = n; i > 0 && got[i - 1].tokens >= tokens; i--) {}
         if (i == n || got[i].tokens != tokens) {
             if (n == MOEK_MAX_CHOICES - 1) {
-                moek_say_(&note, "%sline %d: more than %d counts of tokens", note.length ? "; " : "", line.number, n);
+                moek_append_(&note, "%sline %d: more than %d counts of tokens", note.length ? "; " : "", line.number,
+                             n);
                 continue;
             }
             memmove(&got[i + 1], &got[i], (size_t)(n++ - i) * sizeof *got);
@@ -237,9 +238,9 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
         got[i].pair = moek_choice_pair_(o, plan, &line, &note);
     }
     if (!n)
-        moek_say_(&note, "no line is for %s (%s), %s, hidden %d, inter %d, %d experts, %d slots", name, arch,
-                  moek_quant_name(plan->config.quant), plan->config.hidden, plan->config.inter, plan->local_experts,
-                  plan->slots);
+        moek_append_(&note, "no line is for %s (%s), %s, hidden %d, inter %d, %d experts, %d slots", name, arch,
+                     moek_quant_name(plan->config.quant), plan->config.hidden, plan->config.inter, plan->local_experts,
+                     plan->slots);
     if (n && got[0].tokens > 2) moek_choice_add_(plan, (got[0].tokens - 1) / 2, MOEK_CHOICE_RULE);
     for (i = 0; i < n; i++)
         moek_choice_add_(plan, i + 1 < n ? sqrt((double)got[i].tokens * got[i + 1].tokens) : 2.0 * got[i].tokens,
