@@ -546,8 +546,8 @@ static inline void layer_map(layer *l, int32_t *ids, int64_t *load)
 static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
 {
     const moek_config *c = &l->plan.config;
-    const moek_course course = moek_course_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE);
-    const moek_kernel *const up = course.expands ? NULL : l->plan.up[course.tile];
+    const moek_selection selection = moek_selection_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE);
+    const moek_kernel *const up = selection.expands ? NULL : l->plan.up[selection.tile];
     const int arch = up ? up->arch : layer_arch;       /* tuned plans take kernels of an older architecture, too */
     ref_layer_args r;
     memset(&r, 0, sizeof r);
@@ -561,7 +561,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.w = &l->w; r.addend = l->args.shared_y;
     ref_w_in_t = mem_on_gpu(arch);
     ref_w_in_e4m3 = arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
-    ref_w_expanded = course.expands;
+    ref_w_expanded = selection.expands;
     return r;
 }
 /* Of the last run, in double. */

@@ -1370,7 +1370,7 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     snprintf(l.what, sizeof l.what, "fragments, %s, block %d, zeros %d, act %d, %d tokens, turn %d, expands %d",
              l.format->name, c.block, l.w.w_up_zero != NULL, act, tokens, turn, expands);
     if (layer_plan(&l)) {
-        CHECK(moek_course_of(&l.plan, tokens, MOEK_FUSE_LAYER).expands == expands, "%s: it does not", l.what);
+        CHECK(moek_selection_of(&l.plan, tokens, MOEK_FUSE_LAYER).expands == expands, "%s: it does not", l.what);
         repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
         const int scales = l.format->w_scale.rows == 1 && l.format->w_scale.columns;
         if (scales) {                                  /* (others, and zero points of rows, stay) */

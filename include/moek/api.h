@@ -372,9 +372,9 @@ moek_status moek_repack_down_zero(const moek_plan *plan, const void *from, void 
 size_t      moek_workspace_size(const moek_plan *plan);          /* bytes; 0 for a plan that is not initialized */
 size_t      moek_state_size(void);                               /* bytes of args.state, whatever the plan */
 
-/* The course of a run: which kernels serve it, and how they share the work.  moek_run decides it once a chunk, by the
+/* The selection of a run: which kernels serve it, and how they share the work.  moek_run selects once a chunk, by the
  * measured choice for so many rows if there is one (config.tuned), else by the built-in rule (rules.toml).           */
-typedef struct moek_course {
+typedef struct moek_selection {
     const moek_kernel *layer;         /* all behind routing in one launch; or NULL                                    */
     const moek_kernel *mlp;           /* else, up, quantization of h and down in one launch; or NULL.  standard format,
                                          at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
@@ -389,13 +389,13 @@ typedef struct moek_course {
     int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
     int discards;                     /* 1: combine lets L2 forget what it has read                                   */
     int expands;                      /* 1: weights become e4m3 first; tile is plan.expanded then                     */
-} moek_course;
+} moek_selection;
 enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
                                                                   none; mlp; layer and mlp                            */
 /* rows: those that a run brings to the experts (tokens, on one rank).  fuse: moek_run takes FUSE_LAYER, and FUSE_MLP
  * with args.shared, and the stages below FUSE_MLP, if there is args.state, else FUSE_NONE.  A plan that is not
  * initialized: all zeros.                                                                                            */
-moek_course moek_course_of(const moek_plan *plan, int rows, int fuse);
+moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse);
 int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .tile of FUSE_NONE                */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);           /* .layer of FUSE_LAYER              */
 const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);               /* .mlp of FUSE_MLP                  */
@@ -440,7 +440,7 @@ typedef struct moek_step {
     size_t a_stride;                  /* elements from a row of a to the next, set with a: hidden, unless a prepare part
                                          says otherwise.  `local` leaves x in place if it stays as it is (bf16, fp16, or
                                          expects_unquantized): then x's stride                                        */
-    moek_course course;               /* of this chunk; where prepare brings rows of other ranks, decided anew by
+    moek_selection selection;         /* of this chunk; where prepare brings rows of other ranks, decided anew by
                                          moek_experts_apply                                                           */
 } moek_step;
 

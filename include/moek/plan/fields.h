@@ -31,13 +31,13 @@
     X(rows_per_expert) X(prepare_finalize) X(experts) X(route) X(map) X(sort) X(quant) X(combine) X(tiles) X(up) \
     X(down) X(layers) X(layer) X(layers_demanded) X(multiprocessors) X(workspace_size) X(why) X(pairs) \
     X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank) X(expand) X(expanded) X(cpu) X(places)
-#define MOEK_EACH_COURSE_FIELD_(X) \
+#define MOEK_EACH_SELECTION_FIELD_(X) \
     X(layer) X(mlp) X(tile) X(self_sorts) X(counts_ids) X(sorted_x) X(requantizes) X(x_sms) X(h_sms) X(discards) \
     X(expands)
 #define MOEK_EACH_STEP_FIELD_(X) \
     X(plan) X(args) X(first) X(tokens) X(topk_ids) X(topk_weights) X(ids) X(a) X(a_scale) X(rows) X(expert_ids) \
     X(expert_weights) X(expert_tokens) X(out) X(straight) X(prepare_workspace) X(experts_workspace) X(routed) \
-    X(a_stride) X(course)
+    X(a_stride) X(selection)
 #define MOEK_EACH_PREPARE_FINALIZE_FIELD_(X) \
     X(name) X(format) X(output_is_reduced) X(num_dispatchers) X(max_tokens_per_rank) X(cannot_defer) X(context) \
     X(supports) X(workspace) X(prepare_send) X(prepare_receive) X(finalize_send) X(finalize_receive) \
@@ -70,8 +70,8 @@ static const moek_field_ moek_fields_[] = {
 #define MOEK_FIELD_(field) { "plan", #field, offsetof(moek_plan, field) },
     MOEK_SIZE_(plan) MOEK_EACH_PLAN_FIELD_(MOEK_FIELD_)
 #undef MOEK_FIELD_
-#define MOEK_FIELD_(field) { "course", #field, offsetof(moek_course, field) },
-    MOEK_SIZE_(course) MOEK_EACH_COURSE_FIELD_(MOEK_FIELD_)
+#define MOEK_FIELD_(field) { "selection", #field, offsetof(moek_selection, field) },
+    MOEK_SIZE_(selection) MOEK_EACH_SELECTION_FIELD_(MOEK_FIELD_)
 #undef MOEK_FIELD_
 #define MOEK_FIELD_(field) { "step", #field, offsetof(moek_step, field) },
     MOEK_SIZE_(step) MOEK_EACH_STEP_FIELD_(MOEK_FIELD_)

@@ -177,49 +177,50 @@ static int moek_may_sort_x_(const moek_plan *plan)
 }
 
 /* What the up or mlp kernel does beside its GEMM, on one rank. */
-static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k, moek_course *course)
+static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k,
+                             moek_selection *selection)
 {
     const int quant = plan->config.quant, from = (int)moek_rule_sorted_x_(f);
     const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
-    course->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
-    course->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
-    course->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !course->sorted_x &&
-                         f->slots <= MOEK_SORT_FEW && !course->expands;
+    selection->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
+    selection->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
+    selection->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !selection->sorted_x &&
+                            f->slots <= MOEK_SORT_FEW && !selection->expands;
 }
 
-moek_course moek_course_of(const moek_plan *plan, int rows, int fuse)
+moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse)
 {
-    moek_course course;
+    moek_selection selection;
     const moek_kernel *k, *down;
     moek_facts_ f;
     int from;
-    memset(&course, 0, sizeof course);
-    if (!moek_planned_(plan)) return course;
+    memset(&selection, 0, sizeof selection);
+    if (!moek_planned_(plan)) return selection;
     f = moek_facts_of_(plan, rows);
-    course.discards = (int)moek_rule_discards_(&f);
-    if (!plan->tiles) return course;                  /* a user's experts */
-    course.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
-    course.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
-    course.tile = moek_tile_of_(plan, &f);
-    course.expands = !course.mlp && plan->expanded && course.tile == plan->expanded;
-    k = course.mlp ? course.mlp : plan->up[course.tile];
-    if (moek_local_(plan)) moek_share_work_(plan, &f, k, &course);
-    course.x_sms = course.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
-    if (course.mlp) return course;
+    selection.discards = (int)moek_rule_discards_(&f);
+    if (!plan->tiles) return selection;               /* a user's experts */
+    selection.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
+    selection.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
+    selection.tile = moek_tile_of_(plan, &f);
+    selection.expands = !selection.mlp && plan->expanded && selection.tile == plan->expanded;
+    k = selection.mlp ? selection.mlp : plan->up[selection.tile];
+    if (moek_local_(plan)) moek_share_work_(plan, &f, k, &selection);
+    selection.x_sms = selection.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
+    if (selection.mlp) return selection;
     from = moek_requantizes_from_(plan, &f, k);
-    down = plan->down[course.tile];
-    course.requantizes = from && f.mean >= from;
-    course.h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
-    return course;
+    down = plan->down[selection.tile];
+    selection.requantizes = from && f.mean >= from;
+    selection.h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
+    return selection;
 }
 
-int moek_plan_tile(const moek_plan *plan, int rows) { return moek_course_of(plan, rows, MOEK_FUSE_NONE).tile; }
+int moek_plan_tile(const moek_plan *plan, int rows) { return moek_selection_of(plan, rows, MOEK_FUSE_NONE).tile; }
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
-    return moek_course_of(plan, tokens, MOEK_FUSE_LAYER).layer;
+    return moek_selection_of(plan, tokens, MOEK_FUSE_LAYER).layer;
 }
 const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
 {
-    return moek_course_of(plan, rows, MOEK_FUSE_MLP).mlp;
+    return moek_selection_of(plan, rows, MOEK_FUSE_MLP).mlp;
 }
 #endif

@@ -87,9 +87,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
-    const moek_course *course = &step->course;
-    const moek_kernel *const mlp = course->mlp;
-    const moek_kernel *const up = plan->up[course->tile], *const down = plan->down[course->tile];
+    const moek_selection *selection = &step->selection;
+    const moek_kernel *const mlp = selection->mlp;
+    const moek_kernel *const up = plan->up[selection->tile], *const down = plan->down[selection->tile];
     const int quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
     moek_table_work_ w = moek_table_work_of_(step);
     moek_sort_args s;
@@ -119,18 +119,18 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
             s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         }
-        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_pair_flags_(plan, course->tile);
+        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_pair_flags_(plan, selection->tile);
         s.zero = s.zeros ? w.flags : NULL;
-        if (course->sorted_x) s.slot_row = w.slot_row;
+        if (selection->sorted_x) s.slot_row = w.slot_row;
         if (moek_early_(plan, plan->sort) && moek_local_(plan))               /* 1: beside the quantization of x */
-            s.early = step->routed && !course->counts_ids ? 2
-                    : (quantizes || c->router_weight_on_input) && !course->sorted_x;
-        if (!course->self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
-        if (course->self_sorts || course->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
+            s.early = step->routed && !selection->counts_ids ? 2
+                    : (quantizes || c->router_weight_on_input) && !selection->sorted_x;
+        if (!selection->self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+        if (selection->self_sorts || selection->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
         g.counts = w.counts; g.offsets = w.offsets;
         g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
         g.a_order = w.order; g.a_div = plan->slots;
-        if (course->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
+        if (selection->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
     }
 
     if (mlp) return moek_mlp_(mlp, step, &w, &g, stream);
@@ -139,23 +139,23 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.early = moek_early_(plan, up);
     g.split = w.split; g.split_flags = w.flags;
     g.invariant = c->batch_invariant;
-    if (course->requantizes) {
+    if (selection->requantizes) {
         if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
         g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
     }
-    if (course->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
+    if (selection->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
     if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
 
-    if (quantizes && !course->requantizes) {
+    if (quantizes && !selection->requantizes) {
         q = moek_quant_to_(plan, w.h,
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
         q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
-        else if (!course->self_sorts) q.row_limit = w.offsets + g.experts;
+        else if (!selection->self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = moek_early_(plan, plan->quant);
-        q.few = course->h_sms;
+        q.few = selection->h_sms;
         if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
     }
 
@@ -170,7 +170,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     if (!(down->traits & MOEK_TRAIT_SORTS_IDS)) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + up->flags;
     g.early = moek_early_(plan, down);
-    if (course->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
+    if (selection->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
     return moek_launch_gemm_(plan, down, &g, stream);
 }
 

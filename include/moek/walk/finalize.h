@@ -29,7 +29,7 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
     a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     if (step->out == step->args.y) a.rows_stride = a.y_stride;         /* NOOP */
-    a.discard = step->course.discards && weight_and_reduce != MOEK_NOOP;           /* NOOP: rows may be y */
+    a.discard = step->selection.discards && weight_and_reduce != MOEK_NOOP;        /* NOOP: rows may be y */
     if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, all done: only the shared experts are left */
         if (step->out == step->args.y && !a.addend) return MOEK_OK;
         a.topk = 1; a.ids = NULL; a.weights = NULL;

@@ -9,7 +9,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
 {
     const moek_plan *plan = step->plan;
     const int defer = plan->experts->expects_unquantized;
-    const moek_course *course = &step->course;
+    const moek_selection *selection = &step->selection;
     const moek_one_rank_ w = moek_one_rank_work_(step);
     moek_quant_args a;
     (void)self;
@@ -21,15 +21,15 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     step->expert_tokens = NULL;
     step->a_stride = moek_x_stride_(&step->args, &plan->config);
     if ((defer || !moek_quantizes_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
-    if (course->sorted_x) return MOEK_OK;             /* moek_table_apply_ quantizes behind its sort */
+    if (selection->sorted_x) return MOEK_OK;          /* moek_table_apply_ quantizes behind its sort */
     step->a_stride = (size_t)plan->config.hidden;
     a = moek_quant_x_(step, NULL, w.a);
-    if (course->self_sorts && !plan->config.batch_invariant) {
+    if (selection->self_sorts && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
-        a.zeros = moek_pair_flags_(plan, course->tile);
+        a.zeros = moek_pair_flags_(plan, selection->tile);
     }
-    a.few = course->x_sms;
-    if (!course->counts_ids && !course->self_sorts && moek_early_(plan, plan->quant) && step->routed &&
+    a.few = selection->x_sms;
+    if (!selection->counts_ids && !selection->self_sorts && moek_early_(plan, plan->quant) && step->routed &&
         moek_local_(plan))
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;

@@ -5,9 +5,9 @@
 #include "experts.h"
 #include "route.h"
 
-/* Rows by which the course of a step is decided, before dispatch.  Host counts only: what the device knows better may
- * cost speed, never correctness. */
-static int moek_course_rows_(const moek_step *step)
+/* Rows by which the kernels of a step are selected, before dispatch.  Host counts only: what the device knows better
+ * may cost speed, never correctness. */
+static int moek_selection_rows_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const int senders = plan->prepare_finalize->num_dispatchers;
@@ -15,7 +15,7 @@ static int moek_course_rows_(const moek_step *step)
          : plan->one_rank ? step->tokens : step->rows;
 }
 
-/* The step of tokens first .. first + tokens - 1: pointers moved, workspace laid out, course decided. */
+/* The step of tokens first .. first + tokens - 1: pointers moved, workspace laid out, kernels selected. */
 static void moek_slice_(const moek_plan *plan, const moek_args *args, int first, int tokens, int fuse,
                         moek_step *step)
 {
@@ -30,7 +30,7 @@ static void moek_slice_(const moek_plan *plan, const moek_args *args, int first,
     step->tokens = step->args.tokens = tokens;
     step->a_stride = (size_t)c->hidden;
     moek_place_step_(step, args->workspace);
-    step->course = moek_course_of(plan, moek_course_rows_(step), args->state ? fuse : MOEK_FUSE_NONE);
+    step->selection = moek_selection_of(plan, moek_selection_rows_(step), args->state ? fuse : MOEK_FUSE_NONE);
     if (!tokens) return;
     step->args.x = (const char *)args->x + row * moek_x_stride_(args, c);
     step->args.y = (char *)args->y + row * moek_y_stride_(args, c);
@@ -86,7 +86,8 @@ moek_status moek_experts_apply(moek_step *step, moek_stream stream)
     MOEK_BEGUN_(step);
     experts = step->plan->experts;
     /* Rows from other ranks: their number is known only now. */
-    if (!step->plan->one_rank) step->course = moek_course_of(step->plan, moek_course_rows_(step), MOEK_FUSE_NONE);
+    if (!step->plan->one_rank)
+        step->selection = moek_selection_of(step->plan, moek_selection_rows_(step), MOEK_FUSE_NONE);
     return step->rows > 0 ? experts->apply(experts, step, stream) : MOEK_OK;
 }
 
@@ -147,7 +148,7 @@ moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream s
         moek_slice_(plan, args, first, left < plan->chunk ? left : plan->chunk, fuse, &step);
         if ((status = moek_route(&step, stream)) != MOEK_OK) return moek_failed_(args, status, first);
         step.routed = step.args.router_logits != NULL;
-        if (step.course.layer) status = moek_layer_(step.course.layer, &step, stream);
+        if (step.selection.layer) status = moek_layer_(step.selection.layer, &step, stream);
         else if ((status = moek_prepare(&step, stream)) == MOEK_OK &&
                  (status = moek_experts_apply(&step, stream)) == MOEK_OK)
             status = moek_finalize(&step, stream);
