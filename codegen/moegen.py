@@ -732,7 +732,7 @@ def wanted(rows, words):
 
 
 def lends(arch, op):
-    """The architectures whose rows of an op a plan on one takes (moek_arch_below_ in moek/plan/rows.h): on sm90, which
+    """The architectures whose rows of an op a plan on one takes (moek_arch_below_ in moek/plan/arch.h): on sm90, which
     has GEMMs of its own, other steps of sm80; with a set of instructions of CPUs, which has few GEMMs, plain C."""
     if arch == "sm90":
         return ("sm90",) if op in GEMMS else ("sm90", "sm80")

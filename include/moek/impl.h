@@ -9,7 +9,7 @@
 #include "plan/arch.h"
 #include "text.h"
 #include "plan/check.h"
-#include "plan/rows.h"
+#include "plan/kernels.h"
 #include "plan/tuned.h"
 #include "plan/rule.h"
 #include "plan/workspace.h"

@@ -18,9 +18,9 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     why = moek_text_in_(sentence, sizeof sentence);
     status = moek_choose_(config, &plan, &o, &why, &t);
     if (plan.note[0]) moek_append_(&t, "tuned: %s\n", plan.note);
-    for (i = 0; t.length && i < MOEK_ROWS_; i++) {    /* no text: refused before any backend or row was asked */
+    for (i = 0; t.length && i < MOEK_KERNELS_; i++) { /* no text: refused before any backend or row was asked */
         const moek_kernel *k = &moek_table_[i];
-        const char *no = moek_row_refuses_(k, &o, plan.backend ? o.arch : k->arch, reason, sizeof reason);
+        const char *no = moek_kernel_refuses_(k, &o, plan.backend ? o.arch : k->arch, reason, sizeof reason);
         moek_append_(&t, "  %-44s ", k->name);
         if (moek_plan_has_(&plan, k)) moek_append_(&t, "taken\n");
         else if (no) moek_append_(&t, "%s\n", no);

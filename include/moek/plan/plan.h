@@ -27,10 +27,10 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
         MOEK_FAIL_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
                    o->device.arch, arch);
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
-    for (i = 0; i < MOEK_ROWS_; i++)
+    for (i = 0; i < MOEK_KERNELS_; i++)
         if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
             moek_arch_below_(moek_table_[i].arch, arch, 1)) formats = 1, reads |= moek_table_[i].reads;
-    if (!formats && table) return moek_no_row_(o, MOEK_OP_UP, arch);
+    if (!formats && table) return moek_no_kernel_(o, MOEK_OP_UP, arch);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && table && !(reads & MOEK_READS_TILED_))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
                    "weights; leave config.weight_layout 0, and weights as they come");
@@ -78,7 +78,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 }
 
 /* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
-static moek_status moek_ready_rows_(const moek_oracle_ *o, const moek_plan *plan)
+static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *plan)
 {
     const moek_kernel *all[6 + 4 * MOEK_MAX_TILES];
     int i, n = 0;
@@ -108,7 +108,7 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
         (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP &&
          demanded->op != MOEK_OP_EXPAND))
         return;
-    moek_add_rows_(o, MOEK_OP_LAYER, arch, plan->layer, &plan->layers);
+    moek_add_kernels_(o, MOEK_OP_LAYER, arch, plan->layer, &plan->layers);
 }
 
 /* Rows that are both GEMMs.  None if another row was demanded for what they do. */
@@ -121,7 +121,7 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
     plan->mlps_demanded = demanded && op == MOEK_OP_MLP;
     if (!plan->tiles || !moek_local_(plan) || c->batch_invariant || op == MOEK_OP_UP ||
         op == MOEK_OP_DOWN || op == MOEK_OP_LAYER) return;
-    moek_add_rows_(o, MOEK_OP_MLP, arch, plan->mlp, &plan->mlps);
+    moek_add_kernels_(o, MOEK_OP_MLP, arch, plan->mlp, &plan->mlps);
 }
 
 /* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them.  None
@@ -153,12 +153,12 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     return MOEK_OK;
 }
 
-static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan *plan)
+static moek_status moek_choose_kernels_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const int table = moek_table_experts_(plan->experts);
     int i;
-#define MOEK_FIRST_(op, field) if (!(plan->field = moek_first_(o, op, arch, -1))) return moek_no_row_(o, op, arch)
+#define MOEK_FIRST_(op, field) if (!(plan->field = moek_first_(o, op, arch, -1))) return moek_no_kernel_(o, op, arch)
     MOEK_FIRST_(MOEK_OP_ROUTE, route);
     MOEK_FIRST_(MOEK_OP_MAP, map);
     MOEK_FIRST_(MOEK_OP_SORT, sort);
@@ -166,16 +166,16 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
     MOEK_FIRST_(MOEK_OP_COMBINE, combine);
 #undef MOEK_FIRST_
     plan->tiles = 0;
-    for (i = 0; table && i < MOEK_ROWS_; i++) {       /* the best row of each tile height, with the best partner */
+    for (i = 0; table && i < MOEK_KERNELS_; i++) {    /* the best row of each tile height, with the best partner */
         const moek_kernel *up = &moek_table_[i];
         char why[160];
-        if (up->op == MOEK_OP_UP && moek_demanded_(up, c) && !moek_row_refuses_(up, o, arch, why, sizeof why) &&
+        if (up->op == MOEK_OP_UP && moek_demanded_(up, c) && !moek_kernel_refuses_(up, o, arch, why, sizeof why) &&
             moek_first_(o, MOEK_OP_DOWN, arch, up->m))
             moek_add_tile_(plan->up, &plan->tiles, up);
     }
     for (i = 0; i < plan->tiles; i++) plan->down[i] = moek_first_(o, MOEK_OP_DOWN, arch, plan->up[i]->m);
     if (table && !plan->tiles)
-        return moek_no_row_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
+        return moek_no_kernel_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
     plan->pairs = plan->tiles;
     moek_choose_layers_(o, arch, plan);
@@ -187,7 +187,7 @@ static moek_status moek_choose_rows_(const moek_oracle_ *o, int arch, moek_plan 
 static int moek_gathers_(int quant, int arch)
 {
     int i, gathers = 0;
-    for (i = 0; i < MOEK_ROWS_; i++)
+    for (i = 0; i < MOEK_KERNELS_; i++)
         if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == quant &&
             moek_arch_below_(moek_table_[i].arch, arch, 1)) gathers |= moek_table_[i].traits & MOEK_TRAIT_GATHERS;
     return gathers;
@@ -230,8 +230,8 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
                    c->hidden);
     plan->rows = (int)rows;
     plan->rows_per_expert = (int)per_expert;
-    if ((status = moek_choose_rows_(o, arch, plan)) != MOEK_OK) return status;
-    if ((status = moek_ready_rows_(o, plan)) != MOEK_OK) return status;
+    if ((status = moek_choose_kernels_(o, arch, plan)) != MOEK_OK) return status;
+    if ((status = moek_ready_kernels_(o, plan)) != MOEK_OK) return status;
     moek_choose_tuned_(o, plan);
     plan->workspace_size = moek_layout_(plan, plan->places);
     if (plan->workspace_size == (size_t)-1)
@@ -242,7 +242,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
 }
 
 /* The same with rows of the architecture of a backend: on the CPU of the best set, or of the one that is demanded. */
-static moek_status moek_try_rows_(moek_oracle_ *o, int backend, const moek_backend_ *rows, moek_plan *plan)
+static moek_status moek_try_kernels_(moek_oracle_ *o, int backend, const moek_backend_ *rows, moek_plan *plan)
 {
     const char *const lacks = moek_lacks_of_(o, o->cpu);
     if (rows->number == MOEK_BACKEND_CPU && lacks)
@@ -256,13 +256,13 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
 {
     moek_status status = MOEK_E_BACKEND;
     int i;
-    if (b->number != MOEK_BACKEND_USER) return moek_try_rows_(o, b->number, b, plan);
+    if (b->number != MOEK_BACKEND_USER) return moek_try_kernels_(o, b->number, b, plan);
     for (i = 0; i < MOEK_BACKENDS_ && status != MOEK_OK; i++) {
         const moek_backend_ *rows = &moek_backends_[i];
         if (rows->number == MOEK_BACKEND_USER || o->config->exclude & 1u << rows->number) continue;
         if (!moek_arch_is_host_(rows->arch) && o->device.ordinal < 0) continue;
         moek_clear_(o->why);
-        status = moek_try_rows_(o, b->number, rows, plan);
+        status = moek_try_kernels_(o, b->number, rows, plan);
     }
     if (!o->why->length)
         moek_append_(o->why, "%s",
@@ -301,7 +301,7 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
     if (several && !moek_several_steps_serve_(p, k->op))
         return "it is for prepare/finalize local, without batch_invariant; a layer kernel, without "
                "router_weight_on_input";
-    for (i = 0; gemm && i < MOEK_ROWS_; i++)
+    for (i = 0; gemm && i < MOEK_KERNELS_; i++)
         partners |= moek_table_[i].op == (k->op == MOEK_OP_UP ? MOEK_OP_DOWN : MOEK_OP_UP) &&
                     moek_table_[i].m == k->m && moek_table_[i].arch == k->arch && moek_table_[i].quant == k->quant;
     if (gemm && !partners) return "no row of the other GEMM has its tile";
@@ -315,7 +315,7 @@ static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *
     char reason[160];
     const char *no;
     if (!demanded || moek_plan_has_(plan, demanded)) return MOEK_OK;
-    no = moek_row_refuses_(demanded, o, o->arch, reason, sizeof reason);
+    no = moek_kernel_refuses_(demanded, o, o->arch, reason, sizeof reason);
     MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", o->config->kernel,
                no ? no : moek_left_out_(plan, demanded));
 }

@@ -16,7 +16,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "rows.h"
+#include "kernels.h"
 
 enum {
     MOEK_AT_DEVICE_, MOEK_AT_QUANT_, MOEK_AT_HIDDEN_, MOEK_AT_INTER_, MOEK_AT_EXPERTS_, MOEK_AT_TOPK_, MOEK_AT_TOKENS_,
@@ -156,7 +156,7 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
     const int arch = plan->device < 0 ? host : moek_arch_is_host_(up->arch) ? plan->arch : up->arch;
     int i;
     if (up->op != MOEK_OP_UP) return "is no up row, nor one of several steps that this plan can take";
-    if (moek_row_refuses_(up, o, arch, why, size)) return why;
+    if (moek_kernel_refuses_(up, o, arch, why, size)) return why;
     for (i = 0; i < MOEK_BACKENDS_; i++) {
         const moek_backend_ *b = &moek_backends_[i];
         const int of = b->arch == (moek_arch_is_host_(up->arch) ? MOEK_ARCH_CPU : up->arch);
@@ -179,7 +179,7 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     char why[160];
     const char *no = "is not compiled in";
     int i;
-    for (i = 0; i < MOEK_ROWS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
+    for (i = 0; i < MOEK_KERNELS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
     for (i = 0; i < plan->layers; i++) if (up == plan->layer[i]) return MOEK_CHOICE_LAYER - i;
     for (i = 0; i < plan->mlps; i++) if (up == plan->mlp[i]) return MOEK_CHOICE_MLP - i;
     for (i = 0; i < plan->pairs; i++) if (plan->up[i] == up) return i;

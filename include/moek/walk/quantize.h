@@ -73,7 +73,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (moek_by_tensor_(quant) && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
     if (args->x_stride && args->x_stride != args->cols && (args->x_stride < args->cols || args->x_stride % 8))
         return MOEK_E_ARGUMENT;
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; i < MOEK_KERNELS_; i++) {
         const moek_kernel *k = &moek_table_[i];
         if (k->op != MOEK_OP_QUANT || k->quant != quant || !moek_runs_on_(k, arch)) continue;
         if (k->hidden ? k->hidden != args->cols : args->cols % k->granule) continue;

@@ -75,7 +75,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     f = moek_format_of(plan->config.quant);
     if (what && !moek_scales_tiled_(f->number, plan->config.block)) return MOEK_E_ARGUMENT;
     if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
-    for (i = 0; i < MOEK_ROWS_ && !k; i++)
+    for (i = 0; i < MOEK_KERNELS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_runs_on_(&moek_table_[i], plan->arch)) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
     if (moek_device_current_() != plan->device || !moek_can_tile_(&plan->config)) return MOEK_E_ARGUMENT;

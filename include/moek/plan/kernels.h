@@ -1,6 +1,6 @@
-/* moek/plan/rows.h -- which kernels of the table can serve a config, and a sentence for each that cannot. */
-#ifndef MOEK_ROWS_H
-#define MOEK_ROWS_H
+/* moek/plan/kernels.h -- which kernels of the table can serve a config, and a sentence for each that cannot. */
+#ifndef MOEK_KERNELS_H
+#define MOEK_KERNELS_H
 #include <string.h>
 #include "arch.h"
 #include "check.h"
@@ -25,7 +25,7 @@ static int moek_is_gemm_(int op)
 static int moek_set_compiled_(int arch)
 {
     int i;
-    for (i = 0; i < MOEK_ROWS_; i++) if (moek_table_[i].arch == arch) return 1;
+    for (i = 0; i < MOEK_KERNELS_; i++) if (moek_table_[i].arch == arch) return 1;
     return 0;
 }
 /* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too, but is
@@ -49,7 +49,7 @@ static const char *moek_lacks_of_(const moek_oracle_ *o, int arch)
 }
 
 /* Why a row cannot serve its op in this plan: NULL if it can. */
-static const char *moek_row_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
+static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
     const int gemm = moek_is_gemm_(k->op);
@@ -93,25 +93,25 @@ static const moek_kernel *moek_first_(const moek_oracle_ *o, int op, int arch, i
 {
     char why[160];
     int i;
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; i < MOEK_KERNELS_; i++) {
         const moek_kernel *k = &moek_table_[i];
         if (k->op == op && (m < 0 || k->m == m) && moek_demanded_(k, o->config) &&
-            !moek_row_refuses_(k, o, arch, why, sizeof why))
+            !moek_kernel_refuses_(k, o, arch, why, sizeof why))
             return k;
     }
     return NULL;
 }
 
 /* The row to add: the nearest row's text with this config's format, and its hidden size if that was baked in. */
-static void moek_append_row_(moek_text_ *t, const moek_kernel *near_row, const moek_config *c)
+static void moek_append_kernel_(moek_text_ *t, const moek_kernel *nearest, const moek_config *c)
 {
-    const char *p = near_row->row;
+    const char *p = nearest->row;
     moek_append_(t, "add to kernels.toml:  ");
     while (*p) {
         if (!strncmp(p, "quant = \"", 9)) {
             moek_append_(t, "quant = \"%s", moek_quant_name(c->quant));
             p = strchr(p + 9, '"');
-        } else if (near_row->hidden && !strncmp(p, "hidden = ", 9)) {
+        } else if (nearest->hidden && !strncmp(p, "hidden = ", 9)) {
             moek_append_(t, "hidden = %d", c->hidden);
             p += 9 + strspn(p + 9, "0123456789");
         } else if (moek_format_of(c->quant)->blocks && !strncmp(p, "block = ", 8)) {
@@ -128,7 +128,7 @@ static void moek_append_row_(moek_text_ *t, const moek_kernel *near_row, const m
 static int moek_append_formats_(moek_text_ *t, int op, int quant, int arch)
 {
     int i, j, here = 0, there = -1;
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; i < MOEK_KERNELS_; i++) {
         if (moek_table_[i].op != op || moek_table_[i].quant != quant) continue;
         if (moek_arch_below_(moek_table_[i].arch, arch, 0)) here = 1;
         there = moek_table_[i].arch;
@@ -136,7 +136,7 @@ static int moek_append_formats_(moek_text_ *t, int op, int quant, int arch)
     if (here || there < 0) return 0;
     moek_append_(t, "  %s has kernels on %s; on %s there are", moek_quant_name(quant), moek_arch_name_(there),
                  moek_arch_name_(arch));
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; i < MOEK_KERNELS_; i++) {
         const moek_kernel *const k = &moek_table_[i];
         for (j = 0; j < i; j++)
             if (moek_table_[j].op == op && moek_table_[j].arch == arch && moek_table_[j].quant == k->quant) break;
@@ -157,7 +157,7 @@ static int moek_append_left_out_(moek_text_ *t, const moek_config *c, int op, in
 {
     const moek_shipped_ *left = NULL;
     int i;
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; i < MOEK_KERNELS_; i++) {
         const moek_kernel *const k = &moek_table_[i];
         const moek_shipped_ here = { k->op, k->quant, k->hidden, k->block, k->arch, NULL };
         if (moek_facts_serve_(&here, c, op, arch)) return 0;
@@ -185,37 +185,37 @@ static void moek_append_sizes_(moek_text_ *t, const moek_config *c, int granule)
                      "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
 }
 
-static moek_status moek_no_row_(const moek_oracle_ *o, int op, int arch)
+static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
 {
     const moek_config *c = o->config;
-    const moek_kernel *near_row = NULL;
+    const moek_kernel *nearest = NULL;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
     const int base = moek_arch_is_host_(arch) ? MOEK_ARCH_CPU : arch;   /* of plain C: the row that is easy to add */
     char reason[160] = "";
     int i;
-    if (demanded && demanded->op == op && moek_row_refuses_(demanded, o, arch, reason, sizeof reason))
+    if (demanded && demanded->op == op && moek_kernel_refuses_(demanded, o, arch, reason, sizeof reason))
         MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
-    for (i = MOEK_ROWS_ - 1; i >= 0; i--) {           /* same op; better the same arch, best also the format */
+    for (i = MOEK_KERNELS_ - 1; i >= 0; i--) {        /* same op; better the same arch, best also the format */
         const moek_kernel *k = &moek_table_[i];
-        const int closer = !near_row || (k->arch == base) > (near_row->arch == base) ||
-                           (k->arch == near_row->arch && (k->quant == c->quant) >= (near_row->quant == c->quant));
-        if (k->op == op && closer) near_row = k;
+        const int closer = !nearest || (k->arch == base) > (nearest->arch == base) ||
+                           (k->arch == nearest->arch && (k->quant == c->quant) >= (nearest->quant == c->quant));
+        if (k->op == op && closer) nearest = k;
     }
     moek_append_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
                  c->hidden, c->inter, moek_arch_name_(base));
     if (moek_append_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
-    if (near_row && near_row->arch == base && moek_append_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
-    if (!near_row)
+    if (nearest && nearest->arch == base && moek_append_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
+    if (!nearest)
         MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
                    "./moek gen list shows what there is.");
-    moek_row_refuses_(near_row, o, arch, reason, sizeof reason);
-    moek_append_(o->why, "  Nearest: %s (%s).\n", near_row->name, reason);
-    if (near_row->arch == base && (!near_row->quant || near_row->quant == c->quant) && !near_row->hidden &&
-        near_row->block == c->block) {
-        moek_append_sizes_(o->why, c, near_row->granule);
+    moek_kernel_refuses_(nearest, o, arch, reason, sizeof reason);
+    moek_append_(o->why, "  Nearest: %s (%s).\n", nearest->name, reason);
+    if (nearest->arch == base && (!nearest->quant || nearest->quant == c->quant) && !nearest->hidden &&
+        nearest->block == c->block) {
+        moek_append_sizes_(o->why, c, nearest->granule);
         return MOEK_E_NO_KERNEL;
     }
-    moek_append_row_(o->why, near_row, c);
+    moek_append_kernel_(o->why, nearest, c);
     return MOEK_E_NO_KERNEL;
 }
 
@@ -230,13 +230,13 @@ static void moek_add_tile_(const moek_kernel **list, int *count, const moek_kern
 }
 
 /* The best row of op for each tile height. */
-static void moek_add_rows_(const moek_oracle_ *o, int op, int arch, const moek_kernel **list, int *count)
+static void moek_add_kernels_(const moek_oracle_ *o, int op, int arch, const moek_kernel **list, int *count)
 {
     char why[160];
     int i;
-    for (i = 0; i < MOEK_ROWS_; i++) {
+    for (i = 0; i < MOEK_KERNELS_; i++) {
         const moek_kernel *k = &moek_table_[i];
-        if (k->op == op && moek_demanded_(k, o->config) && !moek_row_refuses_(k, o, arch, why, sizeof why))
+        if (k->op == op && moek_demanded_(k, o->config) && !moek_kernel_refuses_(k, o, arch, why, sizeof why))
             moek_add_tile_(list, count, k);
     }
 }
@@ -251,7 +251,7 @@ static const moek_kernel *moek_tallest_of_(const moek_oracle_ *o, int quant, int
     int count = 0;
     c.quant = quant; c.weight_layout = MOEK_WEIGHTS_CHECKPOINT; c.kernel = NULL;
     of.config = &c;
-    moek_add_rows_(&of, MOEK_OP_UP, arch, tiles, &count);
+    moek_add_kernels_(&of, MOEK_OP_UP, arch, tiles, &count);
     if (!count || !(*down = moek_first_(&of, MOEK_OP_DOWN, arch, tiles[count - 1]->m))) return NULL;
     return tiles[count - 1];
 }
