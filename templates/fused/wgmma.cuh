@@ -677,12 +677,10 @@ static MOEK_UNUSED moek_status moek_launch_up_down_(
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     if ((long long)a->up->max_blocks * M * a->down->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
-    if (!a->up->a_row_bytes) p.up.a_row_bytes = a->up->k * K::ELEMENT;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         typename K::size *const z = &p.sizes[i];
-        moek_find_halves_of_(i ? &p.down : &p.up, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
-                             Format::W_SCALE_COLUMNS, 1);
+        moek_find_gemm_<Format>(i ? &p.down : &p.up, 1);
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;
         z->steps = (g->k * K::ELEMENT + 127) / 128;

@@ -769,9 +769,7 @@ static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_str
     if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
     found = *(const typename Format::args *)args;
-    if (!a->a_row_bytes) g->a_row_bytes = a->k * K::X_SIZE;
-    moek_find_halves_of_(g, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS, 1);
-    if constexpr (Format::MORE) moek_find_more_(&found, Format::W_BITS, Format::W_SCALE_COLUMNS);
+    moek_find_gemm_<Format>(&found, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */
     if (K::TALL || tiles * ((a->k + 127) / 128) > 0x3fffffff) g->split = NULL;

@@ -31,7 +31,7 @@
  */
 #ifndef MOEK_GEMM_MIXED_CUH
 #define MOEK_GEMM_MIXED_CUH
-#include "../../include/moek/kernel/cuda.h"
+#include "mma_finish.cuh"
 
 /* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
  * it.  Format: of moek_formats.h. */
@@ -72,70 +72,6 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     };
 
     /* ---- epilogue ------------------------------------------------------------------------------------------------ */
-
-    /* A sum of all slices of k. */
-    MOEK_DEVICE float sum_of(const float *from)
-    {
-        enum { TILE = M * (R + 4) };
-        float sum = from[0];
-        int i;
-        #pragma unroll
-        for (i = 1; i < WK; i++) sum += from[i * TILE];
-        return sum;
-    }
-    /* What sums of row `at` of w, of half i, are multiplied by. */
-    MOEK_DEVICE float factor(const moek_gemm_args *a, float lift, int i, size_t at, int e, int dtype)
-    {
-        if constexpr (C == 0) {
-            return lift * Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? at : e, dtype);
-        } else if constexpr (Format::SECOND) {
-            const moek_gemm_more_args *const more = (const moek_gemm_more_args *)a;
-            if constexpr (Format::X_SECOND)
-                return lift * more->global[i][e * more->globals] * more->a_global_scale[0];
-            else
-                return lift * more->global[i][e * more->globals];
-        } else {
-            return lift;
-        }
-    }
-    /* Scale, bias, activation, and out.  A thread keeps a pair of columns and goes down the rows. */
-    MOEK_DEVICE void finish(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0, int end,
-                            int j0, int n, int act, int gated)
-    {
-        enum { PITCH = R + 4, SCALES = C == 0 || Format::SECOND };
-        const int dtype = a->dtype;
-        const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
-        const float lift = Format::mixed_lift(dtype);
-        float scale[2] = { lift, lift }, bias[2] = {0, 0};
-        float up_scale[2] = { lift, lift }, up_bias[2] = {0, 0};
-        const moek_halves *const h = &a->halves;
-        int r, i;
-        if (j0 + c >= n) return;
-        #pragma unroll
-        for (i = 0; i < 2; i++) {
-            const size_t at = (size_t)e * h->rows + row[M + c + i];    /* gate and up: the same row, each of its half */
-            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
-            if (SCALES) scale[i] = factor(a, lift, 0, at, e, dtype);
-            if (UP && gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[at], dtype);
-            if (UP && gated && SCALES) up_scale[i] = factor(a, lift, 1, at, e, dtype);
-        }
-        #pragma unroll (UP ? 1 : 4)
-        for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
-            const size_t to = a->out_order ? a->out_order[row0 + r] : row0 + r;
-            const float *const from = tile + r * PITCH + c;
-            const float s = X_BY_ROW && !X_EARLY ? ((const float *)a->a_scale)[row[r]] : 1.0f;
-            float y[2];
-            #pragma unroll
-            for (i = 0; i < 2; i++) {
-                y[i] = sum_of(from + i) * (s * scale[i]) + bias[i];
-                if (UP)
-                    y[i] = moek_act_any_(act, y[i],
-                                         gated ? sum_of(from + R / 2 + i) * (s * up_scale[i]) + up_bias[i] : 0,
-                                         a->alpha, a->beta, a->limit);
-            }
-            ((uint32_t *)a->out)[(to * n + j0 + c) / 2] = moek_to_t2_(y[0], y[1], dtype);
-        }
-    }
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */
 
@@ -486,16 +422,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
         int i, kt, out = 0;
         if (row0 >= end) return;
-        for (i = t; i < M + R; i += THREADS) {
-            const int p = row0 + i, c = i - M;
-            if (c < 0) row[i] = p >= end ? -1 : a->a_order ? a->a_order[p] / a->a_div : p;
-            else if (gated) {
-                const int j = j0 + c % columns;
-                row[i] = j >= n ? -1 : j * a->halves.step;
-            }
-            else row[i] = j0 + c >= n ? -1 : j0 + c;
-        }
-        __syncthreads();
+        moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
         const unsigned char *const x = (const unsigned char *)a->a;
         const unsigned char *const w = (const unsigned char *)a->halves.w[0] +
@@ -600,15 +527,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         __syncthreads();
         put_sums(tile + of_k * M * (R + 4) + r0, sum, odd, x_odd);
         __syncthreads();
-        if constexpr (UP)
-            switch (a->act) {                          /* a loop each: a branch in it would cost more */
-#define MOEK_FINISH_(NAME, name, number, gated) \
-            case number: finish(a, tile, row, e, row0, end, j0, n, number, gated); break;
-            MOEK_EACH_ACT(MOEK_FINISH_)
-#undef MOEK_FINISH_
-            }
-        else
-            finish(a, tile, row, e, row0, end, j0, n, 0, 0);
+        moek_finish_tile_<UP, M, R, R + 4, WK, THREADS, 1, Format>(a, tile, row, e, row0, end, j0, n);
     }
 };
 
@@ -622,24 +541,18 @@ static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream 
     typedef moek_mixed_<OP, M, N, STAGES, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     typename Format::args found;
-    moek_gemm_args *const g = (moek_gemm_args *)&found;
-    size_t blocks;
-    int columns;
+    int blocks;
     if (!a) {
         const moek_status status = MOEK_READY_(bf16, K::SHARED);
         return status || !fp16 ? status : MOEK_READY_(fp16, K::SHARED);
     }
-    columns = K::UP && a->w_rows > a->n ? K::R / 2 : K::R;
-    blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
-    blocks *= (size_t)((a->n + columns - 1) / columns);
+    blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
-    if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
+    if (blocks < 0) return MOEK_E_ARGUMENT;
     found = *(const typename Format::args *)args;
-    if (!a->a_row_bytes) g->a_row_bytes = (int)((size_t)a->k * Format::X_BITS / 8);
-    moek_find_halves_of_(g, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS, 0);
-    if constexpr (Format::MORE) moek_find_more_(&found, Format::W_BITS, Format::W_SCALE_COLUMNS);
+    moek_find_gemm_<Format>(&found, 0);
     if (fp16 && a->dtype == MOEK_DTYPE_FP16)
-        return MOEK_LAUNCH_(fp16, (unsigned)blocks, K::THREADS, K::SHARED, stream, found);
-    return MOEK_LAUNCH_(bf16, (unsigned)blocks, K::THREADS, K::SHARED, stream, found);
+        return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);
+    return MOEK_LAUNCH_(bf16, blocks, K::THREADS, K::SHARED, stream, found);
 }
 #endif

@@ -188,16 +188,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
         int i, kt, out = 0;
         if (row0 >= end) return;
-        for (i = t; i < M + R; i += THREADS) {
-            const int p = row0 + i, c = i - M;
-            if (c < 0) row[i] = p >= end ? -1 : a->a_order ? a->a_order[p] / a->a_div : p;
-            else if (gated) {
-                const int j = j0 + c % columns;
-                row[i] = j >= n ? -1 : j * a->halves.step;
-            }
-            else row[i] = j0 + c >= n ? -1 : j0 + c;
-        }
-        __syncthreads();
+        moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
         const int k_offset = SHIFTED ? a->k_offset : 0;
         const int row_bytes = k * ELEMENT, steps = (k_offset + row_bytes + STEP - 1) / STEP;
@@ -302,20 +293,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         __syncthreads();
         put_sums(tile + (m0 + g) * PITCH + n0 + 2 * q, sum, high);
         __syncthreads();
-        if constexpr (UP)
-            switch (a->act) {                          /* a loop each: a branch in it would cost more */
-#define MOEK_FINISH_(NAME, name, number, gated) \
-            case number: finish(a, tile, row, e, row0, end, j0, n, number, gated); break;
-            MOEK_EACH_ACT(MOEK_FINISH_)
-#undef MOEK_FINISH_
-            }
-        else
-            finish(a, tile, row, e, row0, end, j0, n, 0, 0);
-    }
-    MOEK_DEVICE void finish(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0, int end,
-                            int j0, int n, int act, int gated)
-    {
-        moek_finish_mma_<UP, M, R, PITCH, 1, THREADS, Format>(a, tile, row, e, row0, end, j0, n, 1, act, gated);
+        moek_finish_tile_<UP, M, R, PITCH, 1, THREADS, 0, Format>(a, tile, row, e, row0, end, j0, n);
     }
 };
 
@@ -326,18 +304,13 @@ static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream st
     typedef moek_mma_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    size_t blocks;
-    int columns;
+    int blocks;
     if (!a) return MOEK_READY_(kernel, K::SHARED);
-    columns = K::UP && a->w_rows > a->n ? K::R / 2 : K::R;
-    blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
-    blocks *= (size_t)((a->n + columns - 1) / columns);
+    blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
-    if (blocks > 0x7fffffff) return MOEK_E_ARGUMENT;
+    if (blocks < 0) return MOEK_E_ARGUMENT;
     found = *a;
-    if (!a->a_row_bytes) found.a_row_bytes = a->k * K::ELEMENT;
-    moek_find_halves_of_(&found, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
-                         Format::W_SCALE_COLUMNS, 0);
-    return MOEK_LAUNCH_(kernel, (unsigned)blocks, K::THREADS, K::SHARED, stream, found);
+    moek_find_gemm_<Format>(&found, 0);
+    return MOEK_LAUNCH_(kernel, blocks, K::THREADS, K::SHARED, stream, found);
 }
 #endif

@@ -1,7 +1,27 @@
-/* gemm/mma_finish.cuh -- what becomes of a tile's sums in shared memory, of kernels by mma.sync. */
+/* gemm/mma_finish.cuh -- what kernels by mma.sync have in common: the rows of a block's tile, and what becomes of its
+ * sums in shared memory. */
 #ifndef MOEK_GEMM_MMA_FINISH_CUH
 #define MOEK_GEMM_MMA_FINISH_CUH
 #include "../../include/moek/kernel/cuda.h"
+
+/* row: [M + R], of a tile's rows of a, rows row0 .. end - 1 of its expert, then of w, columns from j0 on; -1: none.
+ * gated up: the first R / 2 rows of w are of gate, the others of up.  Ends with a barrier. */
+template <int M, int R, int THREADS>
+MOEK_DEVICE void moek_rows_of_mma_(int32_t *row, const moek_gemm_args *a, int t, int row0, int end, int j0, int n,
+                                   int gated, int columns)
+{
+    int i;
+    for (i = t; i < M + R; i += THREADS) {
+        const int p = row0 + i, c = i - M;
+        if (c < 0) row[i] = p >= end ? -1 : a->a_order ? a->a_order[p] / a->a_div : p;
+        else if (gated) {
+            const int j = j0 + c % columns;
+            row[i] = j >= n ? -1 : j * a->halves.step;
+        }
+        else row[i] = j0 + c >= n ? -1 : j0 + c;
+    }
+    __syncthreads();
+}
 
 /* A sum of all slices of k, whose tiles are TILE floats apart. */
 template <int SLICES, int TILE> MOEK_DEVICE float moek_sum_of_slices_(const float *from)
@@ -31,12 +51,18 @@ MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float lift, int i, si
     }
 }
 
+/* LIFTED: elements became T, and may be too small. */
+template <int LIFTED, class Format> MOEK_DEVICE float moek_lift_of_sums_(int dtype)
+{
+    if constexpr (LIFTED) return Format::mixed_lift(dtype);
+    else return 1;
+}
+
 /* Scale, bias, activation, and out.  A thread keeps a pair of columns and goes down the rows.  tile: M rows of R sums
- * and PITCH - R more; SLICES of them are added, in order.  lift: what sums are multiplied by.  row: [M + R], of a, then
- * of w.  act, gated: constants. */
-template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, class Format>
+ * and PITCH - R more; SLICES of them are added, in order.  row: [M + R], of a, then of w.  act, gated: constants. */
+template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int LIFTED, class Format>
 MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0,
-                                  int end, int j0, int n, float lift, int act, int gated)
+                                  int end, int j0, int n, int act, int gated)
 {
     enum {
         SCALES = Format::W_SCALED_BY && (Format::W_SCALE_COLUMNS == 0 || Format::SECOND),
@@ -44,6 +70,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     };
     const int dtype = Format::DTYPE > 0 ? (int)Format::DTYPE : a->dtype;
     const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
+    const float lift = moek_lift_of_sums_<LIFTED, Format>(a->dtype);
     float scale[2] = { lift, lift }, bias[2] = {0, 0};
     float up_scale[2] = { lift, lift }, up_bias[2] = {0, 0};
     const moek_halves *const h = &a->halves;
@@ -74,5 +101,32 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
         }
         ((uint32_t *)a->out)[(to * n + j0 + c) / 2] = moek_to_t2_(y[0], y[1], dtype);
     }
+}
+
+/* moek_finish_mma_ with the run's activation; of down, without one. */
+template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int LIFTED, class Format>
+MOEK_DEVICE void moek_finish_tile_(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0,
+                                   int end, int j0, int n)
+{
+    if constexpr (UP)
+        switch (a->act) {                              /* a loop each: a branch in it would cost more */
+#define MOEK_FINISH_(NAME, name, number, gated) \
+        case number: \
+            moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, LIFTED, Format>(a, tile, row, e, row0, end, j0, n, \
+                                                                               number, gated); \
+            break;
+        MOEK_EACH_ACT(MOEK_FINISH_)
+#undef MOEK_FINISH_
+        }
+    else
+        moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, LIFTED, Format>(a, tile, row, e, row0, end, j0, n, 0, 0);
+}
+
+/* Blocks of a launch with tiles of so many columns; 0: there is nothing to do, -1: too many. */
+static MOEK_UNUSED int moek_blocks_of_mma_(const moek_gemm_args *a, int columns)
+{
+    size_t blocks = (a->rows_per_expert ? (size_t)a->experts : 1) * (size_t)a->max_blocks;
+    blocks *= (size_t)((a->n + columns - 1) / columns);
+    return blocks > 0x7fffffff ? -1 : (int)blocks;
 }
 #endif

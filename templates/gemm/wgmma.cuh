@@ -476,8 +476,7 @@ static MOEK_UNUSED moek_status moek_launch_few_rows_(
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     p.a = *a;
-    if (!a->a_row_bytes) p.a.a_row_bytes = a->k * K::ELEMENT;
-    moek_find_halves_of_(&p.a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS, 1);
+    moek_find_gemm_<Format>(&p.a, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + N / 2 - 1) / (N / 2));                                     /* or half as many */
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;

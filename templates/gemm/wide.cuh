@@ -1108,8 +1108,7 @@ static MOEK_UNUSED moek_status moek_launch_wide_(
     if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
     if (K::UP && a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
-    if (!a->a_row_bytes) p.a.a_row_bytes = a->k * K::ELEMENT;
-    moek_find_halves_of_(&p.a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS, 1);
+    moek_find_gemm_<Format>(&p.a, 1);
     p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
     p.over_tiles = moek_over_of_((a->n + (1 << K::column_bits(a)) - 1) >> K::column_bits(a));
     status = moek_weight_map_(&p.w, &p.a, K::ELEMENT, K::BOX, 0, 1);

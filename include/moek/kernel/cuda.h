@@ -5,6 +5,17 @@
 #include "ptx.h"
 #include "../../../generated/moek_formats.h"             /* elements, and formats */
 
+/* In launchers of GEMMs: the bytes of a row of a, where none are given; the halves of w and their scales (in_memory: in
+ * the order of memory); and second scales and zero points.  args: of the kernel. */
+template <class Format> static MOEK_UNUSED void moek_find_gemm_(typename Format::args *args, int in_memory)
+{
+    moek_gemm_args *const a = (moek_gemm_args *)args;
+    if (!a->a_row_bytes) a->a_row_bytes = (int)((size_t)a->k * Format::X_BITS / 8);
+    moek_find_halves_of_(a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS,
+                         in_memory);
+    if constexpr (Format::MORE) moek_find_more_(args, Format::W_BITS, Format::W_SCALE_COLUMNS);
+}
+
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
 
 MOEK_DEVICE moek_words_ moek_zero_words_(void)
