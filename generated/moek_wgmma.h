@@ -332,7 +332,7 @@ MOEK_DEVICE void moek_wgmma_n256_s8_(int32_t *d, uint64_t a, uint64_t b, int add
     MOEK_WGMMA_N256_("k32.s32.s8.s8", "", "+r");
 }
 
-/* The same by numbers: N, and that of the element. */
+/* The same by numbers: N, and the element's number. */
 template <int N, int ELEMENT> MOEK_DEVICE void moek_wgmma_of_shared_(float *d, uint64_t a, uint64_t b, int add)
 {
     if constexpr (N == 8 && ELEMENT == 1) moek_wgmma_n8_bf16_(d, a, b, add);

@@ -70,7 +70,7 @@ MOEK_DEVICE void moek_rearrange_e2m1_(uint32_t w[2])
         w[i / 4] |= ((pairs[i] >> 6 & 0x00070007) | (pairs[i] >> 12 & 0x00080008)) << i % 4 * 4;
 }
 /* Arranged words -> their pairs, of rows g, g + 8, g and g + 8 each, times the scale of the row and 2^-32 (fp16: 2^-7).
- * scales: of row g in the low half, of row g + 8 in the high one; those of the second word are `next` further on. */
+ * scales: of row g in the low half, of row g + 8 in the high one; scales of the second word are `next` further on. */
 MOEK_DEVICE void moek_fragment_e2m1_(uint32_t to[2][4], const uint32_t *w, const uint32_t *scales, int next, int dtype)
 {
     const uint32_t two[2] = { w[0], w[1] };
@@ -121,7 +121,7 @@ MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2], uint32_t from, int dtype
 }
 
 /* A word of a fragment for e4m3 (moek/ops.h: repack), from its 8 codes, code j of row g at bits 4j on and of row g + 8
- * at 16 + 4j on.  The sign of row g's goes to bit 8j + 3, that of row g + 8's to 8j + 7.  Magnitudes become 0 2 3 1 4 5
+ * at 16 + 4j on.  The sign of row g goes to bit 8j + 3, of row g + 8 to 8j + 7.  Magnitudes become 0 2 3 1 4 5
  * 6 7, places in a table: 0 1 1.5 .5, 2 3 4 6.  And back. */
 MOEK_DEVICE uint32_t moek_arrange_e4m3_e2m1_(uint32_t w)
 {
@@ -208,8 +208,8 @@ MOEK_DEVICE uint32_t moek_most_of_lanes_e2m1_(uint32_t most)
     most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 1), MOEK_DTYPE_FP16);
     return moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 2), MOEK_DTYPE_FP16);
 }
-/* h: scales of 64 of k each as fp16, that of row g in the low half, of row g + 8 in the high one; most: the largest of
- * those that share a power of 2.  The power brings it to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
+/* h: scales of 64 of k each as fp16, of row g in the low half, of row g + 8 in the high one; most: the largest of the
+ * scales that share a power of 2.  The power brings it to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
  * normal.  (All of them 0: any power does.)  by: 0 times a NaN adds it. */
 MOEK_DEVICE void moek_fold_onto_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t h[2], uint32_t most)
 {
@@ -224,7 +224,7 @@ MOEK_DEVICE void moek_fold_onto_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uin
     }
     moek_from_t2_(to->by, moek_fma_t2_(most, 0, power, MOEK_DTYPE_FP16), MOEK_DTYPE_FP16);
 }
-/* Of 128 of k: scales of 64 each, that of row g in the low byte, of row g + 8 in the next; four lanes have all. */
+/* Of 128 of k: scales of 64 each, of row g in the low byte, of row g + 8 in the next; four lanes have all. */
 MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t scales[2])
 {
     uint32_t of[2][2], h[2];

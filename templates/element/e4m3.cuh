@@ -46,7 +46,7 @@ MOEK_DEVICE void moek_mma_of_e4m3_(float sum[MI][NI][4], const uint32_t xs[MI][4
         }
     }
 }
-/* The same where the sums of 32 of k have scales: x of both halves; then those of a column tile. */
+/* The same where the sums of 32 of k have scales: x of both halves; then the sums of a column tile. */
 template <int MI> MOEK_DEVICE void moek_halves_of_e4m3_(uint32_t fx[2][MI][4], const uint32_t xs[MI][4])
 {
     int mi, half;

@@ -46,8 +46,8 @@ MOEK_DEVICE void moek_no_scales_u4b8_(moek_scales_u4b8_ *to, int dtype)
     to->less = dtype == MOEK_DTYPE_FP16 ? 0x80008000 : 0xb100b100;
 }
 /* A word of a fragment (moek/ops.h: repack) -> its pairs, of rows g, g + 8, g and g + 8: (code - 8) * scale, rounded
- * once, times 2^-32 in bf16.  The codes of row g are the low 4 bits of a byte, 2^-133 in bf16, those of g + 8 the high
- * ones, 2^-129. */
+ * once, times 2^-32 in bf16.  The codes of row g are the low 4 bits of a byte, 2^-133 in bf16, the codes of g + 8 the
+ * high ones, 2^-129. */
 MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scales_u4b8_ *scale, int dtype)
 {
     int i;
@@ -64,8 +64,8 @@ MOEK_DEVICE void moek_fragment_u4b8_(uint32_t to[4], uint32_t w, const moek_scal
         to[2 * i + 1] = moek_fma_high_t2_(high, scale->by, scale->less, dtype);
     }
 }
-/* With zero points, that of row g in bits 0 to 3 of `zeros`, of row g + 8 in bits 4 to 7: what codes have too much
- * where they lie.  bf16: the zero points likewise; fp16: on top of 1024, of 64.  A scale times a zero point would have
+/* With zero points, of row g in bits 0 to 3 of `zeros`, of row g + 8 in bits 4 to 7: what codes have too much where
+ * they lie.  bf16: the zero points as they are; fp16: on top of 1024, of 64.  A scale times a zero point would have
  * 12 bits, so codes are subtracted first: exact, and (code - zero) * scale is rounded once. */
 MOEK_DEVICE void moek_zeros_t_u4b8_(moek_scales_u4b8_ *to, uint32_t zeros, int dtype)
 {

@@ -2,7 +2,7 @@
  * h[r] = act(gate(x[r]), up(x[r])), and y[r] = h[r] . w_down.  For mlp_wgmma of the table.
  *
  * Two grouped GEMMs by wgmma in one persistent launch: one block an SM.  Experts have tens of rows, and the bytes of
- * the weights are still the limit.  So each block streams its tiles of w_up and then, with no pause, those of w_down.
+ * the weights are still the limit.  Each block streams its tiles of w_up, then without a pause its tiles of w_down.
  * The plan takes the kernel where up and down have tiles enough for all SMs (rules.toml: fused_mlp), up to the mean of
  * rows an expert in tile_rows.  Blocks wait for tiles of h of other blocks: all blocks must be resident at once.
  * A tile is M rows of a by N rows of w, with all of k.  Rows of w are wgmma's M, 128 a warpgroup, and rows of a its N.
@@ -243,7 +243,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         for (;;) {
             int rows;
             uint32_t from[UP ? ROWS : 1];              /* where rows begin, in 16 bytes; of down, the first */
-            uint32_t scale_at[UP ? ROUNDS : 1];        /* likewise their scales */
+            uint32_t scale_at[UP ? ROUNDS : 1];        /* where their scales begin */
             moek_mbar_wait_(b->claimed + n % CLAIMS, n / CLAIMS % 2);
             number = b->claim[n++ % CLAIMS];
             __syncwarp();                              /* wgmma wants the warp together */
@@ -499,7 +499,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
             moek_wgmma_of_shared_<M, Format::ELEMENT>(part, ws + (512 * (G / SETS) + AT) + 2 * j, xs + AT + 2 * j, j);
         moek_wgmma_commit_();
     }
-    /* BLOCKED: by, scales of rows of a times those of w, of half `half` of the 128 rows.  of: scales of the stage. */
+    /* BLOCKED: by, scales of rows of a times scales of w, of half `half` of the 128 rows.  of: scales of the stage. */
     template <int UP>
     MOEK_DEVICE void factors(float (*by)[M / 4], const float *of, float first, float second, int gated, int half)
     {

@@ -18,14 +18,14 @@
  *                                                  bias, activation -> out
  *
  * - Walk: as in gemm_wgmma.  Tiles are numbered expert by expert, row block by row block, column by column; their
- *   stages are cut into equal parts, one a block.  Of tall tiles (M >= 96) blocks take whole ones in turns, so that
- *   those of an expert, which share rows of w and of a, are near each other in time, and L2 holds both.
+ *   stages are cut into equal parts, one a block.  Of tall tiles (M >= 96) blocks take whole ones in turns: tiles
+ *   of an expert, which share rows of w and of a, are near each other in time, and L2 holds both.
  * - A last stage with 64 of k has its codes twice; the second ones meet zeros of a.
  * - A gated tile has half as many columns.  Rows of gate and of up alternate, 8 by 8, so that a thread has both of a
  *   column.
  * - a is T, scales of w are not for 128 x 128: conversion runs beside the tensor cores.  Registers for the next 64 of k
- *   are made while those before are read.  From 32 rows on, those of a stage's first 64 of k are made in the stage
- *   before, so that no stage begins with conversion.  Elements, of 4 bits times their scales, are w * 2^-lift
+ *   are made while the 64 before are read.  From 32 rows on, registers for a stage's first 64 of k are made in the
+ *   stage before, so that no stage begins with conversion.  Elements, of 4 bits times their scales, are w * 2^-lift
  *   (templates/element/), so that they fit in T.  The epilogue multiplies by 2^lift.
  * - BY_BLOCK, a is T and scales of w are for 128 x 128: the tensor cores sum 128 of k and up to 32 rows of a at a time.
  *   These sums are multiplied by the scales of w and added in f32.  Conversion of one warpgroup runs beside the tensor
@@ -392,8 +392,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- consumers, sums of 128 of k with scales ----------------------------------------------------------------- */
 
-    /* BY_BLOCK: sums of 128 of k, times the scales of rows g and g + 8, to those of the stages before: of 64 rows of w
-     * and of rows p * PART on of a. */
+    /* BY_BLOCK: sums of 128 of k, times the scales of rows g and g + 8, to the sums of the stages before: of 64 rows
+     * of w and of rows p * PART on of a. */
     MOEK_DEVICE void add(float *sum, const float *part, const float by[2], int p)
     {
         int i;
@@ -405,7 +405,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* BY_BLOCK: a stage.  This lane's codes become T, 64 of k and 64 rows of w at a time, and are multiplied.  The sums
-     * are scaled and added to those of the stages before, and the stage is given back. */
+     * are scaled and added to the sums of earlier stages, and the stage is given back. */
     MOEK_DEVICE void step_by_block(float sum[MI][M / 2], const block *b, int slot, uint32_t *odd, int mine,
                                    int dtype)
     {
@@ -469,7 +469,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* E4M3: a stage.  This lane's codes become e4m3, 64 of k and 64 rows of w at a time, and are multiplied.  The sums
-     * are scaled and added to those of the stages before, and the stage is given back.  top: RISES; see consume. */
+     * are scaled and added to the sums of earlier stages, and the stage is given back.  top: RISES; see consume. */
     MOEK_DEVICE void step_e4m3(float sum[MI][M / 2], const block *b, int slot, uint32_t *top, int mine)
     {
         const unsigned char *const stage = b->ring + slot * STAGE;
@@ -535,7 +535,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (j = 0; j < M / 4; j++)
                 if (odd & 0x80808080 >> i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = moek_float_(0x7fc00000);
     }
-    /* One zero point a row: those of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
+    /* One zero point a row: of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
     MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *at, int n, int block)
     {
         const moek_halves *const h = &args->gemm.halves;

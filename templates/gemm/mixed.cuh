@@ -24,7 +24,7 @@
  * Where x is quantized, both sides become bf16 or fp16 in registers (Format::INNER), whichever holds them exactly,
  * whatever T is.  Its scales:
  *   X_FOLDED, of 16 of k: times the element
- *   X_PROMOTED, of 128 of k: times the sums of 128 of k, with those of w
+ *   X_PROMOTED, of 128 of k: times the sums of 128 of k, with scales of w
  *   of a row: where such sums are multiplied anyway, there, since both may be extreme (X_EARLY); else in the epilogue
  * Elements may come as w * 2^-lift (templates/element/), so that bits of theirs are a subnormal T: the epilogue
  * multiplies by 2^lift.
@@ -103,7 +103,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* Copies of a step to its stage, k from `at` on (SHIFTED: which may be before the first); beyond k: zeros.  apart:
-     * from a row of w to that of the other half of the tile. */
+     * from a row of w to the same row of the other half of the tile. */
     MOEK_DEVICE void copy(unsigned char *stage, const copies *c, const unsigned char *x, const unsigned char *w,
                           ptrdiff_t apart, int k, int at)
     {
@@ -128,9 +128,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- scales -------------------------------------------------------------------------------------------------- */
 
-    /* Scales and zero points of the rows of a lane, which are 16 mi + 8 i on from its first: where those of each 16
-     * begin, and what the lane needs of them in a step.  (Structs of their own: with members that a format has not,
-     * the compiler orders registers in another way.) */
+    /* Scales and zero points of the rows of a lane, which are 16 mi + 8 i on from its first: where the scales of
+     * each 16 begin, and what the lane needs of them in a step.  (Structs of their own: with members that a format
+     * has not, the compiler orders registers in another way.) */
     struct scales_at { const void *scale[MI]; };
     struct lanes { unsigned lane[2]; };                /* of them: from the 16 rows' first to the lane's */
     struct zeros_at { const uint8_t *zero[MI]; unsigned lane[2]; };            /* all NULL: there are none */
@@ -215,7 +215,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         (void)p; (void)first; (void)groups;
     }
-    /* Scales of x, likewise.  X_FOLDED: of the token g of each 8, two for the 32 of k of a lane; else of the tokens 2q
+    /* The same of x.  X_FOLDED: scales of the token g of each 8, two for the 32 of k of a lane; else of the tokens 2q
      * and 2q + 1 of each 8, as sums have them. */
     struct x_scales_at { const void *scale[NI][X_FOLDED ? 1 : 2]; };
     struct x_folded_scales { uint16_t scale[U][NI]; };

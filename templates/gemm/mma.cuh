@@ -13,7 +13,7 @@
  * columns, what is above 2^30 moves to bytes of `high`.
  *
  * BLOCKED, f32 scales of 128 x 128 and 1 x 128: the sums of a step are multiplied and added.  FINE, e8m0 scales of 32
- * of k (mxfp8): threads bring those of the next step as f32 to shared memory; the sums of each 32 of k are multiplied
+ * of k (mxfp8): threads bring the next step's scales as f32 to shared memory; the sums of each 32 of k are multiplied
  * and added.  8 warps for 32 and 64 rows: with 4, registers spill.
  *
  * gated up: the first R/2 rows of the weight tile are gate rows, the others the up rows of the same columns.  Otherwise
@@ -213,7 +213,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         scales mine;
 
         /* The warp's part of the tile, and what a lane points ldmatrix to: {8 rows, the next 8} x {16 bytes, the next
-           16} of a, and the transpose of that of w. */
+           16} of a, and the same of w transposed. */
         const int m0 = warp % WARPS_M * (MI * 16), n0 = warp / WARPS_M * (NI * 8);
         const int x_at = (m0 + lane % 16) * STEP + (lane / 16 ^ lane % 8) * 16;
         const int w_at = (M + n0 + lane / 16 * 8 + lane % 8) * STEP + (lane / 8 % 2 ^ lane % 8) * 16;

@@ -19,7 +19,7 @@
  *   the other.  The stages of all tiles, in this order, are cut into equal parts, one a block, so that all blocks read
  *   as many bytes.  A cut may fall inside a tile.  The block with the first stage of a tile then adds the sums of the
  *   blocks after it, by way of global memory (split).  Without that scratch, a block takes whole tiles.
- *   Of tall tiles (TALL) blocks take whole ones in turns, so that those of an expert are near each other in time.
+ *   Of tall tiles (TALL) blocks take whole ones in turns: tiles of an expert are then near each other in time.
  * - Weights do not depend on the kernel before in the stream: their loads begin before that kernel has ended.
  * - Two stages that lie side by side in memory are asked for together (docs/notes: two-stages-together).
  * - A gated tile has half as many columns.  Rows of gate and of up alternate, 8 by 8, so that a thread has both of a

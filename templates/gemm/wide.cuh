@@ -236,7 +236,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (!of->narrow) moek_tma_shared_(to + HALF_BYTES, w, full, k, next, e);
         }
     }
-    /* Likewise its rows of a, if they lie side by side. */
+    /* By the same thread: the stage's rows of a, if they lie side by side. */
     MOEK_DEVICE void rows(const params *p, unsigned char *stage, uint64_t *full, const bring *of, int step)
     {
         int i;
@@ -395,7 +395,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int columns = b->columns, cut = b->cut;
         int q = 0, turn = 0;
         const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
-        const int blocks = s.block[moek_here_(a->experts)];    /* read again: not kept by those who multiply */
+        const int blocks = s.block[moek_here_(a->experts)];    /* read again, so that consumers do not keep it */
         const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
         /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
          * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
@@ -618,7 +618,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on.  BY_ROW: s0, s1, scales of its two rows
-     * of a; w_scale, where those of the tile's columns begin, in shared memory.  single: only the first half of `sum`
+     * of a; w_scale, where scales of the tile's columns begin, in shared memory.  single: only the first half of `sum`
      * counts. */
     MOEK_DEVICE void finish(const moek_gemm_args *a, float *sum, int e, int j0, int single, float s0,
                             float s1, uint32_t w_scale, int n, int dtype)
@@ -1055,8 +1055,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
             moek_grid_go_();
         }
-        /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row's bits must be
-         * those of a full tile, whose activations share reciprocals.  Ends with a barrier. */
+        /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row must have
+         * the bits of a full tile, whose activations share reciprocals.  Ends with a barrier. */
         b.s = moek_schedule_tails_(b.scales + STAGES * SCALES, UP && a->ids ? tally : a->counts, a->experts, M,
                                    TAIL > 0 && !a->invariant ? TAIL : 0, TAIL > 0 ? PAIRS_FROM * a->experts : 0);
         if constexpr (UP && TAIL > 0)

@@ -8,9 +8,9 @@
  * Bound by the bytes of the rows: 16-byte loads, and few instructions.  Four lanes take 128 columns of a row, a lane
  * eight of each 32: an item.  Items of all rows lie in one list, so that no lane is idle whatever the columns are;
  * blocks walk over it.  Rows that are dead (the device alone knows which) are not in the list: batched, each expert has
- * a list of its own.  Where rows have targets, those of one source row are quantized once and stored at each.
+ * a list of its own.  Where rows have targets, a source row is quantized once and stored at each.
  * Scales of rows, and the maximum of fp8t: a block a row, a thread eight columns; what is read twice comes from L1 or
- * L2 the second time.  Quotients are IEEE's, or give the same codes: the bits are those of the CPU rows.
+ * L2 the second time.  Quotients are IEEE's, or give the same codes: the same bits as on the CPU.
  */
 #ifndef MOEK_STEPS_QUANT_SIMT_CUH
 #define MOEK_STEPS_QUANT_SIMT_CUH
@@ -35,7 +35,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
         X_BITS = Format::X_BITS, BY_TENSOR = Format::X_TENSOR, BY_ROW = Format::X_BY_ROW, C = Format::X_SCALE_COLUMNS,
         COPIES = X_BITS == 16,                          /* x stays T */
         BLOCKED = C > 0, FINE = BLOCKED && C < 128,     /* FINE: an item has several groups */
-        SECOND = Format::X_SECOND,                      /* a static scale on top of those of groups */
+        SECOND = Format::X_SECOND,                      /* a static scale on top of the scales of groups */
         INTEGER = Format::X_INTEGER
     };
 
@@ -196,8 +196,8 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
 
     /* ---- items --------------------------------------------------------------------------------------------------- */
 
-    /* FINE: four scales of an item, of group g and each group behind it, of 16 columns each second one; those of groups
-     * that are not there are 0. */
+    /* FINE: four scales of an item, of group g and each group behind it, of 16 columns each second one; scales of
+     * groups that are not there are 0. */
     MOEK_DEVICE void put_scales(const moek_quant_args *a, size_t row, int g, uint32_t codes)
     {
         enum { GROUP = C > 0 ? C : 1, STEP = 32 / GROUP };

@@ -86,7 +86,7 @@ template <int THREADS> struct moek_repack_simt_ {
             if (!back) lanes[q] = w;
         }
     }
-    /* For activations in e4m3: half q % 2 of those of number q / 2 is lane q's. */
+    /* For activations in e4m3: half q % 2 of the words of number q / 2 is lane q's. */
     MOEK_DEVICE void for_e4m3(uint32_t words[4], uint32_t lanes[4], int e2m1, int back)
     {
         int q;
