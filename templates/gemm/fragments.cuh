@@ -107,18 +107,18 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * (W_64 / 2);
         const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
         const unsigned zeros_row = ((unsigned)b->k + TWO - 1) / TWO * 64;
-        moek_tile_ at;
-        int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
-        at.e = -1;
-        for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
+        moek_tile_ tile;
+        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
+        tile.e = -1;
+        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
             const unsigned char *codes, *scales = NULL, *zeros = NULL;
-            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
             size_t first;
             unsigned last;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
-            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-            first = (size_t)at.e * blocks + (unsigned)at.j * (N / 64);
-            last = min(N / 64 - 1, blocks - 1 - at.j * (N / 64));      /* (behind it: the last again, in vain) */
+            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            first = (size_t)tile.e * blocks + (unsigned)tile.j * (N / 64);
+            last = min(N / 64 - 1, blocks - 1 - tile.j * (N / 64));      /* (behind it: the last again, in vain) */
             codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * W_64;
             if constexpr (!BYTES)
                 scales = (const unsigned char *)a->w_scale + first * scales_row + (unsigned)step * (UNITS * OF_64);
@@ -126,14 +126,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 zeros = (const unsigned char *)args->w_zero + first * zeros_row + (unsigned)step * (UNITS * OF_64 / 4);
             for (; step < until; step++) {
                 unsigned char *const stage = b->ring + slot * STAGE;
-                unsigned char *const to = stage + CODES, *const scales_to = stage + SCALES;
+                unsigned char *const smem_codes = stage + CODES, *const scales_to = stage + SCALES;
                 uint64_t *const full = b->full + slot;
                 moek_mbar_wait_(b->empty + slot, phase);
                 moek_mbar_arrive_expect_(full, N / 64 * (W_64 + UNITS * OF_64) + (zero ? ZEROS : 0));
                 if (128 * step + 64 != b->k) {
                     #pragma unroll
                     for (i = 0; i < N / 64; i++) {
-                        moek_bulk_(to + i * W_64, codes + min(i, last) * codes_row, W_64, full, policy);
+                        moek_bulk_(smem_codes + i * W_64, codes + min(i, last) * codes_row, W_64, full, policy);
                         if (BYTES || BY_ROW) continue;
                         moek_bulk_(scales_to + i * (UNITS * OF_64), scales + min(i, last) * scales_row, UNITS * OF_64,
                                    full, policy);
@@ -144,7 +144,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 } else {                                               /* there are 64 of k: twice */
                     #pragma unroll 1
                     for (i = 0; i < N / 64 * 2; i++)
-                        moek_bulk_(to + i * (W_64 / 2), codes + min(i / 2, last) * codes_row, W_64 / 2, full, policy);
+                        moek_bulk_(smem_codes + i * (W_64 / 2), codes + min(i / 2, last) * codes_row, W_64 / 2, full,
+                                   policy);
                     #pragma unroll 1
                     for (i = 0; !BYTES && !BY_ROW && i < N / 64 * UNITS; i++)
                         moek_bulk_(scales_to + i * OF_64, scales + min(i / UNITS, last) * scales_row, OF_64, full,
@@ -196,33 +197,33 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         enum { ROWS = (M + 11) / 12 };
         /* A lane copies 16 bytes of each 128 of the rows first, first + 12, ... */
         const unsigned u = threadIdx.x - 32, chunk = u % 8, first = u / 8;
-        const unsigned to = first * 128 + (chunk ^ first % 8) * 16;
-        unsigned from[ROWS];                           /* where they are, in 16 bytes */
+        const unsigned smem_offset = first * 128 + (chunk ^ first % 8) * 16;
+        unsigned x_offset[ROWS];                       /* where they are, in 16 bytes */
         const int row_bytes = b->k * X_SIZE;
         int *const row = b->row;
-        int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
+        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
         const float *w_scale = NULL;
         unsigned i;
-        moek_tile_ at;
-        at.e = -1;
+        moek_tile_ tile;
+        tile.e = -1;
         moek_grid_wait_();                             /* now a is there */
-        for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
-            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
-            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-            if (at.row0 != row0) {
-                rows = list_rows(a, b, at.e, at.row0, at.end, u, 1);
-                row0 = at.row0;
+        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
+            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (tile.row0 != row0) {
+                rows = list_rows(a, b, tile.e, tile.row0, tile.end, u, 1);
+                row0 = tile.row0;
                 #pragma unroll
                 for (i = 0; i < ROWS; i++)
-                    from[i] = first + 12 * i >= (unsigned)rows ? 0
+                    x_offset[i] = first + 12 * i >= (unsigned)rows ? 0
                             : (unsigned)row[first + 12 * i] * ((unsigned)a->a_row_bytes / 16) + chunk;
             }
             if (BY_BLOCK && u < N / 32) {              /* half u % 2 of 64 rows of w: their scale, of the first 128 */
-                const int of = at.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
+                const int w_column = tile.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
                 const moek_halves *const h = &a->halves;
-                w_scale = h->scale[u % 2] + ((size_t)at.e * h->scale_rows +
-                          (h->shift[u % 2] + min(of, b->n - 1) * h->step) / 128) * (size_t)b->part.steps;
+                w_scale = h->scale[u % 2] + ((size_t)tile.e * h->scale_rows +
+                          (h->shift[u % 2] + min(w_column, b->n - 1) * h->step) / 128) * (size_t)b->part.steps;
             }
             for (; step < until; step++) {
                 unsigned char *const stage = b->ring + slot * STAGE;
@@ -234,9 +235,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 #pragma unroll
                 for (i = 0; i < ROWS; i++)                             /* 12 rows on, the swizzle is 4 chunks on */
                     if (first + 12 * i < (unsigned)rows) {
-                        unsigned char *const here = stage + i * (12 * 128) + (to ^ i % 2 * 64);
-                        moek_cp_async16_(here, at_k + (size_t)from[i] * 16, bytes);
-                        if (!E4M3) moek_cp_async16_(here + M * 128, at_k + (size_t)from[i] * 16 + 128, bytes_64);
+                        unsigned char *const smem_x = stage + i * (12 * 128) + (smem_offset ^ i % 2 * 64);
+                        moek_cp_async16_(smem_x, at_k + (size_t)x_offset[i] * 16, bytes);
+                        if (!E4M3) moek_cp_async16_(smem_x + M * 128, at_k + (size_t)x_offset[i] * 16 + 128, bytes_64);
                     }
                 if (BY_BLOCK && u < N / 32) moek_cp_async4_(b->ring + slot * STAGE + SCALES + u * 4, w_scale + step);
                 for (i = u; BLOCKED && i < (unsigned)rows; i += 96)
@@ -257,21 +258,21 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int row_bytes = b->k;
         const unsigned char *const x = (const unsigned char *)a->a + word * 4;
         int *const row = b->row;
-        int tile, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
+        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
         const unsigned pitch = (unsigned)a->a_row_bytes / 16;          /* row: where rows begin, in 16 bytes */
         unsigned at_word[8], i, j;                                     /* in eight rows of a stage */
-        moek_tile_ at;
+        moek_tile_ tile;
         #pragma unroll
         for (j = 0; j < 8; j++) at_word[j] = j * 128 + (chunk ^ j) * 16 + word % 16 / 4 * 4;
-        at.e = -1;
+        tile.e = -1;
         moek_grid_wait_();                             /* now a is there */
-        for (tile = b->part.tile; tile < b->part.last; tile += moek_stride_of_(M)) {
-            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
-            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-            if (at.row0 != row0) {
-                rows = list_rows(a, b, at.e, at.row0, at.end, u, pitch);
-                row0 = at.row0;
+        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
+            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (tile.row0 != row0) {
+                rows = list_rows(a, b, tile.e, tile.row0, tile.end, u, pitch);
+                row0 = tile.row0;
             }
             for (; step < until; step++) {
                 unsigned char *const stage = b->ring + slot * STAGE;
@@ -281,13 +282,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_mbar_wait_(b->empty + slot, phase);
                 #pragma unroll 1
                 for (i = u / 32 * 8; i < (unsigned)rows; i += 24) {    /* a warp copies eight rows, one by one */
-                    const moek_words_ of[2] = { moek_load_words_(row + i), moek_load_words_(row + i + 4) };
+                    const moek_words_ offsets[2] = { moek_load_words_(row + i), moek_load_words_(row + i + 4) };
                     const unsigned left = (unsigned)rows - i;
                     #pragma unroll
                     for (j = 0; j < 8; j++)
                         if (j < left)
-                            moek_cp_async4_of_(stage + i * 128 + at_word[j], at_k + (size_t)of[j / 4].w[j % 4] * 16,
-                                               bytes);
+                            moek_cp_async4_of_(stage + i * 128 + at_word[j],
+                                               at_k + (size_t)offsets[j / 4].w[j % 4] * 16, bytes);
                 }
                 moek_mbar_arrive_copied_(b->full + slot);
                 moek_next_(slot, phase, STAGES);
@@ -307,51 +308,52 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         else if (dtype == MOEK_DTYPE_FP16) moek_wgmma_of_registers_fp16_<R>(d, w, xs, add);
         else moek_wgmma_of_registers_bf16_<R>(d, w, xs, add);
     }
-    /* 8 bits: 32 of k of this lane's two rows -> T.  odd: for a NaN in row g of 64 rows `of`, bit 7 - 2 * of of a byte;
-     * in row g + 8, the one below.  (fp16 shows it.) */
-    MOEK_DEVICE void convert(uint32_t to[2][4], const moek_words_ *codes, uint32_t *odd, int of, int dtype)
+    /* 8 bits: 32 of k of this lane's two rows -> T.  odd: for a NaN in row g of 64 rows `m64`, bit 7 - 2 * m64 of a
+     * byte; in row g + 8, the one below.  (fp16 shows it.) */
+    MOEK_DEVICE void convert(uint32_t fragment[2][4], const moek_words_ *codes, uint32_t *odd, int m64, int dtype)
     {
         int i;
         #pragma unroll
         for (i = 0; i < 2; i++) {                      /* 16 of k: 4 of row g, 4 of row g + 8 */
             uint32_t pairs[4];
             Format::w_pairs(pairs, codes->w + 2 * i, 0, 0, dtype);
-            to[i][0] = pairs[0]; to[i][1] = pairs[2]; to[i][2] = pairs[1]; to[i][3] = pairs[3];
+            fragment[i][0] = pairs[0]; fragment[i][1] = pairs[2]; fragment[i][2] = pairs[1]; fragment[i][3] = pairs[3];
         }
         #pragma unroll
         for (i = 0; i < 2 && dtype == MOEK_DTYPE_BF16; i++) {
             const uint32_t both[2] = { codes->w[i], codes->w[i + 2] };
-            *odd |= Format::w_nan(both) >> (2 * of + i);
+            *odd |= Format::w_nan(both) >> (2 * m64 + i);
         }
     }
     /* Item i of a stage: all rows of w of the first 64 of k come first. */
-    MOEK_DEVICE void load(item *to, const block *b, int slot, int mine, const uint32_t *row_zeros, int zero, int i)
+    MOEK_DEVICE void load(item *loaded, const block *b, int slot, int warpgroup, const uint32_t *row_zeros, int zero,
+                          int i)
     {
         const unsigned char *const stage = b->ring + slot * STAGE;
-        const int of = i % MI, half = i / MI, block = mine * MI + of, t = threadIdx.x % 128;
+        const int m64 = i % MI, half = i / MI, block = warpgroup * MI + m64, t = threadIdx.x % 128;
         int k;
         #pragma unroll
         for (k = 0; k < Format::W_BITS / 4; k++)
-            to->codes[k] = moek_load_words_(stage + CODES + block * W_64 + ((BYTES ? 2 * half : half) + k) * 2048 +
+            loaded->codes[k] = moek_load_words_(stage + CODES + block * W_64 + ((BYTES ? 2 * half : half) + k) * 2048 +
                                             t * 16);
         #pragma unroll
         for (k = 0; k < EACH / 4; k++)
-            to->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) * OF_64 +
-                                                              t / 4 * EACH))[k];
+            loaded->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) *
+                                                                  OF_64 + t / 4 * EACH))[k];
         if (zero) {
-            const unsigned char *const at = b->zeros + slot * ZEROS + (block * UNITS + half % UNITS) * (OF_64 / 4) +
+            const unsigned char *const zeros = b->zeros + slot * ZEROS + (block * UNITS + half % UNITS) * (OF_64 / 4) +
                                             t / 4 * (EACH / 4);
-            if (BY_ROW) to->zeros = row_zeros[of];
-            else to->zeros = G == 2 ? *(const uint16_t *)(const void *)at : *at;
+            if (BY_ROW) loaded->zeros = row_zeros[m64];
+            else loaded->zeros = G == 2 ? *(const uint16_t *)(const void *)zeros : *zeros;
         }
     }
-    /* An item becomes T.  of: which 64 rows of w of the warpgroup. */
-    MOEK_DEVICE void to_t(uint32_t w[4][4], const item *it, int of, uint32_t *odd, int zero, int dtype)
+    /* An item becomes T.  m64: which 64 rows of w of the warpgroup. */
+    MOEK_DEVICE void to_t(uint32_t w[4][4], const item *it, int m64, uint32_t *odd, int zero, int dtype)
     {
         int k;
         if constexpr (BYTES) {
             #pragma unroll
-            for (k = 0; k < 2; k++) convert(w + 2 * k, it->codes + k, odd, of, dtype);
+            for (k = 0; k < 2; k++) convert(w + 2 * k, it->codes + k, odd, m64, dtype);
         } else {
             Format::fragment(w, it->codes, it->scales, zero ? it->zeros : 0, zero, dtype);
         }
@@ -361,7 +363,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * From 32 rows on, the next item becomes T while one is multiplied: w has this stage's first item, and then the
      * next stage's (`next`, whose barrier has that phase); it: the one behind that. */
     MOEK_DEVICE void step_ahead(float sum[MI][M / 2], uint32_t w[2][4][4], item *it, const block *b, int slot,
-                                int next, int next_phase, int had, int mine, uint32_t *odd,
+                                int next, int next_phase, int had, int warpgroup, uint32_t *odd,
                                 const uint32_t *row_zeros, int zero, int dtype)
     {
         enum { ITEMS = 2 * MI };
@@ -370,7 +372,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int i, k;
         if constexpr (M < 32)
             #pragma unroll
-            for (i = 0; i < ITEMS; i++) load(items + i, b, slot, mine, row_zeros, zero, i);
+            for (i = 0; i < ITEMS; i++) load(items + i, b, slot, warpgroup, row_zeros, zero, i);
         #pragma unroll
         for (i = 0; i < ITEMS; i++) {
             if constexpr (M < 32) to_t(w[i % 2], items + i, i % MI, odd, zero, dtype);
@@ -384,7 +386,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if constexpr (M >= 32) {
                 if (AHEAD) to_t(w[(i + 1) % 2], it, (i + 1) % MI, odd, zero, dtype);
                 if (i == ITEMS - 1 - AHEAD) moek_mbar_wait_(b->full + next, next_phase);
-                load(it, b, i < ITEMS - 1 - AHEAD ? slot : next, mine, row_zeros, zero, (i + 1 + AHEAD) % ITEMS);
+                load(it, b, i < ITEMS - 1 - AHEAD ? slot : next, warpgroup, row_zeros, zero, (i + 1 + AHEAD) % ITEMS);
                 if (!AHEAD) to_t(w[(i + 1) % 2], it, (i + 1) % MI, odd, zero, dtype);
             }
         }
@@ -394,31 +396,32 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* BY_BLOCK: sums of 128 of k, times the scales of rows g and g + 8, to the sums of the stages before: of 64 rows
      * of w and of rows p * PART on of a. */
-    MOEK_DEVICE void add(float *sum, const float *part, const float by[2], int p)
+    MOEK_DEVICE void add(float *sum, const float *part, const float scale[2], int p)
     {
         int i;
         #pragma unroll
         for (i = 0; i < PART / 4; i++) {               /* rows 2q and 2q + 1 of a of each 8, rows g and g + 8 of w */
-            const int of = i / 2 * 4 + i % 2, to = p * (PART / 2) + of;
-            sum[to] += part[of] * by[0];
-            sum[to + 2] += part[of + 2] * by[1];
+            const int part_reg = i / 2 * 4 + i % 2, sum_reg = p * (PART / 2) + part_reg;
+            sum[sum_reg] += part[part_reg] * scale[0];
+            sum[sum_reg + 2] += part[part_reg + 2] * scale[1];
         }
     }
     /* BY_BLOCK: a stage.  This lane's codes become T, 64 of k and 64 rows of w at a time, and are multiplied.  The sums
      * are scaled and added to the sums of earlier stages, and the stage is given back. */
-    MOEK_DEVICE void step_by_block(float sum[MI][M / 2], const block *b, int slot, uint32_t *odd, int mine,
+    MOEK_DEVICE void step_by_block(float sum[MI][M / 2], const block *b, int slot, uint32_t *odd, int warpgroup,
                                    int dtype)
     {
         const unsigned char *const stage = b->ring + slot * STAGE;
-        const unsigned char *const codes_at = stage + CODES + mine * (MI * 8192) + threadIdx.x % 128 * 16;
+        const unsigned char *const codes_at = stage + CODES + warpgroup * (MI * 8192) + threadIdx.x % 128 * 16;
         const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
         int i, k, p, c;
         #pragma unroll
         for (i = 0; i < MI; i++) {
             uint32_t w[8][4];
-            float part[SETS][PART / 2], by[2];
+            float part[SETS][PART / 2], scale[2];
             #pragma unroll
-            for (k = 0; k < 2; k++) by[k] = ((const float *)(const void *)(stage + SCALES))[(mine * MI + i) * 2 + k];
+            for (k = 0; k < 2; k++)
+                scale[k] = ((const float *)(const void *)(stage + SCALES))[(warpgroup * MI + i) * 2 + k];
             #pragma unroll
             for (p = 0; p < M / PART; p++) {
                 #pragma unroll
@@ -440,41 +443,41 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_wgmma_commit_();
                 if (p >= SETS - 1) {                   /* with two sets, these are made while those before are added */
                     moek_wgmma_wait_(SETS - 1);
-                    add(sum[i], part[(p + 1) % SETS], by, p + 1 - SETS);
+                    add(sum[i], part[(p + 1) % SETS], scale, p + 1 - SETS);
                 }
             }
             if (SETS > 1) {
                 moek_wgmma_wait_(0);
-                add(sum[i], part[(p + 1) % SETS], by, p + 1 - SETS);
+                add(sum[i], part[(p + 1) % SETS], scale, p + 1 - SETS);
             }
         }
         moek_mbar_arrive_warp_(b->empty + slot);
     }
     /* E4M3: as add. */
-    MOEK_DEVICE void add_e4m3(float *sum, const float *part, const float *by, const unsigned char *stage, int p)
+    MOEK_DEVICE void add_e4m3(float *sum, const float *part, const float *scale, const unsigned char *stage, int p)
     {
         int i;
         #pragma unroll
         for (i = 0; i < PART / 4; i++) {
-            const int of = i / 2 * 4 + i % 2, to = p * (PART / 2) + of;
+            const int part_reg = i / 2 * 4 + i % 2, sum_reg = p * (PART / 2) + part_reg;
             if (BLOCKED) {
                 const float x = ((const float *)(const void *)(stage + X_SCALES))
                                 [p * PART + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2];
-                sum[to] += part[of] * (RISES ? x : x * by[0]);
-                sum[to + 2] += part[of + 2] * (RISES ? x : x * by[1]);
+                sum[sum_reg] += part[part_reg] * (RISES ? x : x * scale[0]);
+                sum[sum_reg + 2] += part[part_reg + 2] * (RISES ? x : x * scale[1]);
             } else {
-                sum[to] += part[of] * by[0];
-                sum[to + 2] += part[of + 2] * by[1];
+                sum[sum_reg] += part[part_reg] * scale[0];
+                sum[sum_reg + 2] += part[part_reg + 2] * scale[1];
             }
         }
     }
     /* E4M3: a stage.  This lane's codes become e4m3, 64 of k and 64 rows of w at a time, and are multiplied.  The sums
      * are scaled and added to the sums of earlier stages, and the stage is given back.  top: RISES; see consume. */
-    MOEK_DEVICE void step_e4m3(float sum[MI][M / 2], const block *b, int slot, uint32_t *top, int mine)
+    MOEK_DEVICE void step_e4m3(float sum[MI][M / 2], const block *b, int slot, uint32_t *top, int warpgroup)
     {
         const unsigned char *const stage = b->ring + slot * STAGE;
-        const unsigned char *const codes_at = stage + CODES + mine * (MI * 4096) + threadIdx.x % 128 * 16;
-        const unsigned char *const scales_at = stage + SCALES + mine * (MI * UNITS * OF_64) +
+        const unsigned char *const codes_at = stage + CODES + warpgroup * (MI * 4096) + threadIdx.x % 128 * 16;
+        const unsigned char *const scales_at = stage + SCALES + warpgroup * (MI * UNITS * OF_64) +
             (WHOLE ? threadIdx.x % 128 * 2 : threadIdx.x % 128 / 4 * EACH);
         const uint64_t xs = moek_uniform_(moek_wgmma_operand_(stage));
         int i, k, p;
@@ -483,28 +486,28 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_words_ codes[2];
             uint32_t scales[2], w[4][4];
             float part[PART / 2];
-            typename Format::folded by;
+            typename Format::folded folded;
             #pragma unroll
             for (k = 0; k < 2; k++) {
                 codes[k] = moek_load_words_(codes_at + i * 4096 + k * 2048);
                 {
-                    const void *const at = scales_at + i * (UNITS * OF_64) + k * (UNITS == 2 ? OF_64 : 4);
-                    scales[k] = WHOLE ? *(const uint16_t *)at : *(const uint32_t *)at;
+                    const void *const codes_scales = scales_at + i * (UNITS * OF_64) + k * (UNITS == 2 ? OF_64 : 4);
+                    scales[k] = WHOLE ? *(const uint16_t *)codes_scales : *(const uint32_t *)codes_scales;
                 }
             }
             if constexpr (RISES) {
                 float fall[2];
-                if (Format::raise(&by, scales, top + i, fall))         /* seldom */
+                if (Format::raise(&folded, scales, top + i, fall))         /* seldom */
                     #pragma unroll
                     for (p = 0; p < M / 2; p++) sum[i][p] *= fall[p % 4 / 2];
             } else {
-                Format::fold(&by, scales);
+                Format::fold(&folded, scales);
             }
             #pragma unroll
             for (p = 0; p < M / PART; p++) {
                 #pragma unroll
                 for (k = 0; k < 4; k++) {              /* of 32 of k */
-                    if (p == 0 && k % 2 == 0) Format::fragment_e4m3(w + k, &codes[k / 2], &by, k / 2);
+                    if (p == 0 && k % 2 == 0) Format::fragment_e4m3(w + k, &codes[k / 2], &folded, k / 2);
                     if (k == 0 || (p == 0 && k == 2)) moek_wgmma_fence_();
                     multiply<PART>(part, w[k], xs + p * (PART * 128 / 16) + 2 * k, k > 0, 0);
                     if (p == 0 && k == 1) {
@@ -514,7 +517,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
                 moek_wgmma_commit_();
                 moek_wgmma_wait_(0);
-                add_e4m3(sum[i], part, by.by, stage, p);
+                add_e4m3(sum[i], part, folded.by, stage, p);
             }
         }
         moek_mbar_arrive_warp_(b->empty + slot);
@@ -536,31 +539,32 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (odd & 0x80808080 >> i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = moek_float_(0x7fc00000);
     }
     /* One zero point a row: of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
-    MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *at, int n, int block)
+    MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *tile, int n, int block)
     {
         const moek_halves *const h = &args->gemm.halves;
         const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4;
         const int gated = UP ? args->gemm.w_rows > n : 0;
-        const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);
+        const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);
         uint32_t zeros = 0;
         int i;
         if (j < n)
             #pragma unroll
             for (i = 0; i < 2; i++)
                 zeros |= (((const uint8_t *)args->zero[i])
-                          [(size_t)at->e * h->rows + (size_t)(gated ? j + g : j + g + 8 * i) * h->step] & 15u) << 4 * i;
+                          [(size_t)tile->e * h->rows + (size_t)(gated ? j + g : j + g + 8 * i) * h->step] & 15u)
+                         << 4 * i;
         return zeros;
     }
     /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
      * way round), columns 2q and 2q + 1 of each 8 rows of a.  block: of 64 rows of w of the tile.  rows: where its rows
      * of a go, or -1.  a_scales: E4M3, not BLOCKED: of the tile's rows lane, lane + 32, ... of a. */
-    MOEK_DEVICE void finish(const Args *args, float *sum, const moek_tile_ *at, const int *rows,
+    MOEK_DEVICE void finish(const Args *args, float *sum, const moek_tile_ *tile, const int *rows,
                             const float *a_scales, unsigned char *page, int n, int block, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->halves.swapped : 0;
-        const int j = at->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);   /* of the warp's row 0 */
+        const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);   /* of the warp's row 0 */
         const float lifted = Format::lift(dtype);      /* sums are too small by it */
         float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
         int i;
@@ -570,20 +574,20 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             const int column = gated ? j + g : j + g + 8 * i;
             if (a->bias)
                 bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])
-                                       [(size_t)at->e * a->halves.rows + column * (UP ? a->halves.step : 1)], dtype);
-            if constexpr (Format::SECOND) scale[i] *= moek_second_of_(args, i, at->e);
+                                       [(size_t)tile->e * a->halves.rows + column * (UP ? a->halves.step : 1)], dtype);
+            if constexpr (Format::SECOND) scale[i] *= moek_second_of_(args, i, tile->e);
             if constexpr (!E4M3 && BY_ROW) {
-                const size_t w_row = (size_t)at->e * a->halves.scale_rows + column * a->halves.step;
-                scale[i] *= Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : at->e, dtype);
+                const size_t w_row = (size_t)tile->e * a->halves.scale_rows + column * a->halves.step;
+                scale[i] *= Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);
             }
         }
         #pragma unroll
         for (i = 0; i < M / 2; i += E4M3 && !BLOCKED ? 2 : 1) {
             if (E4M3 && !BLOCKED) {                    /* a row of a: its scale */
-                const int r = i / 4 * 8 + i / 2 % 2, to = i / 4 * 4 + i / 2 % 2;
+                const int r = i / 4 * 8 + i / 2 % 2, sum_reg = i / 4 * 4 + i / 2 % 2;
                 const float s = __shfl_sync(0xffffffff, a_scales[r / 32], r % 32 + moek_here_(lane % 4 * 2));
-                sum[to] = sum[to] * s * scale[0] + bias[0];
-                sum[to + 2] = sum[to + 2] * s * scale[1] + bias[1];
+                sum[sum_reg] = sum[sum_reg] * s * scale[0] + bias[0];
+                sum[sum_reg + 2] = sum[sum_reg + 2] * s * scale[1] + bias[1];
             } else {
                 sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
             }
@@ -595,43 +599,44 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void consume(const Args *args, const block *b, int zero, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
-        const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
-        moek_tile_ at;
-        int tile, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
+        const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->part.steps;
+        moek_tile_ tile;
+        int tile_index, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
         int *const rows = b->row + (t / 32 - 3) * M;   /* of this warp: where the tile's rows go, or -1 */
         uint32_t w[2][4][4], row_zeros[MI] = {0}, odd;
         item it;
         float a_scales[(M + 31) / 32];                 /* of the tile's rows of a, 32 apart, if not BLOCKED */
-        at.e = -1;
+        tile.e = -1;
         moek_grid_wait_();
-        for (tile = b->part.tile;
-             tile < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
-             tile += moek_stride_of_(M)) {
-            const int until = !TALL && tile == b->part.last - 1 ? b->part.last_step : steps;
+        for (tile_index = b->part.tile;
+             tile_index < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
+             tile_index += moek_stride_of_(M)) {
+            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : steps;
             const int first = first_step, whole = first == 0 && until == steps;
             float sum[MI][M / 2];
             int step;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, UP && moek_here_(a->w_rows) > b->n ? N / 2 : N, &at);
-            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-            if (at.row0 != row0) {
-                const int there = min(at.end - at.row0, M);
+            if (TALL)
+                moek_jump_tile_(a, &b->part, tile_index, M, UP && moek_here_(a->w_rows) > b->n ? N / 2 : N, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (tile.row0 != row0) {
+                const int tile_rows = min(tile.end - tile.row0, M);
                 if (!UP && M < 128 && a->ids) {
-                    moek_slots_of_(rows, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, 1);
+                    moek_slots_of_(rows, b->ids, a->slots, tile.e, tile.row0 - b->part.s.row[tile.e], M, 1);
                 } else {
                     __syncwarp();                      /* the list before is no longer looked at */
-                    for (i = t % 32; i < there; i += 32)
+                    for (i = t % 32; i < tile_rows; i += 32)
                         if (a->out_order && (M == 128 || !a->ids))
-                            moek_cp_async4_(rows + i, a->out_order + at.row0 + i);
-                        else rows[i] = at.row0 + i;
+                            moek_cp_async4_(rows + i, a->out_order + tile.row0 + i);
+                        else rows[i] = tile.row0 + i;
                 }
-                for (i = there + t % 32; i < M; i += 32) rows[i] = -1;
+                for (i = tile_rows + t % 32; i < M; i += 32) rows[i] = -1;
                 __syncwarp();
                 #pragma unroll
                 for (i = 0; E4M3 && !BLOCKED && i < (M + 31) / 32; i++) {
-                    const int r = at.row0 + 32 * i + t % 32;
-                    a_scales[i] = r >= at.end ? 0 : MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[r] / a->a_div : r];
+                    const int r = tile.row0 + 32 * i + t % 32;
+                    a_scales[i] = r >= tile.end ? 0 : MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[r] / a->a_div : r];
                 }
-                row0 = at.row0;
+                row0 = tile.row0;
             }
             #pragma unroll
             for (i = 0; i < MI; i++)
@@ -645,33 +650,33 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     for (i = 0; i < MI; i++) top[i] = Format::lowest;
                 for (step = first; step < until; step++) {
                     moek_mbar_wait_(b->full + slot, phase);
-                    step_e4m3(sum, b, slot, top, mine);
+                    step_e4m3(sum, b, slot, top, warpgroup);
                     moek_next_(slot, phase, STAGES);
                 }
                 if constexpr (RISES)
                     #pragma unroll
                     for (i = 0; i < MI; i++) {
-                        float by[2];
-                        Format::by(by, top[i]);
+                        float scale[2];
+                        Format::by(scale, top[i]);
                         #pragma unroll
-                        for (j = 0; j < M / 2; j++) sum[i][j] *= by[j % 4 / 2];
+                        for (j = 0; j < M / 2; j++) sum[i][j] *= scale[j % 4 / 2];
                     }
             } else if constexpr (BY_BLOCK) {
                 for (step = first; step < until; step++) {
                     moek_mbar_wait_(b->full + slot, phase);
-                    step_by_block(sum, b, slot, &odd, mine, dtype);
+                    step_by_block(sum, b, slot, &odd, warpgroup, dtype);
                     moek_next_(slot, phase, STAGES);
                 }
             } else {
                 if constexpr (ZERO && BY_ROW)
                     if (zero)
                         #pragma unroll
-                        for (i = 0; i < MI; i++) row_zeros[i] = row_zero(args, &at, b->n, mine * MI + i);
+                        for (i = 0; i < MI; i++) row_zeros[i] = row_zero(args, &tile, b->n, warpgroup * MI + i);
                 if (M >= 32 && first < until) {
                     moek_mbar_wait_(b->full + slot, phase);
-                    load(&it, b, slot, mine, row_zeros, zero, 0);
+                    load(&it, b, slot, warpgroup, row_zeros, zero, 0);
                     to_t(w[0], &it, 0, &odd, zero, dtype);
-                    if (AHEAD) load(&it, b, slot, mine, row_zeros, zero, 1);
+                    if (AHEAD) load(&it, b, slot, warpgroup, row_zeros, zero, 1);
                 }
                 for (step = first; step < until; step++) {
                     const int this_slot = slot, this_phase = phase, last = step == until - 1;
@@ -679,7 +684,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     moek_next_(slot, phase, STAGES);
                     /* Behind the last stage comes itself: there, and converted in vain. */
                     step_ahead(sum, w, &it, b, this_slot, last ? this_slot : slot, last ? this_phase : phase,
-                               step > first, mine, &odd, row_zeros, zero, dtype);
+                               step > first, warpgroup, &odd, row_zeros, zero, dtype);
                 }
                 moek_wgmma_wait_(0);
                 if (until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
@@ -689,10 +694,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_cp_async_wait_(0);
             __syncwarp();
             first_step = 0;
-            if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile, first)) continue;
+            if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile_index, first)) continue;
             #pragma unroll
             for (i = 0; i < MI; i++)
-                finish(args, sum[i], &at, rows, a_scales, b->page, b->n, mine * MI + i, dtype);
+                finish(args, sum[i], &tile, rows, a_scales, b->page, b->n, warpgroup * MI + i, dtype);
         }
     }
 

@@ -102,23 +102,23 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             c->w[i] = r < 0 ? (uint32_t)NOBODY : (uint32_t)r * (uint32_t)(k / GRANULE);
         }
     }
-    /* Copies of a step to its stage, k from `at` on (SHIFTED: which may be before the first); beyond k: zeros.  apart:
-     * from a row of w to the same row of the other half of the tile. */
+    /* Copies of a step to its stage, k from `k_first` on (SHIFTED: which may be before the first); beyond k: zeros.
+     * apart: from a row of w to the same row of the other half of the tile. */
     MOEK_DEVICE void copy(unsigned char *stage, const copies *c, const unsigned char *x, const unsigned char *w,
-                          ptrdiff_t apart, int k, int at)
+                          ptrdiff_t apart, int k, int k_first)
     {
-        const int x_k = at + c->x_k, w_k = at + c->w_k;
+        const int x_k = k_first + c->x_k, w_k = k_first + c->w_k;
         const int x_bytes = (unsigned)x_k < (unsigned)k ? 16 : 0, w_bytes = (unsigned)w_k < (unsigned)k ? 16 : 0;
-        const unsigned char *from = x;
-        if constexpr (X_BITS == 16) from += x_bytes ? (ptrdiff_t)x_k * 2 : 0;
-        else from += x_bytes ? X_BITS == 4 ? x_k / 2 : x_k : 0;
+        const unsigned char *x_source = x;
+        if constexpr (X_BITS == 16) x_source += x_bytes ? (ptrdiff_t)x_k * 2 : 0;
+        else x_source += x_bytes ? X_BITS == 4 ? x_k / 2 : x_k : 0;
         const unsigned char *const first = w + (w_bytes ? W_BITS == 4 ? w_k / 2 : w_k : 0);
         const unsigned char *const second = first + apart;             /* rows of the other half of the tile */
         int i;
         #pragma unroll
         for (i = 0; i < X_COPIES; i++)
             if (c->x[i] != (uint32_t)NOBODY)
-                moek_cp_async16_(stage + c->x_to + i * X_PASS * X_PITCH, from + (uint64_t)c->x[i] * 16, x_bytes);
+                moek_cp_async16_(stage + c->x_to + i * X_PASS * X_PITCH, x_source + (uint64_t)c->x[i] * 16, x_bytes);
         #pragma unroll
         for (i = 0; i < W_COPIES; i++)
             if (c->w[i] != (uint32_t)NOBODY)
@@ -138,7 +138,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct promoted_scales { float scale[U][MI][BY_BLOCK ? 1 : 2]; };
     struct zeros { uint32_t zero[U][MI][2]; };
     /* row: of w, for the first row of the warp.  n is a multiple of 16, so that all of 16 rows are needed, or none. */
-    MOEK_DEVICE void place_scales(scales_at *to, lanes *to_lanes, zeros_at *to_zeros, const Args *args,
+    MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const Args *args,
                                   const int32_t *row, int r0, int e, int groups)
     {
         const moek_halves *const h = &((const moek_gemm_args *)args)->halves;
@@ -149,11 +149,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             const int j = row[mi * 16] < 0 ? 0 : row[mi * 16];         /* nobody's: as the first */
             const int half = UP ? r0 + mi * 16 >= R / 2 : 0;
             if constexpr (C > 0) {
-                const size_t at = (size_t)e * h->scale_rows + (BY_BLOCK ? (MOEK_HALF_(h->shift, half) + j) / 128 : j);
-                const void *const of = MOEK_HALF_(h->scale, half);
-                to->scale[mi] = Format::W_SCALE_F32 ? (const void *)((const float *)of + at * groups)
-                              : Format::W_SCALE_BITS == 16 ? (const void *)((const uint16_t *)of + at * groups)
-                              : (const uint8_t *)of + at * groups;
+                const size_t first_scale =
+                    (size_t)e * h->scale_rows + (BY_BLOCK ? (MOEK_HALF_(h->shift, half) + j) / 128 : j);
+                const void *const scales = MOEK_HALF_(h->scale, half);
+                places->scale[mi] =
+                    Format::W_SCALE_F32 ? (const void *)((const float *)scales + first_scale * groups)
+                    : Format::W_SCALE_BITS == 16 ? (const void *)((const uint16_t *)scales + first_scale * groups)
+                    : (const uint8_t *)scales + first_scale * groups;
             }
             if constexpr (ZERO)
                 to_zeros->zero[mi] = !args->zero[0] ? NULL : (const uint8_t *)MOEK_HALF_(args->zero, half) +
@@ -171,7 +173,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* p: k of the lane's first slice, from where the groups begin.  Behind the last group: the last, times zeros.
      * OUTSIDE: ahead of `first`, the group of the first column: this one, since those are of another shard, and may be
      * NaN. */
-    MOEK_DEVICE void fetch(folded_scales *folded, promoted_scales *promoted, zeros *to_zeros, const scales_at *at,
+    MOEK_DEVICE void fetch(folded_scales *folded, promoted_scales *promoted, zeros *to_zeros, const scales_at *places,
                            const lanes *at_lanes, const zeros_at *at_zeros, int p, int first, int groups)
     {
         int u, mi, i;
@@ -184,17 +186,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                             : min((p + u * 128) / COLUMNS, (PAIR ? groups / 2 : groups) - 1);
                 #pragma unroll
                 for (mi = 0; mi < MI; mi++) {
-                    const void *const of = at->scale[mi];
+                    const void *const w_scales = places->scale[mi];
                     if constexpr (BY_BLOCK) {
-                        promoted->scale[u][mi][0] = ((const float *)of)[g];
+                        promoted->scale[u][mi][0] = ((const float *)w_scales)[g];
                     } else {
                         #pragma unroll
                         for (i = 0; i < 2; i++) {
                             const unsigned n = at_lanes->lane[i] + (unsigned)g;
-                            if constexpr (PROMOTED) promoted->scale[u][mi][i] = ((const float *)of)[n];
+                            if constexpr (PROMOTED) promoted->scale[u][mi][i] = ((const float *)w_scales)[n];
                             else if constexpr (PAIR || Format::W_SCALE_BITS == 16)
-                                folded->scale[u][mi][i] = ((const uint16_t *)of)[n];
-                            else folded->scale[u][mi][i] = ((const uint8_t *)of)[n];
+                                folded->scale[u][mi][i] = ((const uint16_t *)w_scales)[n];
+                            else folded->scale[u][mi][i] = ((const uint8_t *)w_scales)[n];
                         }
                     }
                 }
@@ -221,24 +223,24 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct x_folded_scales { uint16_t scale[U][NI]; };
     struct x_promoted_scales { float scale[U][NI][2]; };
     /* row: of a; the first has somebody. */
-    MOEK_DEVICE void place_x_scales(x_scales_at *to, const moek_gemm_args *a, const int32_t *row, int groups)
+    MOEK_DEVICE void place_x_scales(x_scales_at *places, const moek_gemm_args *a, const int32_t *row, int groups)
     {
         int ni, i;
         #pragma unroll
         for (ni = 0; ni < NI; ni++) {
             if constexpr (X_FOLDED) {
                 const int r = row[ni * 8 + threadIdx.x % 32 / 4];
-                to->scale[ni][0] = (const uint16_t *)a->a_scale + (size_t)(r < 0 ? *row : r) * (groups / 2);
+                places->scale[ni][0] = (const uint16_t *)a->a_scale + (size_t)(r < 0 ? *row : r) * (groups / 2);
             } else {
                 #pragma unroll
                 for (i = 0; i < 2; i++) {
                     const int r = row[ni * 8 + threadIdx.x % 4 * 2 + i];
-                    to->scale[ni][i] = (const float *)a->a_scale + (size_t)(r < 0 ? *row : r) * groups;
+                    places->scale[ni][i] = (const float *)a->a_scale + (size_t)(r < 0 ? *row : r) * groups;
                 }
             }
         }
     }
-    MOEK_DEVICE void fetch_x(x_folded_scales *folded, x_promoted_scales *promoted, const x_scales_at *at, int p,
+    MOEK_DEVICE void fetch_x(x_folded_scales *folded, x_promoted_scales *promoted, const x_scales_at *places, int p,
                              int groups)
     {
         int u, ni, i;
@@ -248,10 +250,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             #pragma unroll
             for (ni = 0; ni < NI; ni++) {
                 if constexpr (X_FOLDED) {
-                    folded->scale[u][ni] = ((const uint16_t *)at->scale[ni][0])[g];
+                    folded->scale[u][ni] = ((const uint16_t *)places->scale[ni][0])[g];
                 } else {
                     #pragma unroll
-                    for (i = 0; i < 2; i++) promoted->scale[u][ni][i] = ((const float *)at->scale[ni][i])[g];
+                    for (i = 0; i < 2; i++) promoted->scale[u][ni][i] = ((const float *)places->scale[ni][i])[g];
                 }
             }
         }
@@ -260,8 +262,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct factors { uint32_t scale[MI][2][PAIR ? 2 : 1]; };
     struct zero_factors { uint32_t zero[MI][2]; };
     struct x_factors { uint32_t x[NI][2]; };
-    MOEK_DEVICE void convert(factors *to, zero_factors *to_zeros, x_factors *to_x, const folded_scales *from,
-                             const zeros *from_zeros, const x_folded_scales *x, int u, int dtype)
+    MOEK_DEVICE void convert(factors *w_factors, zero_factors *to_zeros, x_factors *to_x,
+                             const folded_scales *raw_scales, const zeros *from_zeros, const x_folded_scales *x, int u,
+                             int dtype)
     {
         int mi, i;
         if constexpr (X_FOLDED) {
@@ -277,12 +280,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             #pragma unroll
             for (i = 0; i < 2; i++) {
                 if constexpr (!FOLDED) {
-                    to->scale[mi][i][0] = Format::w_factor(1, dtype);
+                    w_factors->scale[mi][i][0] = Format::w_factor(1, dtype);
                 } else {
-                    const uint32_t raw = from->scale[u][mi][i];
-                    to->scale[mi][i][0] = Format::w_factor(Format::w_scale_of(raw, dtype), dtype);
+                    const uint32_t raw = raw_scales->scale[u][mi][i];
+                    w_factors->scale[mi][i][0] = Format::w_factor(Format::w_scale_of(raw, dtype), dtype);
                     if constexpr (PAIR)
-                        to->scale[mi][i][1] = Format::w_factor(Format::w_scale_of(raw >> 8, dtype), dtype);
+                        w_factors->scale[mi][i][1] = Format::w_factor(Format::w_scale_of(raw >> 8, dtype), dtype);
                 }
                 if constexpr (ZERO) to_zeros->zero[mi][i] = Format::w_zero(from_zeros->zero[u][mi][i], dtype);
             }
@@ -292,9 +295,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* sum += 16 rows of w times 8 tokens, MI x NI times, over a slice of k.  odd, x_odd: CHECKS, X_CHECKS: not 0 where
      * a code of a row, of a token is NaN. */
-    MOEK_DEVICE void multiply(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w, const factors *by,
-                              const zero_factors *by_zeros, const x_factors *by_x, uint32_t odd[MI][2],
-                              uint32_t x_odd[NI], int slice, int dtype)
+    MOEK_DEVICE void multiply(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w,
+                              const factors *w_factors, const zero_factors *by_zeros, const x_factors *by_x,
+                              uint32_t odd[MI][2], uint32_t x_odd[NI], int slice, int dtype)
     {
         const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
         moek_words_ codes[MI][2];                      /* 128 / W_BITS of k of this lane */
@@ -319,15 +322,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         ((X_BITS == 4 ? slice * 4 + q : slice * 8 + 2 * q + i / 2) ^ g % 2 * X_SWAP) * 16);
             #pragma unroll
             for (ni = 0; ni < NI; ni++) {
-                const uint32_t *const of = x_codes[ni].w + (X_BITS == 4 ? i : i % 2 * 2);
+                const uint32_t *const word = x_codes[ni].w + (X_BITS == 4 ? i : i % 2 * 2);
                 if constexpr (BOTH && Format::X_SPLIT && Format::W_SPLIT) {
-                    Format::x_pairs(xs[ni], of, by_x->x[ni][i / 2], dtype);
+                    Format::x_pairs(xs[ni], word, by_x->x[ni][i / 2], dtype);
                 } else {
                     moek_words_ v;
-                    if constexpr (BOTH) Format::x_pairs(v.w, of, 0, dtype);
+                    if constexpr (BOTH) Format::x_pairs(v.w, word, 0, dtype);
                     else
                         v = moek_load_words_(x + ni * 8 * X_PITCH + slice * 256 + ((q + i * 4) ^ g % 2 * 4) * 16);
-                    if constexpr (X_CHECKS) x_odd[ni] |= Format::x_nan(of);
+                    if constexpr (X_CHECKS) x_odd[ni] |= Format::x_nan(word);
                     if constexpr (Format::W_SPLIT) {
                         xs[ni][0] = __byte_perm(v.w[0], v.w[2], 0x5410);
                         xs[ni][1] = __byte_perm(v.w[0], v.w[2], 0x7632);
@@ -344,13 +347,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 int two;
                 #pragma unroll
                 for (h = 0; h < 4; h++) {
-                    const uint32_t *const of = codes[mi + h / 2][h % 2].w + (W_BITS == 4 ? i : i % 2 * 2);
+                    const uint32_t *const word = codes[mi + h / 2][h % 2].w + (W_BITS == 4 ? i : i % 2 * 2);
                     two = h / 2;
-                    Format::w_pairs(ws[two][h % 2], of,
-                                    PLAIN || W_BITS == 8 ? one : by->scale[mi + two][h % 2][PAIR ? i / 2 : 0],
+                    Format::w_pairs(ws[two][h % 2], word,
+                                    PLAIN || W_BITS == 8 ? one : w_factors->scale[mi + two][h % 2][PAIR ? i / 2 : 0],
                                     !ZERO ? none : by_zeros->zero[mi + two][h % 2], dtype);
                     if constexpr (CHECKS)
-                        if (dtype == MOEK_DTYPE_BF16) odd[mi + two][h % 2] |= Format::w_nan(of);
+                        if (dtype == MOEK_DTYPE_BF16) odd[mi + two][h % 2] |= Format::w_nan(word);
                 }
                 #pragma unroll
                 for (h = 0; h < 4; h += 2)             /* the pairs of each k16 */
@@ -416,11 +419,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
         if (group <= 0 || within >= group * tiles) return;
 
-        const int b = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? b / per : a->block_expert[b];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + b % per * M : a->block_row[b];
+        const int m_block = first + within % group, j0 = within / group * columns;
+        const int e = a->rows_per_expert ? m_block / per : a->block_expert[m_block];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
         const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
-        int i, kt, out = 0;
+        int i, k_iter, out = 0;
         if (row0 >= end) return;
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
@@ -436,7 +439,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int p = of_k * (128 * U) + (BY_BLOCK ? 0 : t % 4 * 32);
         const int first_group = OUTSIDE ? k_offset / (C + (C == 0)) : 0;
         zeros_at at_zeros;
-        scales_at at;
+        scales_at w_places;
         lanes at_lanes;
         zeros next_zeros;
         folded_scales next;
@@ -451,8 +454,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
         place_copies(&copied, row, a->a_row_bytes, k);
         if constexpr (FETCHED) {
-            place_scales(&at, &at_lanes, &at_zeros, args, row + M + r0, r0, e, groups);
-            fetch(&next, &next_promoted, &next_zeros, &at, &at_lanes, &at_zeros, p, first_group, groups);
+            place_scales(&w_places, &at_lanes, &at_zeros, args, row + M + r0, r0, e, groups);
+            fetch(&next, &next_promoted, &next_zeros, &w_places, &at_lanes, &at_zeros, p, first_group, groups);
         }
         if constexpr (X_FETCHED) {
             place_x_scales(&x_at_scales, a, row, x_groups);
@@ -464,40 +467,40 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 x_scale[i / 2][i % 2] = r < 0 ? 0 : ((const float *)a->a_scale)[r];
             }
         }
-        for (kt = 0; kt < STAGES - 1; kt++) {
-            copy(shared + kt * STAGE, &copied, x, w, apart, k, kt * STEP - k_offset);
+        for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
+            copy(shared + k_iter * STAGE, &copied, x, w, apart, k, k_iter * STEP - k_offset);
             moek_cp_async_commit_();
         }
         #pragma unroll 1
-        for (kt = 0; kt < steps; kt++) {
+        for (k_iter = 0; k_iter < steps; k_iter++) {
             const int in = out == 0 ? STAGES - 1 : out - 1;
             const unsigned char *const x_at = shared + out * STAGE + g * X_PITCH;
             const unsigned char *const w_at = shared + out * STAGE + M * X_PITCH + (r0 + g) * W_PITCH;
-            const folded_scales these = next;
+            const folded_scales current = next;
             const promoted_scales promoted = next_promoted;
             const zeros these_zeros = next_zeros;
             const x_folded_scales of_x = x_next;
             const x_promoted_scales x_promoted = x_next_promoted;
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
-            copy(shared + in * STAGE, &copied, x, w, apart, k, (kt + STAGES - 1) * STEP - k_offset);
+            copy(shared + in * STAGE, &copied, x, w, apart, k, (k_iter + STAGES - 1) * STEP - k_offset);
             moek_cp_async_commit_();
             if constexpr (FETCHED)
-                fetch(&next, &next_promoted, &next_zeros, &at, &at_lanes, &at_zeros, (kt + 1) * STEP + p, first_group,
-                      groups);
+                fetch(&next, &next_promoted, &next_zeros, &w_places, &at_lanes, &at_zeros, (k_iter + 1) * STEP + p,
+                      first_group, groups);
             if constexpr (X_FETCHED)
-                fetch_x(&x_next, &x_next_promoted, &x_at_scales, (kt + 1) * STEP + p, x_groups);
+                fetch_x(&x_next, &x_next_promoted, &x_at_scales, (k_iter + 1) * STEP + p, x_groups);
             #pragma unroll
             for (i = 0; i < U; i++) {
-                factors by;
+                factors w_factors;
                 zero_factors by_zeros;
                 x_factors by_x;
                 if constexpr (FOLDED || ZERO)
-                    convert(&by, &by_zeros, &by_x, &these, &these_zeros, &of_x, i, dtype);
+                    convert(&w_factors, &by_zeros, &by_x, &current, &these_zeros, &of_x, i, dtype);
                 if constexpr (APART) {
                     float part[MI][NI][4] = {0};
                     int mi, ni, h;
-                    multiply(part, x_at, w_at, &by, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
+                    multiply(part, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
                     #pragma unroll
                     for (mi = 0; mi < MI; mi++)
                         #pragma unroll
@@ -517,7 +520,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                     sum[mi][ni][h] += part[mi][ni][h] * x_promoted.scale[i][ni][h % 2];
                             }
                 } else {
-                    multiply(sum, x_at, w_at, &by, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
+                    multiply(sum, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
                 }
             }
             out = out + 1 < STAGES ? out + 1 : 0;

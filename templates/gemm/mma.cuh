@@ -52,29 +52,29 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
     };
     typedef typename Format::sum_t sum_t;
 
-    /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `at` in its row.  Rows that nobody needs
-     * are left as they are; behind the end of k (SHIFTED: and before it) there are zeros.  apart: bytes from rows of w
-     * in the first half of the tile to those in the other. */
-    MOEK_DEVICE void copy(unsigned char *to, const int32_t *row, const unsigned char *a, const unsigned char *w,
-                          ptrdiff_t apart, int a_row_bytes, int row_bytes, int at, int first, int last)
+    /* Of a step's copies, number first .. last - 1 of this thread: 16 bytes, `k_byte` in its row.  Rows that nobody
+     * needs are left as they are; behind the end of k (SHIFTED: and before it) there are zeros.  apart: bytes from rows
+     * of w in the first half of the tile to the same rows in the other. */
+    MOEK_DEVICE void copy(unsigned char *smem, const int32_t *row, const unsigned char *a, const unsigned char *w,
+                          ptrdiff_t apart, int a_row_bytes, int row_bytes, int k_byte, int first, int last)
     {
         enum { HALF = ROWS_OF_A + R / 2 / PASS };
-        const int bytes = (SHIFTED ? (unsigned)at < (unsigned)row_bytes : at < row_bytes) ? 16 : 0;
+        const int bytes = (SHIFTED ? (unsigned)k_byte < (unsigned)row_bytes : k_byte < row_bytes) ? 16 : 0;
         int i;
-        a += bytes ? at : 0;
-        w += bytes ? at : 0;
+        a += bytes ? k_byte : 0;
+        w += bytes ? k_byte : 0;
         #pragma unroll
         for (i = first; i < last; i++) {
             const uint64_t offset = (uint64_t)(uint32_t)row[i] * (uint32_t)(i < ROWS_OF_A ? a_row_bytes : row_bytes);
-            const unsigned char *const from = i < ROWS_OF_A ? a : !UP || i < HALF ? w : w + apart;
-            if (row[i] >= 0) moek_cp_async16_(to + i * PASS * STEP, from + offset, bytes);
+            const unsigned char *const source = i < ROWS_OF_A ? a : !UP || i < HALF ? w : w + apart;
+            if (row[i] >= 0) moek_cp_async16_(smem + i * PASS * STEP, source + offset, bytes);
         }
     }
 
     /* FINE: the scales that this thread brings, of rows t, t + THREADS ... of a and w: where they are, NULL: nowhere;
      * and the four of a step.  Behind the last group: 1, times zeros. */
     struct scales {
-        const uint8_t *at[BRINGS];
+        const uint8_t *source[BRINGS];
         uint32_t four[BRINGS];
     };
     MOEK_DEVICE void place_scales(scales *s, const moek_gemm_args *a, const int32_t *row, int e, int groups)
@@ -84,7 +84,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         for (i = 0; i < BRINGS; i++) {
             const int r = (int)threadIdx.x + i * THREADS, scaled = r < M + R ? row[r] : -1;
             const int half = UP ? r - M >= R / 2 : 0;                  /* (not gated: both are the same) */
-            s->at[i] = scaled < 0 ? NULL : r < M ? (const uint8_t *)a->a_scale + (size_t)scaled * groups
+            s->source[i] = scaled < 0 ? NULL : r < M ? (const uint8_t *)a->a_scale + (size_t)scaled * groups
                      : (const uint8_t *)MOEK_HALF_(a->halves.scale, half) +
                        ((size_t)e * a->halves.rows + scaled) * groups;
         }
@@ -94,15 +94,15 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         int i, b;
         #pragma unroll
         for (i = 0; i < BRINGS; i++) {
-            const uint8_t *const at = s->at[i] + g;
+            const uint8_t *const codes = s->source[i] + g;
             s->four[i] = 0x7f7f7f7f;
-            if (!s->at[i] || g >= groups) continue;
-            if (((uintptr_t)at | (uintptr_t)groups) % 4 == 0) s->four[i] = *(const uint32_t *)(const void *)at;
-            else for (b = 0; b < 4; b++) if (g + b < groups) s->four[i] ^= (uint32_t)(at[b] ^ 0x7f) << 8 * b;
+            if (!s->source[i] || g >= groups) continue;
+            if (((uintptr_t)codes | (uintptr_t)groups) % 4 == 0) s->four[i] = *(const uint32_t *)(const void *)codes;
+            else for (b = 0; b < 4; b++) if (g + b < groups) s->four[i] ^= (uint32_t)(codes[b] ^ 0x7f) << 8 * b;
         }
     }
-    /* to: [4][M + R] */
-    MOEK_DEVICE void put_scales(float *to, const scales *s)
+    /* smem_scales: [4][M + R] */
+    MOEK_DEVICE void put_scales(float *smem_scales, const scales *s)
     {
         int i, b;
         #pragma unroll
@@ -110,7 +110,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const int r = (int)threadIdx.x + i * THREADS;
             if (r >= ROWS) continue;
             #pragma unroll
-            for (b = 0; b < 4; b++) to[b * ROWS + r] = moek_from_e8m0_((uint8_t)(s->four[i] >> 8 * b));
+            for (b = 0; b < 4; b++) smem_scales[b * ROWS + r] = moek_from_e8m0_((uint8_t)(s->four[i] >> 8 * b));
         }
     }
     /* sum += part, of column tile ni, times the scales of its rows and columns. */
@@ -182,11 +182,11 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
         if (group <= 0 || within >= group * tiles) return;
 
-        const int b = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? b / per : a->block_expert[b];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + b % per * M : a->block_row[b];
+        const int m_block = first + within % group, j0 = within / group * columns;
+        const int e = a->rows_per_expert ? m_block / per : a->block_expert[m_block];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
         const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
-        int i, kt, out = 0;
+        int i, k_iter, out = 0;
         if (row0 >= end) return;
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
@@ -197,8 +197,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         const unsigned char *const w =
             UP ? (const unsigned char *)a->halves.w[0] + (size_t)e * a->halves.rows * row_bytes
                : (const unsigned char *)a->w + (size_t)e * a->w_rows * row_bytes;
-        const int chunk = t % 8, from = t / 8;                         /* what this thread copies */
-        unsigned char *const to = shared + from * STEP + (chunk ^ from % 8) * 16;
+        const int chunk = t % 8, copy_row = t / 8;                     /* what this thread copies */
+        unsigned char *const smem_copy = shared + copy_row * STEP + (chunk ^ copy_row % 8) * 16;
         /* BLOCKED: and each step one scale: of a row of a, or of 8 columns (8 that start at a multiple of 8 share
          * theirs). */
         const int groups = FINE ? (k_offset + k + 31) / 32 : SHIFTED ? steps : (k + 127) / 128;
@@ -210,7 +210,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                   : MOEK_HALF_(a->halves.scale, half) + ((size_t)e * a->halves.scale_rows +
                     (MOEK_HALF_(a->halves.shift, half) + scaled) / 128) * groups;
         }
-        scales mine;
+        scales thread_scales;
 
         /* The warp's part of the tile, and what a lane points ldmatrix to: {8 rows, the next 8} x {16 bytes, the next
            16} of a, and the same of w transposed. */
@@ -222,34 +222,35 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         int32_t my_row[COPIES];
 
         if constexpr (FINE) {
-            place_scales(&mine, a, row, e, groups);
-            fetch(&mine, 0, groups);
-            put_scales(scales_at, &mine);
-            fetch(&mine, 4, groups);
+            place_scales(&thread_scales, a, row, e, groups);
+            fetch(&thread_scales, 0, groups);
+            put_scales(scales_at, &thread_scales);
+            fetch(&thread_scales, 4, groups);
         }
-        for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];
-        for (kt = 0; kt < STAGES - 1; kt++) {
-            copy(to + kt * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes, kt * STEP + chunk * 16 - k_offset, 0,
-                 COPIES);
-            if (BLOCKED && scale && kt < steps) moek_cp_async4_(scales_at + kt * SCALES + t, scale + kt);
+        for (i = 0; i < COPIES; i++) my_row[i] = row[copy_row + i * PASS];
+        for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
+            copy(smem_copy + k_iter * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
+                 k_iter * STEP + chunk * 16 - k_offset, 0, COPIES);
+            if (BLOCKED && scale && k_iter < steps) moek_cp_async4_(scales_at + k_iter * SCALES + t, scale + k_iter);
             moek_cp_async_commit_();
         }
         #pragma unroll 1
-        for (kt = 0; kt < steps; kt++) {
-            const int next = kt + STAGES - 1, in = out == 0 ? STAGES - 1 : out - 1;
+        for (k_iter = 0; k_iter < steps; k_iter++) {
+            const int next = k_iter + STAGES - 1, in = out == 0 ? STAGES - 1 : out - 1;
             const unsigned char *const stage = shared + out * STAGE;
-            const float *const x_scale = scales_at + (FINE ? kt % 2 : out) * SCALES + m0 + g;
-            const float *const w_scale = scales_at + (FINE ? kt % 2 : out) * SCALES + M + (FINE ? n0 + 2 * q : n0 / 8);
+            const float *const x_scale = scales_at + (FINE ? k_iter % 2 : out) * SCALES + m0 + g;
+            const float *const w_scale = scales_at + (FINE ? k_iter % 2 : out) * SCALES + M +
+                                         (FINE ? n0 + 2 * q : n0 / 8);
             sum_t part[MI][NI][4] = {0};               /* BLOCKED */
             int mi, ni, j;
             #pragma unroll
-            for (i = 0; i < COPIES; i++) my_row[i] = row[from + i * PASS];             /* again: registers are scarce */
+            for (i = 0; i < COPIES; i++) my_row[i] = row[copy_row + i * PASS];     /* again: registers are scarce */
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
             if (BLOCKED && scale && next < steps) moek_cp_async4_(scales_at + in * SCALES + t, scale + next);
             if constexpr (FINE) {
-                put_scales(scales_at + (kt + 1) % 2 * SCALES, &mine);  /* the next step's */
-                fetch(&mine, 4 * (kt + 2), groups);
+                put_scales(scales_at + (k_iter + 1) % 2 * SCALES, &thread_scales);  /* the next step's */
+                fetch(&thread_scales, 4 * (k_iter + 2), groups);
             }
             #pragma unroll
             for (j = 0; j < 4; j++) {
@@ -258,7 +259,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                 for (mi = 0; mi < MI; mi++) moek_ldmatrix4_(xs[mi], stage + (x_at ^ j * 32) + mi * 16 * STEP);
                 #pragma unroll
                 for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
-                copy(to + in * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
+                copy(smem_copy + in * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
                      next * STEP + chunk * 16 - k_offset, COPIES * j / 4, COPIES * (j + 1) / 4);
                 if constexpr (FINE) {
                     uint32_t fx[2][MI][4];
@@ -266,10 +267,10 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                     Format::template x_halves<MI>(fx, xs);
                     #pragma unroll
                     for (ni = 0; ni < NI; ni++) {
-                        float of[MI][4] = {0};
+                        float product[MI][4] = {0};
                         #pragma unroll
-                        for (half = 0; half < 2; half++) Format::template mma_half<MI>(of, fx[half], ws[ni][half]);
-                        promote(sum, of, ni, x_scale + j * ROWS, w_scale + j * ROWS);
+                        for (half = 0; half < 2; half++) Format::template mma_half<MI>(product, fx[half], ws[ni][half]);
+                        promote(sum, product, ni, x_scale + j * ROWS, w_scale + j * ROWS);
                     }
                 } else if constexpr (BLOCKED) {
                     Format::template mma<MI, NI>(part, xs, ws);
@@ -280,7 +281,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             moek_cp_async_commit_();
             if constexpr (BLOCKED) add_blocked(sum, part, x_scale, w_scale);
             if constexpr (INTEGER)
-                if (kt % CARRY == CARRY - 1) {
+                if (k_iter % CARRY == CARRY - 1) {
                     #pragma unroll
                     for (mi = 0; mi < MI; mi++)
                         #pragma unroll

@@ -24,22 +24,22 @@ MOEK_DEVICE void moek_rows_of_mma_(int32_t *row, const moek_gemm_args *a, int t,
 }
 
 /* A sum of all slices of k, whose tiles are TILE floats apart. */
-template <int SLICES, int TILE> MOEK_DEVICE float moek_sum_of_slices_(const float *from)
+template <int SLICES, int TILE> MOEK_DEVICE float moek_sum_of_slices_(const float *sums)
 {
-    float sum = from[0];
+    float sum = sums[0];
     int i;
     #pragma unroll
-    for (i = 1; i < SLICES; i++) sum += from[i * TILE];
+    for (i = 1; i < SLICES; i++) sum += sums[i * TILE];
     return sum;
 }
-/* What sums of row `at` of w of expert e, of half i, are multiplied by, times lift. */
+/* What sums of row `w_row` of w of expert e, of half i, are multiplied by, times lift. */
 template <class Format>
-MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float lift, int i, size_t at, int e, int dtype)
+MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float lift, int i, size_t w_row, int e, int dtype)
 {
     if constexpr (Format::X_TENSOR) {
         return ((const float *)a->a_scale)[0] * Format::w_scale(a->halves.scale[i], e, dtype);
     } else if constexpr (Format::W_SCALE_COLUMNS == 0) {
-        return lift * Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? at : e, dtype);
+        return lift * Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
     } else if constexpr (Format::SECOND) {
         const moek_gemm_more_args *const more = (const moek_gemm_more_args *)a;
         if constexpr (Format::X_SECOND)
@@ -78,28 +78,28 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     if (j0 + c >= n) return;
     #pragma unroll
     for (i = 0; i < 2; i++) {
-        const size_t at = (size_t)e * h->rows + row[M + c + i];        /* gate and up: the same row, each of its half */
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[at], dtype);
-        if constexpr (SCALES) scale[i] = moek_factor_of_<Format>(a, lift, 0, at, e, dtype);
-        if (UP && gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[at], dtype);
+        const size_t w_row = (size_t)e * h->rows + row[M + c + i];     /* gate and up: the same row, each of its half */
+        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[w_row], dtype);
+        if constexpr (SCALES) scale[i] = moek_factor_of_<Format>(a, lift, 0, w_row, e, dtype);
+        if (UP && gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[w_row], dtype);
         if constexpr (UP && SCALES)
-            if (gated || Format::X_TENSOR) up_scale[i] = moek_factor_of_<Format>(a, lift, 1, at, e, dtype);
+            if (gated || Format::X_TENSOR) up_scale[i] = moek_factor_of_<Format>(a, lift, 1, w_row, e, dtype);
     }
     #pragma unroll (UP ? 1 : 4)
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
-        const size_t to = a->out_order ? a->out_order[row0 + r] : row0 + r;
-        const float *const from = tile + r * PITCH + c;
+        const size_t out_row = a->out_order ? a->out_order[row0 + r] : row0 + r;
+        const float *const sums = tile + r * PITCH + c;
         const float x_scale = BY_ROW ? ((const float *)a->a_scale)[row[r]] : 1.0f;
         float y[2];
         #pragma unroll
         for (i = 0; i < 2; i++) {
-            y[i] = moek_sum_of_slices_<SLICES, M * PITCH>(from + i) * (x_scale * scale[i]) + bias[i];
+            y[i] = moek_sum_of_slices_<SLICES, M * PITCH>(sums + i) * (x_scale * scale[i]) + bias[i];
             if (UP)
-                y[i] = moek_act_any_(act, y[i], gated ? moek_sum_of_slices_<SLICES, M * PITCH>(from + R / 2 + i) *
+                y[i] = moek_act_any_(act, y[i], gated ? moek_sum_of_slices_<SLICES, M * PITCH>(sums + R / 2 + i) *
                                                         (x_scale * up_scale[i]) + up_bias[i] : 0,
                                      a->alpha, a->beta, a->limit);
         }
-        ((uint32_t *)a->out)[(to * n + j0 + c) / 2] = moek_to_t2_(y[0], y[1], dtype);
+        ((uint32_t *)a->out)[(out_row * n + j0 + c) / 2] = moek_to_t2_(y[0], y[1], dtype);
     }
 }
 

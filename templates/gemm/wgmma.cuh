@@ -83,29 +83,29 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* ---- producers ----------------------------------------------------------------------------------------------- */
 
     /* One stage of weights. */
-    MOEK_DEVICE void weights(const params *p, unsigned char *to, uint64_t *full, uint64_t policy, const moek_tile_ *at,
-                             int step)
+    MOEK_DEVICE void weights(const params *p, unsigned char *smem_w, uint64_t *full, uint64_t policy,
+                             const moek_tile_ *tile, int step)
     {
-        moek_tma_stage_(to, &p->w, full, N * 128, policy, &p->a, PER, step, at->j0, at->e);
+        moek_tma_stage_(smem_w, &p->w, full, N * 128, policy, &p->a, PER, step, tile->j0, tile->e);
     }
     /* Producer of weights, one thread: weights are there before anything else is. */
     MOEK_DEVICE void produce(const params *p, const block *b)
     {
         const moek_gemm_args *const a = &p->a;
         const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
-        moek_tile_ at;
-        int tile, slot = 0, phase = 1, step = b->part.first_step, i;
-        at.e = -1;
-        for (tile = b->part.tile; tile < b->part.last; tile += FINE ? b->part.stride : 1) {
-            const int until = tile == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
-            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
+        moek_tile_ tile;
+        int tile_index, slot = 0, phase = 1, step = b->part.first_step, i;
+        tile.e = -1;
+        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
+            const int until = tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             while (step < until) {
                 const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
                 moek_mbar_wait_(b->empty + slot, phase);
                 if (two) moek_mbar_wait_(b->empty + next, next ? phase : phase ^ 1);
-                weights(p, b->ring + slot * STAGE + A, b->full + slot, policy, &at, step);
-                if (two) weights(p, b->ring + next * STAGE + A, b->full + next, policy, &at, step + 1);
+                weights(p, b->ring + slot * STAGE + A, b->full + slot, policy, &tile, step);
+                if (two) weights(p, b->ring + next * STAGE + A, b->full + next, policy, &tile, step + 1);
                 for (i = 0; i <= two; i++) {
                     step++;
                     moek_next_(slot, phase, STAGES);
@@ -122,14 +122,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int i, k;
         #pragma unroll
         for (i = 0; i < BRINGS; i++) {
-            float *const to = b->scales + slot * SCALES + u + 96 * i;
-            const uint32_t *const from = (const uint32_t *)to;
+            float *const smem_scales = b->scales + slot * SCALES + u + 96 * i;
+            const uint32_t *const words = (const uint32_t *)smem_scales;
             if (u + 96 * i >= ROWS) break;
-            const uint32_t about = from[2 * ROWS];
-            const uint32_t four = (uint32_t)(((uint64_t)from[ROWS] << 32 | from[0]) >> about % 32);
+            const uint32_t about = words[2 * ROWS];
+            const uint32_t four = (uint32_t)(((uint64_t)words[ROWS] << 32 | words[0]) >> about % 32);
             #pragma unroll
             for (k = 0; k < 4; k++)
-                to[k * ROWS] = k < (int)(about >> 8) ? moek_from_e8m0_((uint8_t)(four >> 8 * k)) : 0;
+                smem_scales[k * ROWS] = k < (int)(about >> 8) ? moek_from_e8m0_((uint8_t)(four >> 8 * k)) : 0;
         }
         moek_mbar_arrive_warp_(b->full + slot);
     }
@@ -141,38 +141,39 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int gated = b->gated, columns = b->columns;
         const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
         int *const row = b->row;
-        int tile, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1, i;
-        moek_tile_ at;
+        int tile_index, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1, i;
+        moek_tile_ tile;
         const float *w_scale = NULL;
         const int groups = ((SHIFTED ? a->k_offset : 0) + row_bytes + 31) / 32;
         const uint8_t *scale[BRINGS];                  /* of rows u, u + 96 ... of a and then of w; NULL: nobody's */
         int brought = 0, late = 0;                     /* stages whose scales are on their way; the first of them */
-        at.e = -1;
+        tile.e = -1;
         moek_grid_wait_();                             /* now a is there */
-        for (tile = b->part.tile; tile < b->part.last; tile += FINE ? b->part.stride : 1) {
-            const int until = tile == b->part.last - 1 ? b->part.last_step : steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, columns, &at);
-            else moek_find_tile_(a, &b->part, tile, M, columns, &at);
-            if (at.row0 != row0 || at.e != e) {
+        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
+            const int until = tile_index == b->part.last - 1 ? b->part.last_step : steps;
+            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, columns, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, columns, &tile);
+            if (tile.row0 != row0 || tile.e != e) {
                 int source[GATHER];
                 #pragma unroll
                 for (i = 0; i < GATHER; i++) {
-                    const int r = at.row0 + u + 96 * i;
-                    source[i] = r >= at.end ? 0 : a->a_order && (TALL || !a->ids) ? a->a_order[r] / a->a_div : r;
+                    const int r = tile.row0 + u + 96 * i;
+                    source[i] = r >= tile.end ? 0 : a->a_order && (TALL || !a->ids) ? a->a_order[r] / a->a_div : r;
                 }
                 moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
                 if (UP && !TALL && a->ids) {
-                    if (u < 32) moek_slots_of_(row, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, a->a_div);
+                    if (u < 32)
+                        moek_slots_of_(row, b->ids, a->slots, tile.e, tile.row0 - b->part.s.row[tile.e], M, a->a_div);
                 } else
                     #pragma unroll
                     for (i = 0; i < GATHER; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
                 moek_named_wait_(1, 96);
-                e = at.e; row0 = at.row0;
-                rows = min(at.end - at.row0, M);
+                e = tile.e; row0 = tile.row0;
+                rows = min(tile.end - tile.row0, M);
             }
             if (BLOCKED && u < SUBS) {                 /* of each 64 rows of w of the tile */
-                const int j = min(gated ? at.j0 : at.j0 + 64 * u, n - 1);
-                w_scale = moek_scales_of_(&a->halves, UP ? u : 0, at.e, j, steps);
+                const int j = min(gated ? tile.j0 : tile.j0 + 64 * u, n - 1);
+                w_scale = moek_scales_of_(&a->halves, UP ? u : 0, tile.e, j, steps);
             }
             if constexpr (FINE)
                 #pragma unroll
@@ -181,10 +182,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     const int place = u + 96 * i, v = place - M;
                     const int r = place / 16 * 16 + place % 4 / 2 * 8 + place % 16 / 4 * 2 + place % 2;
                     const int half = gated ? v / 8 % 2 : 0;
-                    const int j = min(at.j0 + (gated ? v / 16 * 8 + v % 8 : v), n - 1);
+                    const int j = min(tile.j0 + (gated ? v / 16 * 8 + v % 8 : v), n - 1);
                     if (v >= 0)
                         scale[i] = (const uint8_t *)MOEK_HALF_(a->halves.scale, half) +
-                                   ((size_t)at.e * a->halves.rows + (UP ? j * a->halves.step : j)) * groups;
+                                   ((size_t)tile.e * a->halves.rows + (UP ? j * a->halves.step : j)) * groups;
                     else
                         scale[i] = r < rows ? (const uint8_t *)a->a_scale + (size_t)(uint32_t)row[r] * groups : NULL;
                 }
@@ -192,12 +193,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 unsigned char *const stage = b->ring + slot * STAGE;
                 const int at_k = step * 128 - (SHIFTED ? a->k_offset : 0), at_byte = at_k + u % 8 * 16;
                 const int bytes = (SHIFTED ? (unsigned)at_byte < (unsigned)row_bytes : at_byte < row_bytes) ? 16 : 0;
-                const unsigned char *const from = x + (bytes ? at_k : 0);
+                const unsigned char *const x_source = x + (bytes ? at_k : 0);
                 moek_mbar_wait_(b->empty + slot, phase);
                 #pragma unroll 2
                 for (i = u / 8; i < rows; i += 12)
                     moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
-                                     from + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
+                                     x_source + (size_t)(uint32_t)row[i] * (uint32_t)a->a_row_bytes, bytes);
                 if constexpr (BLOCKED) {
                     for (i = u; i < rows; i += 96)
                         moek_cp_async4_(b->scales + slot * SCALES + i,
@@ -206,14 +207,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 } else if constexpr (FINE) {
                     #pragma unroll
                     for (i = 0; i < BRINGS; i++) {     /* a word or two, and what of them counts */
-                        uint32_t *const to = (uint32_t *)b->scales + slot * SCALES + u + 96 * i;
-                        const unsigned char *const of = scale[i] + 4 * step;
-                        const int shift = (int)((uintptr_t)of % 4), count = min(4, groups - 4 * step);
+                        uint32_t *const words = (uint32_t *)b->scales + slot * SCALES + u + 96 * i;
+                        const unsigned char *const codes = scale[i] + 4 * step;
+                        const int shift = (int)((uintptr_t)codes % 4), count = min(4, groups - 4 * step);
                         if (u + 96 * i >= ROWS) break;
-                        to[2 * ROWS] = scale[i] ? (uint32_t)(8 * shift | count << 8) : 0;
+                        words[2 * ROWS] = scale[i] ? (uint32_t)(8 * shift | count << 8) : 0;
                         if (!scale[i]) continue;
-                        moek_cp_async4_(to, of - shift);
-                        if (shift + count > 4) moek_cp_async4_(to + ROWS, of - shift + 4);
+                        moek_cp_async4_(words, codes - shift);
+                        if (shift + count > 4) moek_cp_async4_(words + ROWS, codes - shift + 4);
                     }
                 }
                 moek_mbar_arrive_copied_(b->full + slot);
@@ -242,28 +243,28 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
      * way round), columns 2q and 2q + 1 of each 8 rows of a.  row: where the lane's rows go. */
-    MOEK_DEVICE void finish(const moek_gemm_args *a, float *sum, const moek_tile_ *at, const int *row, int n, int part,
-                            int dtype)
+    MOEK_DEVICE void finish(const moek_gemm_args *a, float *sum, const moek_tile_ *tile, const int *row, int n,
+                            int part, int dtype)
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->halves.swapped : 0;
-        const int j = at->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of row 0 of the warp's 16 */
+        const int j = tile->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of the warp's row 0 */
         float scale[2] = {1, 1}, bias[2] = {0, 0};
         int i;
         #pragma unroll
         for (i = 0; i < 2; i++) {                                      /* a row behind the last is not stored */
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-            const size_t w_at = (size_t)at->e * a->halves.rows + (UP ? column * a->halves.step : column);
+            const size_t w_at = (size_t)tile->e * a->halves.rows + (UP ? column * a->halves.step : column);
             if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[w_at], dtype);
-            if constexpr (BY_TENSOR) scale[i] = MOEK_F32_(a->a_scale)[0] * a->halves.scale[i][at->e];
+            if constexpr (BY_TENSOR) scale[i] = MOEK_F32_(a->a_scale)[0] * a->halves.scale[i][tile->e];
             if constexpr (BY_ROW) scale[i] = a->halves.scale[i][w_at];
         }
         #pragma unroll
         for (i = 0; i < M / 4; i++) {
             float s = 1;
             if constexpr (BY_ROW) {
-                const int p = at->row0 + i / 2 * 8 + c + i % 2;
-                if (p < at->end) s = MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[p] / a->a_div : p];
+                const int p = tile->row0 + i / 2 * 8 + c + i % 2;
+                if (p < tile->end) s = MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[p] / a->a_div : p];
             }
             sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2] * (s * scale[0]) + bias[0];
             sum[i / 2 * 4 + i % 2 + 2] = sum[i / 2 * 4 + i % 2 + 2] * (s * scale[1]) + bias[1];
@@ -291,8 +292,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void promote(float *sum, const float *part, const float *scales, int number)
     {
         const int t = moek_here_(threadIdx.x) - 128, q = t % 4;
-        const float *const of = scales + number / PARTS * ROWS, *const of_x = of + number % PARTS * PART + 4 * q;
-        const float *const of_w = of + M + t / 32 * 16 + t % 32 / 4;
+        const float *const stage_scales = scales + number / PARTS * ROWS;
+        const float *const of_x = stage_scales + number % PARTS * PART + 4 * q;
+        const float *const of_w = stage_scales + M + t / 32 * 16 + t % 32 / 4;
         const float low = of_w[0], high = of_w[8];
         int i;
         sum += number % PARTS * (PART / 2);
@@ -300,11 +302,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (i = 0; i < PART / 16; i++) {
             const float4 x = *(const float4 *)(of_x + 16 * i);
             const float *const p = part + 8 * i;
-            float *const to = sum + 8 * i;
-            to[0] += p[0] * (x.x * low); to[1] += p[1] * (x.y * low);
-            to[2] += p[2] * (x.x * high); to[3] += p[3] * (x.y * high);
-            to[4] += p[4] * (x.z * low); to[5] += p[5] * (x.w * low);
-            to[6] += p[6] * (x.z * high); to[7] += p[7] * (x.w * high);
+            float *const out = sum + 8 * i;
+            out[0] += p[0] * (x.x * low); out[1] += p[1] * (x.y * low);
+            out[2] += p[2] * (x.x * high); out[3] += p[3] * (x.y * high);
+            out[4] += p[4] * (x.z * low); out[5] += p[5] * (x.w * low);
+            out[6] += p[6] * (x.z * high); out[7] += p[7] * (x.w * high);
         }
     }
     /* FINE: product number J of a stage is waited for and promoted, and the one that takes its registers begun. */
@@ -324,38 +326,38 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void consume(const params *p, const block *b)
     {
         const moek_gemm_args *const a = &p->a;
-        const int t = threadIdx.x, mine = t / 128 - 1, steps = b->part.steps;
+        const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->part.steps;
         const int dtype = BYTES ? a->dtype : DTYPE;
-        moek_tile_ at;
-        int tile, first_step = b->part.first_step, slot = 0, phase = 0, e = -1, row0 = -1, to[M / 8], i;
-        at.e = -1;
+        moek_tile_ tile;
+        int tile_index, first_step = b->part.first_step, slot = 0, phase = 0, e = -1, row0 = -1, out_row[M / 8], i;
+        tile.e = -1;
         moek_grid_wait_();
-        for (tile = b->part.tile; tile < b->part.last; tile += FINE ? b->part.stride : 1) {
-            const int until = tile == b->part.last - 1 ? b->part.last_step : steps;
+        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
+            const int until = tile_index == b->part.last - 1 ? b->part.last_step : steps;
             const int first = first_step, whole = first == 0 && until == steps;
             Sum sum[M / 2];
             int32_t high[M / 8] = {0};
             int step;
-            if (TALL) moek_jump_tile_(a, &b->part, tile, M, b->columns, &at);
-            else moek_find_tile_(a, &b->part, tile, M, b->columns, &at);
-            if (at.row0 != row0 || at.e != e) {
+            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (tile.row0 != row0 || tile.e != e) {
                 int *const slots = b->row + (t / 32 - 3) * M;          /* this warp's list */
                 if (!UP && !TALL && a->ids)
-                    moek_slots_of_(slots, b->ids, a->slots, at.e, at.row0 - b->part.s.row[at.e], M, 1);
+                    moek_slots_of_(slots, b->ids, a->slots, tile.e, tile.row0 - b->part.s.row[tile.e], M, 1);
                 #pragma unroll
                 for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
-                    const int r = at.row0 + 8 * i + t % 32 / 4;
-                    to[i] = r >= at.end ? -1
+                    const int r = tile.row0 + 8 * i + t % 32 / 4;
+                    out_row[i] = r >= tile.end ? -1
                           : !UP && !TALL && a->ids ? slots[8 * i + t % 32 / 4]
                           : a->out_order && (TALL || !a->ids) ? a->out_order[r] : r;
                 }
-                e = at.e; row0 = at.row0;
+                e = tile.e; row0 = tile.row0;
             }
             #pragma unroll
             for (i = 0; i < M / 2; i++) sum[i] = 0;
             for (step = first; step < until; step++) {
                 const unsigned char *const stage = b->ring + slot * STAGE;
-                const uint64_t ws = moek_wgmma_operand_(stage + A + mine * 8192);
+                const uint64_t ws = moek_wgmma_operand_(stage + A + warpgroup * 8192);
                 const uint64_t xs = moek_wgmma_operand_(stage);
                 float part[SETS][PART / 2];
                 int j;
@@ -364,17 +366,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         #pragma unroll
                         for (i = 0; i < M / 8; i++) Format::carry(sum + 4 * i, high + i);
                 moek_mbar_wait_(b->full + slot, phase);
-                const float *const of = b->scales + slot * SCALES;
-                const float sw0 = BLOCKED ? of[M + (UP && b->gated ? 0 : mine)] : 0;
-                const float sw1 = BLOCKED ? of[M + (UP && b->gated ? 1 : mine)] : 0;
+                const float *const stage_scales = b->scales + slot * SCALES;
+                const float sw0 = BLOCKED ? stage_scales[M + (UP && b->gated ? 0 : warpgroup)] : 0;
+                const float sw1 = BLOCKED ? stage_scales[M + (UP && b->gated ? 1 : warpgroup)] : 0;
                 moek_wgmma_fence_();
                 if constexpr (FINE) {
                     #pragma unroll
                     for (j = 0; j < SETS; j++) multiply(part[j], ws, xs, j);
-                    take<0>(sum, part, of, ws, xs); take<1>(sum, part, of, ws, xs);
-                    take<2>(sum, part, of, ws, xs); take<3>(sum, part, of, ws, xs);
-                    take<4>(sum, part, of, ws, xs); take<5>(sum, part, of, ws, xs);
-                    take<6>(sum, part, of, ws, xs); take<7>(sum, part, of, ws, xs);
+                    take<0>(sum, part, stage_scales, ws, xs); take<1>(sum, part, stage_scales, ws, xs);
+                    take<2>(sum, part, stage_scales, ws, xs); take<3>(sum, part, stage_scales, ws, xs);
+                    take<4>(sum, part, stage_scales, ws, xs); take<5>(sum, part, stage_scales, ws, xs);
+                    take<6>(sum, part, stage_scales, ws, xs); take<7>(sum, part, stage_scales, ws, xs);
                 } else {
                     #pragma unroll
                     for (j = 0; j < 4; j++)
@@ -389,7 +391,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         for (i = 0; i < M / 2; i++) {
                             float p = part[0][i];
                             if constexpr (SETS == 4) p = (p + part[1][i]) + (part[2][i] + part[3][i]);
-                            if constexpr (BLOCKED) sum[i] += p * (of[i / 4 * 8 + t % 4 * 2 + i % 2] *
+                            if constexpr (BLOCKED) sum[i] += p * (stage_scales[i / 4 * 8 + t % 4 * 2 + i % 2] *
                                                                   (i % 4 < 2 ? sw0 : sw1));
                             else sum[i] += p;
                         }
@@ -400,17 +402,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             first_step = 0;
             if constexpr (INTEGER) {
                 float total[M / 2];
-                if (!whole && moek_exchange_s32_(a, &b->part, sum, M / 2, CONSUMERS, tile, first)) continue;
+                if (!whole && moek_exchange_s32_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
                 if (steps > CARRY)
                     #pragma unroll
                     for (i = 0; i < M / 8; i++) Format::total(total + 4 * i, sum + 4 * i, high[i]);
                 else
                     #pragma unroll
                     for (i = 0; i < M / 2; i++) total[i] = (float)sum[i];
-                finish(a, total, &at, to, b->n, mine, dtype);
+                finish(a, total, &tile, out_row, b->n, warpgroup, dtype);
             } else {
-                if (!whole && moek_exchange_(a, &b->part, sum, M / 2, CONSUMERS, tile, first)) continue;
-                finish(a, sum, &at, to, b->n, mine, dtype);
+                if (!whole && moek_exchange_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
+                finish(a, sum, &tile, out_row, b->n, warpgroup, dtype);
             }
         }
     }

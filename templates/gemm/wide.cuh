@@ -81,7 +81,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the
      * cluster has the same weights; narrow: half of the columns; rows of a and of out (-1: none).  In shared memory. */
     struct tile {
-        int e, row0, end, j0, both, narrow, pad[2], from[ROWS], to[ROWS];
+        int e, row0, end, j0, both, narrow, pad[2], a_row[ROWS], out_row[ROWS];
         float w_scale[CHANNELS];                       /* (may be none) */
     };
 
@@ -101,11 +101,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * tiles, the two are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an
      * empty tile.
      * known: a barrier that completes when the tile is written, but for its arrays; of up for the first tile of a block
-     * that counts ids itself alone (first), for these need the kernel before.  down: to[] and scales of w are still
-     * being copied (cp.async) when this returns.
+     * that counts ids itself alone (first), for these need the kernel before.  down: out_row[] and scales of w are
+     * still being copied (cp.async) when this returns.
      * No divisions: the first tile, and short tiles, wait for this. */
     MOEK_DEVICE void find_tile(const params *p, moek_schedule_ s, int number_of_tile, int whole, int columns, int pairs,
-                               tile *at, uint64_t *known, int first)
+                               tile *tile_found, uint64_t *known, int first)
     {
         const moek_gemm_args *const a = &p->a;
         const int narrow = number_of_tile >= whole, second = narrow && (number_of_tile - whole) % 2;
@@ -117,10 +117,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
         int size = GROUP >> odd, begin = 0, last = units, row0, end, i;
         if (all >= MANY * a->experts) {                     /* groups of an expert alone: its weights are read once */
-            const int by = moek_schedule_find_(s, a->experts, unit << odd);
+            const int expert = moek_schedule_find_(s, a->experts, unit << odd);
             size = GROUP_MANY >> odd;
-            begin = (s.block[by] + odd) >> odd;
-            last = (s.block[by + 1] + odd) >> odd;
+            begin = (s.block[expert] + odd) >> odd;
+            last = (s.block[expert + 1] + odd) >> odd;
         }
         const int group0 = begin + ((unit - begin) & -size);
         const int group = min(last - group0, size);
@@ -145,8 +145,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if (TAIL > 0 && b + 1 < s.block[e + 1]) end = row0 + M;
         const int j0 = column * columns + second * (columns / 2);
         if (lane == 0) {
-            at->e = e; at->row0 = row0; at->end = end; at->both = both; at->narrow = narrow;
-            at->j0 = j0;
+            tile_found->e = e; tile_found->row0 = row0; tile_found->end = end;
+            tile_found->both = both; tile_found->narrow = narrow;
+            tile_found->j0 = j0;
         }
         if constexpr (!UP) {
             moek_mbar_arrive_warp_(known);
@@ -158,17 +159,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         #pragma unroll
         for (i = lane; i < ROWS; i += 32) {
             const int r = row0 + i;
-            at->from[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
-            if constexpr (UP) at->to[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
-            else if (r < end && a->out_order) moek_cp_async4_(at->to + i, a->out_order + r);
-            else at->to[i] = r >= end ? -1 : r;
+            tile_found->a_row[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
+            if constexpr (UP) tile_found->out_row[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
+            else if (r < end && a->out_order) moek_cp_async4_(tile_found->out_row + i, a->out_order + r);
+            else tile_found->out_row[i] = r >= end ? -1 : r;
         }
         if constexpr (CHANNELS > 0)
             #pragma unroll
             for (i = lane; i < CHANNELS; i += 32) {
                 const size_t row = (size_t)e * a->halves.rows + w_row(a, j0, i, a->n);
-                if constexpr (UP) at->w_scale[i] = MOEK_HALF_(a->halves.scale, i / 64 % 2)[row];
-                else moek_cp_async4_(at->w_scale + i, MOEK_F32_(a->w_scale) + row);
+                if constexpr (UP) tile_found->w_scale[i] = MOEK_HALF_(a->halves.scale, i / 64 % 2)[row];
+                else moek_cp_async4_(tile_found->w_scale + i, MOEK_F32_(a->w_scale) + row);
             }
     }
 
@@ -199,54 +200,54 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE bring make_bring(const moek_gemm_args *a, const tile *tile, int steps, int gated, int once)
     {
         const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
-        bring of;
-        of.both = tile->both;
-        of.narrow = tile->narrow;
+        bring loads;
+        loads.both = tile->both;
+        loads.narrow = tile->narrow;
         /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
-        of.half = of.both && !of.narrow ? (int)(blockIdx.x % 2) : 0;
-        of.e = a->tiled ? tile->e * steps : tile->e;
-        of.group = (tile->j0 + of.half * (gated ? BOX / 2 : BOX)) / 8;
-        of.row0 = tile->row0;
-        of.boxes = (min(rows, M) + AT_ONCE - 1) / AT_ONCE;
-        of.bytes = (N >> of.narrow) * 128 + of.boxes * (AT_ONCE * 128);
-        of.tail = TAIL > 0 && rows > M;
-        if constexpr (TAIL > 0) of.bytes += of.tail * (TAIL * 128);
-        of.once = once;
-        return of;
+        loads.half = loads.both && !loads.narrow ? (int)(blockIdx.x % 2) : 0;
+        loads.e = a->tiled ? tile->e * steps : tile->e;
+        loads.group = (tile->j0 + loads.half * (gated ? BOX / 2 : BOX)) / 8;
+        loads.row0 = tile->row0;
+        loads.boxes = (min(rows, M) + AT_ONCE - 1) / AT_ONCE;
+        loads.bytes = (N >> loads.narrow) * 128 + loads.boxes * (AT_ONCE * 128);
+        loads.tail = TAIL > 0 && rows > M;
+        if constexpr (TAIL > 0) loads.bytes += loads.tail * (TAIL * 128);
+        loads.once = once;
+        return loads;
     }
     /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half
      * is 64 of gate and 64 of up, as they lie in memory. */
-    MOEK_DEVICE void weights(const params *p, unsigned char *stage, uint64_t *full, const bring *of, int step,
+    MOEK_DEVICE void weights(const params *p, unsigned char *stage, uint64_t *full, const bring *loads, int step,
                              int gated, int pairs)
     {
-        unsigned char *const to = stage + A;
-        const int tiled = p->a.tiled, e = tiled ? of->e + step : of->e;
+        unsigned char *const smem_w = stage + A;
+        const int tiled = p->a.tiled, e = tiled ? loads->e + step : loads->e;
         const int k = tiled ? 0 : step * PER - (SHIFTED ? p->a.k_offset : 0);
-        const int next = of->group + (gated ? BOX / 16 : BOX / 8);
-        moek_mbar_arrive_expect_(full, of->bytes);
-        if (of->both) {                                         /* narrow: the two blocks take turns */
-            if (!of->narrow || step % 2 == (int)(blockIdx.x % 2))
-                moek_tma_both_(to + of->half * HALF_BYTES, &p->w, full, k, of->group, e);
-        } else if (ONCE && of->once) {
-            moek_tma_once_(to, &p->w, full, moek_evict_first_(), k, of->group, 0, e);
-            if (!of->narrow) moek_tma_once_(to + HALF_BYTES, &p->w, full, moek_evict_first_(), k, next, 0, e);
+        const int next = loads->group + (gated ? BOX / 16 : BOX / 8);
+        moek_mbar_arrive_expect_(full, loads->bytes);
+        if (loads->both) {                                         /* narrow: the two blocks take turns */
+            if (!loads->narrow || step % 2 == (int)(blockIdx.x % 2))
+                moek_tma_both_(smem_w + loads->half * HALF_BYTES, &p->w, full, k, loads->group, e);
+        } else if (ONCE && loads->once) {
+            moek_tma_once_(smem_w, &p->w, full, moek_evict_first_(), k, loads->group, 0, e);
+            if (!loads->narrow) moek_tma_once_(smem_w + HALF_BYTES, &p->w, full, moek_evict_first_(), k, next, 0, e);
         } else {
             const CUtensorMap *const w = pairs ? &p->w : &p->alone;
-            moek_tma_shared_(to, w, full, k, of->group, e);
-            if (!of->narrow) moek_tma_shared_(to + HALF_BYTES, w, full, k, next, e);
+            moek_tma_shared_(smem_w, w, full, k, loads->group, e);
+            if (!loads->narrow) moek_tma_shared_(smem_w + HALF_BYTES, w, full, k, next, e);
         }
     }
     /* By the same thread: the stage's rows of a, if they lie side by side. */
-    MOEK_DEVICE void rows(const params *p, unsigned char *stage, uint64_t *full, const bring *of, int step)
+    MOEK_DEVICE void rows(const params *p, unsigned char *stage, uint64_t *full, const bring *loads, int step)
     {
         int i;
         #pragma unroll
         for (i = 0; i < M / AT_ONCE; i++)
-            if (i < of->boxes)
+            if (i < loads->boxes)
                 moek_tma_rows_(stage + i * (AT_ONCE * 128), &p->rows[0], full,
-                               step * PER - (SHIFTED ? p->a.k_offset : 0), of->row0 + AT_ONCE * i);
+                               step * PER - (SHIFTED ? p->a.k_offset : 0), loads->row0 + AT_ONCE * i);
         if constexpr (TAIL > 0)
-            if (of->tail) moek_tma_rows_(stage + M * 128, &p->rows[1], full, step * PER, of->row0 + M);
+            if (loads->tail) moek_tma_rows_(stage + M * 128, &p->rows[1], full, step * PER, loads->row0 + M);
     }
     /* Producer of weights, of rows of a that lie side by side, and, BLOCKED, of scales.  Scales are fetched by a warp
      * of its own if one is free, for they hold up copies. */
@@ -266,8 +267,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_mbar_wait_(b->known, 0);
                 begun = b->list->e >= 0;
                 if (begun && moek_elect_()) {
-                    const bring of = make_bring(a, b->list, steps, gated, once);
-                    weights(p, b->ring, b->full, &of, 0, gated, pairs);
+                    const bring loads = make_bring(a, b->list, steps, gated, once);
+                    weights(p, b->ring, b->full, &loads, 0, gated, pairs);
                 }
             }
             moek_grid_wait_();
@@ -276,17 +277,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_mbar_wait_(b->known, 0);
             begun = b->list->e >= 0 ? min(steps, (int)BEGUN) : 0;
             if (copies && begun && moek_elect_()) {
-                const bring of = make_bring(a, b->list, steps, gated, once);
+                const bring loads = make_bring(a, b->list, steps, gated, once);
                 #pragma unroll 1
                 for (i = 0; i < begun; i++) {
-                    weights(p, b->ring + i * STAGE, b->full + i, &of, i, gated, pairs);
-                    if (of.both && !of.narrow && i == ask) moek_mbar_arrive_(b->asked);
+                    weights(p, b->ring + i * STAGE, b->full + i, &loads, i, gated, pairs);
+                    if (loads.both && !loads.narrow && i == ask) moek_mbar_arrive_(b->asked);
                 }
             }
         }
         for (;;) {
-            bring of;
-            int mine, asks;                    /* asks: with which step for the next tile */
+            bring loads;
+            int place, asks;                    /* asks: with which step for the next tile */
             int row[M / 32];
             unsigned w_scale = 0;              /* where the first scale of w is, in its half */
             /* Copies of down need not wait until it is known where rows go. */
@@ -294,11 +295,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             else if constexpr (BLOCKED) moek_mbar_wait_((copies && !a->a_order ? b->known : b->told) + q, turn);
             else moek_mbar_wait_(b->known + q, turn);
             if (b->list[q].e < 0) break;
-            of = make_bring(a, b->list + q, steps, gated, once);
-            asks = of.both && !of.narrow ? ask : -1;
+            loads = make_bring(a, b->list + q, steps, gated, once);
+            asks = loads.both && !loads.narrow ? ask : -1;
             if constexpr (BLOCKED) {
                 #pragma unroll
-                for (i = 0; i < M / 32; i++) row[i] = fetches ? b->list[q].from[lane + 32 * i] : -1;
+                for (i = 0; i < M / 32; i++) row[i] = fetches ? b->list[q].a_row[lane + 32 * i] : -1;
                 if (lane < SUBS) {                         /* of each 64 rows of w of the tile */
                     const int e = b->list[q].e, j0 = b->list[q].j0;
                     const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
@@ -308,13 +309,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
             }
             moek_mbar_arrive_warp_(b->done + q);
-            mine = q;
+            place = q;
             moek_next_(q, turn, TILES);
             step = 0;
             if (!UP && begun) {                /* now the rows of that stage */
                 if (moek_elect_()) {
-                    rows(p, b->ring, b->full, &of, 0);
-                    if (asks == 0) moek_mbar_arrive_(b->asked + mine);
+                    rows(p, b->ring, b->full, &loads, 0);
+                    if (asks == 0) moek_mbar_arrive_(b->asked + place);
                 }
                 begun = 0;
                 step = slot = 1;
@@ -325,9 +326,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 unsigned char *const stage = b->ring + slot * STAGE;
                 if (fetches || free) moek_mbar_wait_(b->empty + slot, phase);
                 if (free && moek_elect_()) {
-                    weights(p, stage, b->full + slot, &of, step, gated, pairs);
-                    if (step == asks) moek_mbar_arrive_(b->asked + mine);
-                    rows(p, stage, b->full + slot, &of, step);
+                    weights(p, stage, b->full + slot, &loads, step, gated, pairs);
+                    if (step == asks) moek_mbar_arrive_(b->asked + place);
+                    rows(p, stage, b->full + slot, &loads, step);
                 }
                 if (BLOCKED && fetches) {
                     #pragma unroll
@@ -344,7 +345,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_next_(slot, phase, STAGES);
             }
             if constexpr (UP) begun = 0;
-            if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + mine);
+            if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + place);
         }
     }
     /* Producer of rows of a that are gathered: each thread one row of 4 * GATHER, 16 bytes of 8 lanes each. */
@@ -353,7 +354,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const moek_gemm_args *const a = &p->a;
         const int t = threadIdx.x, steps = b->steps, ask = b->ask, row_bytes = b->row_bytes;
         int slot = 0, phase = 1, step, q = 0, turn = 0, i;
-        const int u = t - 32, r = u / 8, to = r * 128 + (u % 8 ^ r % 8) * 16;
+        const int u = t - 32, r = u / 8, smem_offset = r * 128 + (u % 8 ^ r % 8) * 16;
         const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
         const uint32_t NONE = 0xffffffff;
         uint32_t row[EACH];                    /* where it begins, in 16 bytes */
@@ -363,8 +364,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (b->list[q].e < 0) break;
             #pragma unroll
             for (i = 0; i < EACH; i++) {
-                const int of = b->list[q].from[r + 4 * GATHER * i];
-                row[i] = of < 0 ? NONE : (uint32_t)of * ((uint32_t)a->a_row_bytes / 16);
+                const int row_of_a = b->list[q].a_row[r + 4 * GATHER * i];
+                row[i] = row_of_a < 0 ? NONE : (uint32_t)row_of_a * ((uint32_t)a->a_row_bytes / 16);
             }
             uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
             moek_mbar_arrive_warp_(b->done + q);
@@ -373,13 +374,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 unsigned char *const stage = b->ring + slot * STAGE;
                 const int at_k = step * 128 - (SHIFTED ? a->k_offset : 0), at_byte = at_k + u % 8 * 16;
                 const int bytes = (SHIFTED ? (unsigned)at_byte < (unsigned)row_bytes : at_byte < row_bytes) ? 16 : 0;
-                const unsigned char *const from = x + (bytes ? at_k : 0);
+                const unsigned char *const x_source = x + (bytes ? at_k : 0);
                 moek_mbar_wait_(b->empty + slot, phase);
                 if (step == ask && asks) moek_mbar_arrive_(asks);
                 #pragma unroll
                 for (i = 0; i < EACH; i++)
                     if (row[i] != NONE)
-                        moek_cp_async16_(stage + i * (512 * GATHER) + to, moek_at_(from, row[i], 16), bytes);
+                        moek_cp_async16_(stage + i * (512 * GATHER) + smem_offset, moek_at_(x_source, row[i], 16),
+                                         bytes);
                 moek_mbar_arrive_copied_(b->full + slot);
                 moek_next_(slot, phase, STAGES);
             }
@@ -415,10 +417,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 tile = me;
             } else if (pairs && blockIdx.x % 2) {
                 /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
-                const int at = wave % GIVEN;
-                if (lane == 0) moek_mbar_arrive_expect_(b->given + at, 4);
-                moek_mbar_wait_(b->given + at, (wave / GIVEN + !at) % 2);      /* the first has none */
-                tile = b->number[at];
+                const int slot = wave % GIVEN;
+                if (lane == 0) moek_mbar_arrive_expect_(b->given + slot, 4);
+                moek_mbar_wait_(b->given + slot, (wave / GIVEN + !slot) % 2);      /* the first has none */
+                tile = b->number[slot];
             } else {
                 /* By demand, as late as weights of the tiles before leave time for. */
                 const int before = wave - ahead;
@@ -449,10 +451,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* ---- consumers: out ------------------------------------------------------------------------------------------ */
 
     /* 8 T of a row of out.  y is read next, h is not. */
-    MOEK_DEVICE void put(uint16_t *to, moek_words_ v)
+    MOEK_DEVICE void put(uint16_t *out, moek_words_ v)
     {
-        if constexpr (UP) moek_store_words_(to, v);
-        else moek_store_words_kept_(to, v);
+        if constexpr (UP) moek_store_words_(out, v);
+        else moek_store_words_kept_(out, v);
     }
     /* By a warp: its 16 rows of y ([blocks of 8 columns][4]: this lane's pairs of two rows), 64 columns from j on, by
      * way of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
@@ -468,10 +470,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 __syncwarp();
                 #pragma unroll
                 for (i = 0; i < 2; i++) {
-                    const float *const of = y + 2 * h + 16 * i;
-                    moek_stmatrix4_(put_at + 64 * i, moek_to_t2_(of[0], of[1], dtype),
-                                    moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[8], of[9], dtype),
-                                    moek_to_t2_(of[12], of[13], dtype));
+                    const float *const sums = y + 2 * h + 16 * i;
+                    moek_stmatrix4_(put_at + 64 * i, moek_to_t2_(sums[0], sums[1], dtype),
+                                    moek_to_t2_(sums[4], sums[5], dtype), moek_to_t2_(sums[8], sums[9], dtype),
+                                    moek_to_t2_(sums[12], sums[13], dtype));
                 }
                 __syncwarp();
                 #pragma unroll
@@ -486,9 +488,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             __syncwarp();
             #pragma unroll
             for (i = 0; i < 4; i++) {
-                const float *const of = y + 2 * i * 4;
-                moek_stmatrix4_(put_at + 32 * i, moek_to_t2_(of[0], of[1], dtype), moek_to_t2_(of[2], of[3], dtype),
-                                moek_to_t2_(of[4], of[5], dtype), moek_to_t2_(of[6], of[7], dtype));
+                const float *const sums = y + 2 * i * 4;
+                moek_stmatrix4_(put_at + 32 * i, moek_to_t2_(sums[0], sums[1], dtype),
+                                moek_to_t2_(sums[2], sums[3], dtype), moek_to_t2_(sums[4], sums[5], dtype),
+                                moek_to_t2_(sums[6], sums[7], dtype));
             }
             __syncwarp();
             #pragma unroll
@@ -498,10 +501,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
         }
     }
-    /* QUANTIZES: the same of all 128 columns from j on, quantized; sum: as gated tiles are finished.  to: where the 16
-     * rows go. */
-    MOEK_DEVICE void store_codes(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *to, int j,
-                                 int n, int dtype)
+    /* QUANTIZES: the same of all 128 columns from j on, quantized; sum: as gated tiles are finished.  out_row: where
+     * the 16 rows go. */
+    MOEK_DEVICE void store_codes(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *out_row,
+                                 int j, int n, int dtype)
     {
         enum { HALF = N / 4 };
         const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 16;
@@ -513,13 +516,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         __syncwarp();
         #pragma unroll
         for (h = 0; h < 2; h++) {
-            const int r = to[lane / 4 + 8 * h];
+            const int r = out_row[lane / 4 + 8 * h];
             moek_words_ x[4];
             uint2 codes[4];
             #pragma unroll
             for (i = 0; i < 16; i++) {
-                const float *const of = sum + i / 8 * HALF + i % 8 * 4 + 2 * h;
-                x[i / 4].w[i % 4] = r < 0 || j + 8 * i >= n ? 0 : moek_to_t2_(of[0], of[1], dtype);
+                const float *const sums = sum + i / 8 * HALF + i % 8 * 4 + 2 * h;
+                x[i / 4].w[i % 4] = r < 0 || j + 8 * i >= n ? 0 : moek_to_t2_(sums[0], sums[1], dtype);
             }
             if constexpr (BY_TENSOR) {
                 #pragma unroll
@@ -539,7 +542,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (i = 0; i < 4; i++) {
             /* Two codes were an element, so of each 16 codes a lane gave 2 and another 2, 8 further on. */
             const moek_words_ v = moek_load_words_(get + i * 4 * PITCH);
-            const int r = to[lane / 8 + 4 * i];
+            const int r = out_row[lane / 8 + 4 * i];
             moek_words_ q;
             q.w[0] = __byte_perm(v.w[0], v.w[1], 0x5410); q.w[1] = __byte_perm(v.w[2], v.w[3], 0x5410);
             q.w[2] = __byte_perm(v.w[0], v.w[1], 0x7632); q.w[3] = __byte_perm(v.w[2], v.w[3], 0x7632);
@@ -660,10 +663,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         bias[u] = ((const uint16_t *)a->bias + w_at)[w_row(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
                     #pragma unroll
                     for (u = 0; u < EIGHT; u++) {
-                        float *const of = sum + (i + u) / 2 * 4 + u % 2;
+                        float *const sums = sum + (i + u) / 2 * 4 + u % 2;
                         const float more = moek_from_t_(bias[u], dtype);
-                        of[0] += more;
-                        of[2] += more;
+                        sums[0] += more;
+                        sums[2] += more;
                     }
                     asm volatile("" ::: "memory");
                 }
@@ -674,9 +677,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     const int j = UP ? min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
                                            (TAIL > 0 ? moek_here_(n) : n) - 1) : min(j0 + column, n - 1);
                     const int row = UP ? j * a->halves.step : j;
-                    const uint16_t *const from = (const uint16_t *)(UP ? a->halves.bias[i / (HALF / 4) % 2] : a->bias) +
-                                                 w_at;
-                    const float bias = a->bias ? moek_from_t_(from[row], dtype) : 0;
+                    const uint16_t *const biases =
+                        (const uint16_t *)(UP ? a->halves.bias[i / (HALF / 4) % 2] : a->bias) + w_at;
+                    const float bias = a->bias ? moek_from_t_(biases[row], dtype) : 0;
                     sum[reg] += bias;
                     sum[reg + 2] += bias;
                     if (i % 4 == 3) asm volatile("" ::: "memory");         /* not all loads at once: registers */
@@ -685,12 +688,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if constexpr (UP) activate(a, sum, gated, single);
         (void)c; (void)single;
     }
-    /* Bias and activation of the tail, then stored: rows to[] of out, columns from j on, by this warp's 16 rows of each
-     * of two 64s of w (gated, what lies first in memory of gate and up, then the other).  sum: of both, rows of w by
-     * rows of a, as wgmma leaves it.  No row's result depends on another's: of those that are nobody's anything may be
-     * there. */
-    MOEK_DEVICE void finish_tail(const moek_gemm_args *a, unsigned char *page, float *sum, int e, int j, const int *to,
-                                 int n, int dtype)
+    /* Bias and activation of the tail, then stored: rows out_row[] of out, columns from j on, by this warp's 16 rows of
+     * each of two 64s of w (gated, what lies first in memory of gate and up, then the other).  sum: of both, rows of w
+     * by rows of a, as wgmma leaves it.  No row's result depends on another's: in rows that are nobody's anything may
+     * stand. */
+    MOEK_DEVICE void finish_tail(const moek_gemm_args *a, unsigned char *page, float *sum, int e, int j,
+                                 const int *out_row, int n, int dtype)
     {
         enum { HALF = TAIL / 2, TAIL_PITCH = 48 };
         const int lane = moek_here_(threadIdx.x % 32), last = moek_here_(n) - 1;
@@ -726,20 +729,20 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         #pragma unroll
         for (u = 0; u < 2; u++) {
-            const float *const of = sum + u * HALF;
+            const float *const sums = sum + u * HALF;
             const int column = j + 64 * u + lane % 2 * 8;
             if (UP && u && gated) break;
             __syncwarp();
             #pragma unroll
             for (i = 0; i < TAIL; i += 8)
                 moek_stmatrix2_trans_(page + (i + lane % 8) * TAIL_PITCH + lane / 8 % 2 * 16,
-                                      moek_to_t2_(of[i / 2], of[i / 2 + 1], dtype),
-                                      moek_to_t2_(of[i / 2 + 2], of[i / 2 + 3], dtype));
+                                      moek_to_t2_(sums[i / 2], sums[i / 2 + 1], dtype),
+                                      moek_to_t2_(sums[i / 2 + 2], sums[i / 2 + 3], dtype));
             __syncwarp();
             #pragma unroll
             for (i = lane / 2; i < TAIL; i += 16)
-                if (to[i] >= 0 && column < n)
-                    moek_store_words_((uint16_t *)a->out + (size_t)(uint32_t)to[i] * n + column,
+                if (out_row[i] >= 0 && column < n)
+                    moek_store_words_((uint16_t *)a->out + (size_t)(uint32_t)out_row[i] * n + column,
                                       moek_load_words_(page + i * TAIL_PITCH + lane % 2 * 16));
         }
     }
@@ -751,11 +754,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct operands { uint64_t xs, ws, tail_xs, tail_ws; uint32_t empty, x_scale, w_scale; };
 
     /* FP8: stage number u, once it is full: one or both halves, multiplied and added. */
-    MOEK_DEVICE void stage_fp8(float *sum, const block *b, const operands *at, int halves, int u, int phase)
+    MOEK_DEVICE void stage_fp8(float *sum, const block *b, const operands *stage_0, int halves, int u, int phase)
     {
-        const uint64_t xs = at->xs + u * (STAGE / 16), ws = at->ws + u * (STAGE / 16);
-        const uint32_t x_scale = at->x_scale + u * SCALES * 4, w_scale = at->w_scale + u * SCALES * 4;
-        const uint32_t empty = at->empty + 8 * u;
+        const uint64_t xs = stage_0->xs + u * (STAGE / 16), ws = stage_0->ws + u * (STAGE / 16);
+        const uint32_t x_scale = stage_0->x_scale + u * SCALES * 4, w_scale = stage_0->w_scale + u * SCALES * 4;
+        const uint32_t empty = stage_0->empty + 8 * u;
         float part[SUM_N / 2], s[BLOCKED ? 2 * SUBS : 1];
         int half, i, j;
         moek_mbar_wait_(b->full + u, phase);
@@ -783,15 +786,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (half + 1 == halves) moek_mbar_arrive_pair_(empty, b->pairs);
             #pragma unroll
             for (i = 0; i < SUM_N / 2; i += 4) {
-                float *const to = sum + half * (SUM_N / 2) + i;
+                float *const out = sum + half * (SUM_N / 2) + i;
                 if constexpr (BLOCKED) {
-                    const float *const by = s + half * 4 + i / 32 * 2;
-                    to[0] += part[i] * by[0]; to[1] += part[i + 1] * by[0];
-                    to[2] += part[i + 2] * by[1]; to[3] += part[i + 3] * by[1];
+                    const float *const scale = s + half * 4 + i / 32 * 2;
+                    out[0] += part[i] * scale[0]; out[1] += part[i + 1] * scale[0];
+                    out[2] += part[i + 2] * scale[1]; out[3] += part[i + 3] * scale[1];
                 } else {
-                    to[0] += part[i]; to[1] += part[i + 1];
-                    to[2] += part[i + 2]; to[3] += part[i + 3];
-                    moek_keep_4_(to[0], to[1], to[2], to[3]);              /* now, not later */
+                    out[0] += part[i]; out[1] += part[i + 1];
+                    out[2] += part[i + 2]; out[3] += part[i + 3];
+                    moek_keep_4_(out[0], out[1], out[2], out[3]);              /* now, not later */
                 }
             }
         }
@@ -809,16 +812,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
     /* T: stage number u, once it is full, of WIDE columns; LONG: and of the tail (more). */
     template <int WIDE, int LONG>
-    MOEK_DEVICE void stage_t(float *sum, float *more, const block *b, const operands *at, int u, int phase)
+    MOEK_DEVICE void stage_t(float *sum, float *more, const block *b, const operands *stage_0, int u, int phase)
     {
-        const uint64_t xs = at->xs + u * (STAGE / 16), ws = at->ws + u * (STAGE / 16);
+        const uint64_t xs = stage_0->xs + u * (STAGE / 16), ws = stage_0->ws + u * (STAGE / 16);
         int j;
         moek_mbar_wait_(b->full + u, phase);
         moek_wgmma_fence_();
         #pragma unroll
         for (j = 0; j < 4; j++) moek_wgmma_of_shared_<WIDE, Format::ELEMENT>(sum, xs + 2 * j, ws + 2 * j, 1);
         if constexpr (LONG) {
-            const uint64_t ts = at->tail_xs + u * (STAGE / 16), os = at->tail_ws + u * (STAGE / 16);
+            const uint64_t ts = stage_0->tail_xs + u * (STAGE / 16), os = stage_0->tail_ws + u * (STAGE / 16);
             #pragma unroll
             for (j = 0; j < 4; j++) {
                 moek_wgmma_of_shared_<TAIL, Format::ELEMENT>(more, os + 2 * j, ts + 2 * j, 1);
@@ -846,7 +849,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 #define MOEK_WIDE_LONG_(wide) \
     _Pragma("unroll 1") \
     for (; step < steps; step++) { \
-        const uint64_t xs = of.xs + slot * (STAGE / 16), ws = of.ws + slot * (STAGE / 16); \
+        const uint64_t xs = stage_0.xs + slot * (STAGE / 16), ws = stage_0.ws + slot * (STAGE / 16); \
         if (step && step % CARRY == 0) \
             _Pragma("unroll") \
             for (i = 0; i < (wide) / 8; i++) Format::carry(exact + 4 * i, high + i); \
@@ -863,7 +866,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int t = threadIdx.x, lane = b->lane, n = b->n, steps = b->steps, pairs = b->pairs;
         const int gated = b->gated, columns = b->columns, cut = b->cut;
         int q = 0, turn = 0, i;
-        const int mine = t / 128 - 1, warp = t % 128 / 32;
+        const int warpgroup = t / 128 - 1, warp = t % 128 / 32;
         const int dtype = BYTES ? a->dtype : DTYPE;
         const uint32_t empty_at = moek_pair_address_(b->empty, pairs);
         int slot = 0, phase = 0;
@@ -886,7 +889,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
             }
             const int narrow = b->list[q].narrow, shorter = rows <= 64 && cut, single = shorter || narrow;
-            if (rows <= 0 || (rows <= 64 && (narrow || !cut) && mine)) {       /* nothing for this warpgroup */
+            if (rows <= 0 || (rows <= 64 && (narrow || !cut) && warpgroup)) {       /* nothing for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(b->full + slot, phase);
                     moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
@@ -896,26 +899,26 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_next_(q, turn, TILES);
                 continue;
             }
-            const int half = shorter ? mine : 0, first = shorter ? 0 : 64 * mine;
-            const int at = first + 16 * warp;
-            operands of;
+            const int half = shorter ? warpgroup : 0, first = shorter ? 0 : 64 * warpgroup;
+            const int tile_row = first + 16 * warp;
+            operands stage_0;
             if constexpr (BY_ROW && !UP) {                 /* scales of rows of a: after k, or before, if k is short */
-                const int r0 = b->list[q].from[at + lane / 4], r1 = b->list[q].from[at + lane / 4 + 8];
+                const int r0 = b->list[q].a_row[tile_row + lane / 4], r1 = b->list[q].a_row[tile_row + lane / 4 + 8];
                 s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0];
                 s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
             }
-            of.empty = empty_at;
-            of.xs = moek_uniform_(moek_wgmma_operand_(b->ring + first * 128));
-            of.ws = moek_uniform_(moek_wgmma_operand_(b->ring + A + half * HALF_BYTES));
+            stage_0.empty = empty_at;
+            stage_0.xs = moek_uniform_(moek_wgmma_operand_(b->ring + first * 128));
+            stage_0.ws = moek_uniform_(moek_wgmma_operand_(b->ring + A + half * HALF_BYTES));
             if constexpr (FP8) {
-                of.w_scale = moek_shared_address_(b->scales + M + half * (SUBS / 2));
-                of.x_scale = moek_shared_address_(b->scales + at + lane / 4);
+                stage_0.w_scale = moek_shared_address_(b->scales + M + half * (SUBS / 2));
+                stage_0.x_scale = moek_shared_address_(b->scales + tile_row + lane / 4);
                 step = 0;
                 if (single)
                     #pragma unroll 1
                     for (; step < steps; step++) {
                         u = moek_here_(slot);
-                        stage_fp8(sum, b, &of, 1, u, phase);
+                        stage_fp8(sum, b, &stage_0, 1, u, phase);
                         moek_next_(slot, phase, STAGES);
                     }
                 #pragma unroll 1
@@ -925,35 +928,35 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         #pragma unroll 1
                         for (; steps - step >= STAGES; step += STAGES) {
                             #pragma unroll
-                            for (u = 0; u < STAGES; u++) stage_fp8(sum, b, &of, N / SUM_N, u, phase);
+                            for (u = 0; u < STAGES; u++) stage_fp8(sum, b, &stage_0, N / SUM_N, u, phase);
                             phase ^= 1;
                         }
                     if (step == steps) break;
                     if (!UP && slot % 2 == 0 && steps - step >= 2) {   /* k need not be a multiple of 512 */
                         if (slot) {
-                            stage_fp8(sum, b, &of, N / SUM_N, 2, phase);
-                            stage_fp8(sum, b, &of, N / SUM_N, 3, phase);
+                            stage_fp8(sum, b, &stage_0, N / SUM_N, 2, phase);
+                            stage_fp8(sum, b, &stage_0, N / SUM_N, 3, phase);
                             phase ^= 1;
                         } else {
-                            stage_fp8(sum, b, &of, N / SUM_N, 0, phase);
-                            stage_fp8(sum, b, &of, N / SUM_N, 1, phase);
+                            stage_fp8(sum, b, &stage_0, N / SUM_N, 0, phase);
+                            stage_fp8(sum, b, &stage_0, N / SUM_N, 1, phase);
                         }
                         slot ^= 2;
                         step++;
                         continue;
                     }
                     u = moek_here_(slot);
-                    stage_fp8(sum, b, &of, N / SUM_N, u, phase);
+                    stage_fp8(sum, b, &stage_0, N / SUM_N, u, phase);
                     moek_next_(slot, phase, STAGES);
                 }
             } else if constexpr (INTEGER) {
                 if (single) {
-                    MOEK_WIDE_LOOP_(steps <= CARRY, (stage_exact<N / 2>(exact, of.xs + u * (STAGE / 16),
-                                    of.ws + u * (STAGE / 16), b->full + u, phase)))
+                    MOEK_WIDE_LOOP_(steps <= CARRY, (stage_exact<N / 2>(exact, stage_0.xs + u * (STAGE / 16),
+                                    stage_0.ws + u * (STAGE / 16), b->full + u, phase)))
                     MOEK_WIDE_LONG_(N / 2)
                 } else {
-                    MOEK_WIDE_LOOP_(steps <= CARRY, (stage_exact<N>(exact, of.xs + u * (STAGE / 16),
-                                    of.ws + u * (STAGE / 16), b->full + u, phase)))
+                    MOEK_WIDE_LOOP_(steps <= CARRY, (stage_exact<N>(exact, stage_0.xs + u * (STAGE / 16),
+                                    stage_0.ws + u * (STAGE / 16), b->full + u, phase)))
                     MOEK_WIDE_LONG_(N)
                 }
                 if (steps > CARRY)
@@ -964,33 +967,33 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     for (i = 0; i < N / 2; i++) sum[i] = (float)exact[i];
             } else if (TAIL > 0 && rows > M) {
                 float more[TAIL > 0 ? TAIL : 1] = { 0 };
-                of.tail_xs = moek_uniform_(moek_wgmma_operand_(b->ring + M * 128));
-                of.tail_ws = moek_uniform_(moek_wgmma_operand_(b->ring + A + mine * HALF_BYTES));
-                MOEK_WIDE_LOOP_(1, (stage_t<N, 1>(sum, more, b, &of, u, phase)))
+                stage_0.tail_xs = moek_uniform_(moek_wgmma_operand_(b->ring + M * 128));
+                stage_0.tail_ws = moek_uniform_(moek_wgmma_operand_(b->ring + A + warpgroup * HALF_BYTES));
+                MOEK_WIDE_LOOP_(1, (stage_t<N, 1>(sum, more, b, &stage_0, u, phase)))
                 /* A narrow tile has no second half: what was there was multiplied, but goes nowhere. */
-                if (!(narrow && mine))
-                    finish_tail(a, page, more, b->list[q].e, b->list[q].j0 + mine * (columns / 2) + 16 * warp,
-                                b->list[q].to + M, n, dtype);
+                if (!(narrow && warpgroup))
+                    finish_tail(a, page, more, b->list[q].e, b->list[q].j0 + warpgroup * (columns / 2) + 16 * warp,
+                                b->list[q].out_row + M, n, dtype);
             } else if (single) {
-                MOEK_WIDE_LOOP_(1, (stage_t<N / 2, 0>(sum, NULL, b, &of, u, phase)))
+                MOEK_WIDE_LOOP_(1, (stage_t<N / 2, 0>(sum, NULL, b, &stage_0, u, phase)))
             } else {
-                MOEK_WIDE_LOOP_(1, (stage_t<N, 0>(sum, NULL, b, &of, u, phase)))
+                MOEK_WIDE_LOOP_(1, (stage_t<N, 0>(sum, NULL, b, &stage_0, u, phase)))
             }
             const int e = b->list[q].e, wide = columns / 2, j0 = b->list[q].j0 + half * wide;
-            int to[4];
+            int out_row[4];
             if constexpr (BY_ROW && UP) {
-                const int r0 = b->list[q].from[at + lane / 4], r1 = b->list[q].from[at + lane / 4 + 8];
+                const int r0 = b->list[q].a_row[tile_row + lane / 4], r1 = b->list[q].a_row[tile_row + lane / 4 + 8];
                 s0 = r0 < 0 ? 0 : MOEK_F32_(a->a_scale)[r0];
                 s1 = r1 < 0 ? 0 : MOEK_F32_(a->a_scale)[r1];
             }
             finish(a, sum, e, j0, single, s0, s1, moek_shared_address_(b->list[q].w_scale + half * BOX), n,
                    dtype);
             #pragma unroll
-            for (i = 0; i < 4; i++) to[i] = b->list[q].to[at + lane / 8 + 4 * i];
+            for (i = 0; i < 4; i++) out_row[i] = b->list[q].out_row[tile_row + lane / 8 + 4 * i];
             if (QUANTIZES && !cut) {
                 if (dtype == MOEK_DTYPE_FP16)
-                    store_codes(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_FP16);
-                else store_codes(a, page, sum, b->list[q].to + at, j0, n, MOEK_DTYPE_BF16);
+                    store_codes(a, page, sum, b->list[q].out_row + tile_row, j0, n, MOEK_DTYPE_FP16);
+                else store_codes(a, page, sum, b->list[q].out_row + tile_row, j0, n, MOEK_DTYPE_BF16);
             }
             moek_mbar_arrive_warp_(b->done + q);
             moek_next_(q, turn, TILES);
@@ -998,7 +1001,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (i = 0; i < 4; i++)
                 if ((!QUANTIZES || cut) && (i < 2 || !single))
                     if (!UP || i % 2 == 0 || !gated)
-                        store((uint16_t *)a->out, page, sum + N / 8 * i, to, j0 + i / 2 * wide + i % 2 * 64, n, dtype);
+                        store((uint16_t *)a->out, page, sum + N / 8 * i, out_row, j0 + i / 2 * wide + i % 2 * 64, n,
+                              dtype);
         }
     }
 

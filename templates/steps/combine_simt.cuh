@@ -21,7 +21,7 @@ template <int HIDDEN, int THREADS> struct moek_combine_simt_ {
         moek_grid_wait_();
 
         for (k0 = 0; k0 < a.topk; k0 += DEPTH) {
-            moek_words_ from[DEPTH];
+            moek_words_ words[DEPTH];
             float weight[DEPTH];
             int id[DEPTH], row[DEPTH];
             #pragma unroll
@@ -36,11 +36,11 @@ template <int HIDDEN, int THREADS> struct moek_combine_simt_ {
                 if (n <= 0 || k0 + d >= a.topk || (a.ids && (uint32_t)id[d] >= (uint32_t)a.experts)) row[d] = -1;
             #pragma unroll
             for (d = 0; d < DEPTH; d++)
-                if (row[d] >= 0) from[d] = moek_load8_(rows + (size_t)row[d] * a.rows_stride, n, whole);
+                if (row[d] >= 0) words[d] = moek_load8_(rows + (size_t)row[d] * a.rows_stride, n, whole);
             #pragma unroll
             for (d = 0; d < DEPTH; d++) {
                 if (row[d] < 0) continue;
-                moek_from_t8_(x, from[d], a.dtype);
+                moek_from_t8_(x, words[d], a.dtype);
                 #pragma unroll
                 for (j = 0; j < V; j++) sum[j] += weight[d] * x[j];
             }

@@ -164,7 +164,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
             const int row = !live(&a, r) ? -1 : a.target ? a.target[r] : r;
             uint8_t *const q = (uint8_t *)a.q + (size_t)row * cols;
             typename Format::x_top top = 0;
-            float s, by, x[V];
+            float s, factor, x[V];
             if (row < 0) continue;
             for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
                 load8(x, &a, r, c0);
@@ -175,19 +175,19 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
             turn = !turn;
             if constexpr (INTEGER) {
                 s = __fdiv_rn(moek_float_(top), Format::x_largest());
-                by = __fdiv_rn(Format::x_largest(), moek_float_(top));
-                if (!(by < INFINITY)) by = 0;           /* zeros or nearly, or a NaN, which stays in s */
+                factor = __fdiv_rn(Format::x_largest(), moek_float_(top));
+                if (!(factor < INFINITY)) factor = 0;   /* zeros or nearly, or a NaN, which stays in s */
             } else {
                 s = fmaxf(__fdiv_rn(top, 448.0f), 1.0f / (448.0f * 512.0f));
-                by = __fdiv_rn(1.0f, s);
+                factor = __fdiv_rn(1.0f, s);
             }
             if (threadIdx.x == 0) ((float *)a.scale)[row] = s;
             for (c0 = threadIdx.x * V; c0 < cols; c0 += THREADS * V) {
                 load8(x, &a, r, c0);
                 #pragma unroll
                 for (i = 0; i < V; i++)
-                    if constexpr (INTEGER) x[i] *= by;
-                    else x[i] = moek_by_scale_(x[i], s, by);
+                    if constexpr (INTEGER) x[i] *= factor;
+                    else x[i] = moek_by_scale_(x[i], s, factor);
                 store8(q + c0, Format::to_x_codes(x), cols - c0, HIDDEN ? 1 : cols % V == 0);
             }
         }
@@ -202,7 +202,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
     {
         enum { GROUP = C > 0 ? C : 1, STEP = 32 / GROUP };
         const int groups = ((HIDDEN ? HIDDEN : a->cols) + a->group_offset + GROUP - 1) / GROUP;
-        uint8_t *const to = (uint8_t *)a->scale;
+        uint8_t *const bytes = (uint8_t *)a->scale;
         int i;
         if constexpr (!SECOND)
             if (a->scale_layout == MOEK_SCALE_PACKED) {
@@ -212,7 +212,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
         #pragma unroll
         for (i = 0; i < 4; i++, g += STEP)
             if (g < groups)
-                to[a->scale_layout == MOEK_SCALE_ROW ? row * groups + g : (size_t)g * a->scale_stride + row] =
+                bytes[a->scale_layout == MOEK_SCALE_ROW ? row * groups + g : (size_t)g * a->scale_stride + row] =
                     (uint8_t)(codes >> 8 * i);
     }
     /* The scale of 128 columns. */
@@ -239,7 +239,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
     {
         const moek_quant_args *const a = &p->a;
         const unsigned cols = HIDDEN ? HIDDEN : a->cols, source = moek_over_(r, p->over_source);
-        const uint16_t *const from = (const uint16_t *)a->x + (size_t)source * (unsigned)a->x_stride + column;
+        const uint16_t *const x_row = (const uint16_t *)a->x + (size_t)source * (unsigned)a->x_stride + column;
         int h;
         it->row = r >= end ? -1 : a->target ? a->target[r * copies] : r;
         it->live = r < end && (it->row >= 0 || copies > 1);
@@ -248,7 +248,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
             const int n = (int)cols - column - h * (8 * LANES);
             it->x[h] = !it->live || (BLOCKED ? (unsigned)(column + h * (8 * LANES)) >= cols : n <= 0)
                      ? moek_zero_words_()
-                     : whole ? moek_load_once_(from + h * (8 * LANES)) : moek_load8_(from + h * (8 * LANES), n, 0);
+                     : whole ? moek_load_once_(x_row + h * (8 * LANES)) : moek_load8_(x_row + h * (8 * LANES), n, 0);
         }
     }
     /* scale, inverse: of the tensor; SECOND: the static scale, and 1 / scale, or 0. */
@@ -289,7 +289,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
         if (!it->live) return;
         for (i = 0; i < copies; i++) {
             const int row = !i ? it->row : r * copies + i < limit ? a->target[r * copies + i] : -1;
-            const size_t at = (size_t)(unsigned)row * cols + column;
+            const size_t element = (size_t)(unsigned)row * cols + column;
             if (row < 0) continue;
             if constexpr (FINE) {
                 if (threadIdx.x % (C / 8) == 0) put_scales(a, row, (column + a->group_offset) / C, scales);
@@ -301,10 +301,10 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
                 const int n = (int)cols - column - h * (8 * LANES);
                 if (BLOCKED ? (unsigned)(column + h * (8 * LANES)) >= cols : n <= 0) continue;
                 if constexpr (COPIES)
-                    moek_store8_((uint16_t *)a->q + at + h * (8 * LANES), it->x[h], n, whole);
+                    moek_store8_((uint16_t *)a->q + element + h * (8 * LANES), it->x[h], n, whole);
                 else
-                    store8((uint8_t *)a->q + (X_BITS == 4 ? (ptrdiff_t)at / 2 : at) + h * (LANES * X_BITS), q[h], n,
-                           whole);
+                    store8((uint8_t *)a->q + (X_BITS == 4 ? (ptrdiff_t)element / 2 : element) + h * (LANES * X_BITS),
+                           q[h], n, whole);
             }
         }
     }

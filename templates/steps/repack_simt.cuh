@@ -19,25 +19,26 @@ template <int THREADS> struct moek_repack_simt_ {
         const unsigned steps = (unsigned)(a.row_bytes / 128), groups = a.w_rows / 8;
         const unsigned lane = threadIdx.x % 8, r = threadIdx.x / 8 % 8;
         moek_words_ x[EACH];
-        size_t to[EACH];
+        size_t offset[EACH];
         int i;
         #pragma unroll
         for (i = 0; i < EACH; i++) {                       /* of units of 8 rows by 128 bytes, steps first */
             const unsigned unit = blockIdx.x * UNITS + i * (UNITS / EACH) + threadIdx.x / 64;
-            const unsigned of = unit / steps, step = unit - of * steps, e = of / groups, g = of - e * groups;
+            const unsigned row_group = unit / steps, step = unit - row_group * steps;
+            const unsigned e = row_group / groups, g = row_group - e * groups;
             /* (Gated: groups of what lies first in memory of gate and up, and of the other, in turns.) */
             const int half = gated && g % 2 ? max(a.gate_first, a.up_first) : first;
             const size_t row = gated ? half + (size_t)(g / 2 * 8 + r) * a.w_step : g * 8 + r;
             const size_t plain = ((size_t)e * a.w_rows + row) * a.row_bytes + step * 128 + lane * 16;
             const size_t tiled = (((size_t)e * steps + step) * a.w_rows + g * 8 + r) * 128 + lane * 16;
             if (e >= (unsigned)a.experts) continue;
-            to[i] = a.back ? plain : tiled;
+            offset[i] = a.back ? plain : tiled;
             x[i] = moek_load_once_((const char *)a.from + (a.back ? tiled : plain));
         }
         #pragma unroll
         for (i = 0; i < EACH; i++) {
             const unsigned unit = blockIdx.x * UNITS + i * (UNITS / EACH) + threadIdx.x / 64;
-            if (unit / steps / groups < (unsigned)a.experts) moek_store_words_((char *)a.to + to[i], x[i]);
+            if (unit / steps / groups < (unsigned)a.experts) moek_store_words_((char *)a.to + offset[i], x[i]);
         }
     }
 
@@ -53,19 +54,19 @@ template <int THREADS> struct moek_repack_simt_ {
     /* A thread's place: e, block of 64 rows, unit of k, row 16v + g as 8v + g; rows: the first bytes of both in the
      * unit of `group` bytes.  0: there is none. */
     struct place { size_t unit, rows[2]; int pair; };
-    MOEK_DEVICE int find(const moek_repack_args *a, int group, place *at)
+    MOEK_DEVICE int find(const moek_repack_args *a, int group, place *here)
     {
         const unsigned long long thread = (unsigned long long)blockIdx.x * THREADS + threadIdx.x;
         const unsigned units = (unsigned)(a->row_bytes / group), blocks = (unsigned)a->w_rows / 64;
-        const unsigned long long of = thread / 32 / units;
-        const unsigned e = (unsigned)(of / blocks), block = (unsigned)(of % blocks);
+        const unsigned long long w_block = thread / 32 / units;
+        const unsigned e = (unsigned)(w_block / blocks), block = (unsigned)(w_block % blocks);
         int i;
-        at->pair = threadIdx.x % 32;
-        at->unit = thread / 32;
+        here->pair = threadIdx.x % 32;
+        here->unit = thread / 32;
         if (e >= (unsigned)a->experts) return 0;
         for (i = 0; i < 2; i++) {
-            const int j = block * 64 + at->pair / 8 * 16 + i * 8 + at->pair % 8;
-            at->rows[i] = ((size_t)e * a->w_rows + plain_row(a, j)) * a->row_bytes + thread / 32 % units * group;
+            const int j = block * 64 + here->pair / 8 * 16 + i * 8 + here->pair % 8;
+            here->rows[i] = ((size_t)e * a->w_rows + plain_row(a, j)) * a->row_bytes + thread / 32 % units * group;
         }
         return 1;
     }
@@ -92,11 +93,11 @@ template <int THREADS> struct moek_repack_simt_ {
         int q;
         #pragma unroll
         for (q = 0; q < 4; q++) {
-            uint32_t *const of = words + q / 2 * 2, w = __byte_perm(of[0], of[1], q % 2 ? 0x7632 : 0x5410);
+            uint32_t *const pair = words + q / 2 * 2, w = __byte_perm(pair[0], pair[1], q % 2 ? 0x7632 : 0x5410);
             if (back) {
                 w = e2m1 ? moek_rearrange_e4m3_e2m1_(lanes[q]) : moek_rearrange_e4m3_u4b8_(lanes[q]);
-                of[0] |= (w & 0xffff) << q % 2 * 16;
-                of[1] |= w >> 16 << q % 2 * 16;
+                pair[0] |= (w & 0xffff) << q % 2 * 16;
+                pair[1] |= w >> 16 << q % 2 * 16;
             } else {
                 lanes[q] = e2m1 ? moek_arrange_e4m3_e2m1_(w) : moek_arrange_e4m3_u4b8_(w);
             }
@@ -135,17 +136,17 @@ template <int THREADS> struct moek_repack_simt_ {
     {
         const int e2m1 = a.codes == MOEK_ELEMENT_E2M1, whole = a.x == MOEK_ELEMENT_E4M3 && a.columns == 16;
         const int pairs = e2m1 && a.x != MOEK_ELEMENT_E4M3;
-        place at;
+        place here;
         moek_words_ rows[2][2], lanes[4];
         char *at_rows = (char *)a.from, *at_lanes = (char *)a.to;
         int i, s;
-        if (!find(&a, 32, &at)) return;
+        if (!find(&a, 32, &here)) return;
         if (a.back) { at_rows = (char *)a.to; at_lanes = (char *)a.from; }
-        at_lanes += at.unit * 2048 + at.pair * 64;
+        at_lanes += here.unit * 2048 + here.pair * 64;
         #pragma unroll
         for (i = 0; i < 4; i++)
             if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
-            else rows[i / 2][i % 2] = moek_load_words_(at_rows + at.rows[i / 2] + i % 2 * 16);
+            else rows[i / 2][i % 2] = moek_load_words_(at_rows + here.rows[i / 2] + i % 2 * 16);
         if (whole && a.back) turn(lanes);
         if (pairs && a.back)
             #pragma unroll
@@ -153,33 +154,33 @@ template <int THREADS> struct moek_repack_simt_ {
         if (a.codes == MOEK_ELEMENT_E4M3 || a.codes == MOEK_ELEMENT_S8) {
             #pragma unroll
             for (s = 0; s < 4; s++) {                      /* 16 of k of a row */
-                uint32_t words[4], of[4];
+                uint32_t words[4], per_lane[4];
                 #pragma unroll
                 for (i = 0; i < 4; i++) {
                     words[i] = a.back ? 0 : rows[s % 2][s / 2].w[i];
-                    of[i] = a.back ? lanes[i].w[s] : 0;
+                    per_lane[i] = a.back ? lanes[i].w[s] : 0;
                 }
-                of_bytes(words, of, a.back);
+                of_bytes(words, per_lane, a.back);
                 #pragma unroll
                 for (i = 0; i < 4; i++)
                     if (a.back) rows[s % 2][s / 2].w[i] = words[i];
-                    else lanes[i].w[s] = of[i];
+                    else lanes[i].w[s] = per_lane[i];
             }
         } else
         #pragma unroll
         for (s = 0; s < 4; s++) {                          /* 16 of k */
-            uint32_t words[4], of[4];
+            uint32_t words[4], per_lane[4];
             #pragma unroll
             for (i = 0; i < 4; i++) {
                 words[i] = a.back ? 0 : rows[i % 2][s / 2].w[s % 2 * 2 + i / 2];
-                of[i] = a.back ? lanes[i].w[s] : 0;
+                per_lane[i] = a.back ? lanes[i].w[s] : 0;
             }
-            if (a.x == MOEK_ELEMENT_E4M3) for_e4m3(words, of, e2m1, a.back);
-            else for_t(words, of, a.back);
+            if (a.x == MOEK_ELEMENT_E4M3) for_e4m3(words, per_lane, e2m1, a.back);
+            else for_t(words, per_lane, a.back);
             #pragma unroll
             for (i = 0; i < 4; i++)
                 if (a.back) rows[i % 2][s / 2].w[s % 2 * 2 + i / 2] = words[i];
-                else lanes[i].w[s] = of[i];
+                else lanes[i].w[s] = per_lane[i];
         }
         if (whole && !a.back) turn(lanes);
         if (pairs && !a.back)
@@ -187,21 +188,21 @@ template <int THREADS> struct moek_repack_simt_ {
             for (i = 0; i < 8; i++) moek_arrange_e2m1_(lanes[i / 2].w + i % 2 * 2);
         #pragma unroll
         for (i = 0; i < 4; i++)
-            if (a.back) moek_store_words_(at_rows + at.rows[i / 2] + i % 2 * 16, rows[i / 2][i % 2]);
+            if (a.back) moek_store_words_(at_rows + here.rows[i / 2] + i % 2 * 16, rows[i / 2][i % 2]);
             else moek_store_words_(at_lanes + i * 16, lanes[i]);
     }
 
     /* The scales of two rows for 64 of k, or for more if one is: scale by scale of both. */
     MOEK_DEVICE void scales(const moek_repack_args a)
     {
-        place at;
+        place here;
         int i, h, b;
-        if (!find(&a, a.group, &at)) return;
+        if (!find(&a, a.group, &here)) return;
         for (i = 0; i < a.group; i += a.scale_bytes)
             for (h = 0; h < 2; h++)
                 for (b = 0; b < a.scale_bytes; b++) {
-                    const size_t plain = at.rows[h] + i + b;
-                    const size_t tiled = (at.unit * 32 + at.pair) * 2 * a.group + 2 * i + h * a.scale_bytes + b;
+                    const size_t plain = here.rows[h] + i + b;
+                    const size_t tiled = (here.unit * 32 + here.pair) * 2 * a.group + 2 * i + h * a.scale_bytes + b;
                     ((char *)a.to)[a.back ? plain : tiled] = ((const char *)a.from)[a.back ? tiled : plain];
                 }
     }
@@ -209,13 +210,13 @@ template <int THREADS> struct moek_repack_simt_ {
     /* The zero points of two rows, of 4 bits: two bytes of both. */
     MOEK_DEVICE void zeros(const moek_repack_args a)
     {
-        place at;
+        place here;
         unsigned char *at_rows = (unsigned char *)a.from, *at_lanes = (unsigned char *)a.to;
         unsigned char *low, *high, *first, *second;
-        if (!find(&a, 1, &at)) return;
+        if (!find(&a, 1, &here)) return;
         if (a.back) { at_rows = (unsigned char *)a.to; at_lanes = (unsigned char *)a.from; }
-        low = at_rows + at.rows[0]; high = at_rows + at.rows[1];
-        first = at_lanes + at.unit * 64 + at.pair * a.group;
+        low = at_rows + here.rows[0]; high = at_rows + here.rows[1];
+        first = at_lanes + here.unit * 64 + here.pair * a.group;
         second = first + (a.group == 2 ? 1 : 32);
         if (a.back) {
             const unsigned x = *first, y = *second;

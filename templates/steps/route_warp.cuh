@@ -16,12 +16,12 @@ template <int V> struct moek_route_warp_ {
     enum { LIST = V < 8 ? V : 8 };                     /* keys that are sorted among themselves */
 
     /* One logit. */
-    MOEK_DEVICE float logit(const moek_route_args *a, size_t at)
+    MOEK_DEVICE float logit(const moek_route_args *a, size_t index)
     {
         float f[2];
         if (a->logits_dtype != MOEK_DTYPE_BF16 && a->logits_dtype != MOEK_DTYPE_FP16)
-            return ((const float *)a->logits)[at];
-        moek_from_t2_(f, ((const uint16_t *)a->logits)[at], a->logits_dtype);
+            return ((const float *)a->logits)[index];
+        moek_from_t2_(f, ((const uint16_t *)a->logits)[index], a->logits_dtype);
         return f[0];
     }
 
@@ -110,9 +110,9 @@ template <int V> struct moek_route_warp_ {
     }
 
     /* The s of one logit, by itself. */
-    MOEK_DEVICE float again(const moek_route_args *a, size_t at, float top, float inverse)
+    MOEK_DEVICE float again(const moek_route_args *a, size_t index, float top, float inverse)
     {
-        const float x = logit(a, at);
+        const float x = logit(a, index);
         float s;
         if (a->score != MOEK_SCORE_SOFTMAX) return score_of(x, a->score);
         s = expf(x - top) * inverse;
@@ -156,10 +156,10 @@ template <int V> struct moek_route_warp_ {
     MOEK_DEVICE int group_stays(const params *p, uint32_t first, uint32_t second, int lane)
     {
         const unsigned all = 0xffffffff;
-        uint32_t mine = 0;
-        int by, g, before = 0;
-        for (by = 1; by < 1 << p->shift; by *= 2) {
-            const uint32_t f = __shfl_xor_sync(all, first, by), s = __shfl_xor_sync(all, second, by);
+        uint32_t own_key = 0;
+        int step, g, before = 0;
+        for (step = 1; step < 1 << p->shift; step *= 2) {
+            const uint32_t f = __shfl_xor_sync(all, first, step), s = __shfl_xor_sync(all, second, step);
             const uint32_t least = f < first ? f : first, most = s > second ? s : second;
             second = least > most ? least : most;
             first = f > first ? f : first;
@@ -167,11 +167,11 @@ template <int V> struct moek_route_warp_ {
         if (lane >> p->shift < p->groups) {
             float score = moek_unorder_(first);
             if (p->a.group_score == MOEK_GROUP_SCORE_TOP2 && p->size > 1) score += moek_unorder_(second);
-            mine = moek_order_(score == score ? score : -INFINITY);
+            own_key = moek_order_(score == score ? score : -INFINITY);
         }
         for (g = 0; g < p->groups; g++) {
-            const uint32_t other = __shfl_sync(all, mine, g << p->shift);
-            before += other > mine || (other == mine && g < lane >> p->shift);
+            const uint32_t other = __shfl_sync(all, own_key, g << p->shift);
+            before += other > own_key || (other == own_key && g < lane >> p->shift);
         }
         return before < p->a.topk_groups;
     }
@@ -203,12 +203,12 @@ template <int V> struct moek_route_warp_ {
         __syncwarp();
         for (k = 0; k < a->topk_groups; k++) {                           /* a group that stays is marked by 0 */
             uint32_t best = 0, top;
-            int at = lane;
-            for (g = lane; g < a->groups; g += 32) if (group[g] > best) best = group[g], at = g;
+            int winner = lane;
+            for (g = lane; g < a->groups; g += 32) if (group[g] > best) best = group[g], winner = g;
             top = __reduce_max_sync(all, best);
-            at = __reduce_min_sync(all, best == top ? at : a->groups);
+            winner = __reduce_min_sync(all, best == top ? winner : a->groups);
             __syncwarp();                                                /* all have read before one writes */
-            if (lane == 0) group[at] = 0;
+            if (lane == 0) group[winner] = 0;
             __syncwarp();
         }
         #pragma unroll
@@ -224,16 +224,16 @@ template <int V> struct moek_route_warp_ {
         int k, l, i, some = 0;
         for (k = 0; k < topk; k++) {
             uint32_t best = key[0], top, votes;
-            int from = 0, taken;
+            int list = 0, taken;
             #pragma unroll
-            for (l = LIST; l < V; l += LIST) if (key[l] > best) best = key[l], from = l;
+            for (l = LIST; l < V; l += LIST) if (key[l] > best) best = key[l], list = l;
             top = __reduce_max_sync(all, best);
             some += top > moek_order_(-INFINITY);
             votes = __ballot_sync(all, best == top);
             taken = best == top && !(votes & before);
             #pragma unroll
             for (l = 0; l < V; l += LIST) {
-                const int go = taken && from == l;
+                const int go = taken && list == l;
                 if (go) chosen[k] = place[l];
                 #pragma unroll
                 for (i = l; i < l + LIST; i++) {
@@ -248,7 +248,7 @@ template <int V> struct moek_route_warp_ {
 
     /* SPARSEMIXER: lane k's weight is the softmax at its logit s over the experts near it, the first choice left
      * out. */
-    MOEK_DEVICE float mix(const moek_route_args *a, size_t from, int id, float s, int lane)
+    MOEK_DEVICE float mix(const moek_route_args *a, size_t row, int id, float s, int lane)
     {
         const int first = __shfl_sync(0xffffffff, id, 0);
         float weight = 0;
@@ -257,7 +257,7 @@ template <int V> struct moek_route_warp_ {
             const float top = __shfl_sync(0xffffffff, s, k);
             float sum = 0;
             for (i = lane; i < a->experts; i += 32) {
-                const float x = again(a, from + i, 0, 0);
+                const float x = again(a, row + i, 0, 0);
                 if ((k == 0 || i != first) && top - x <= 0.02f * fmaxf(fabsf(x), top)) sum += expf(x - top);
             }
             sum = moek_warp_sum_(sum);
@@ -301,7 +301,7 @@ template <int V> struct moek_route_warp_ {
         __shared__ float score[32 * V];
         const moek_route_args *const a = &p->a;
         const int lane = threadIdx.x, token = blockIdx.x, slots = a->topk + a->shared, mask = (1 << p->shift) - 1;
-        const size_t from = (size_t)token * a->logits_stride, to = (size_t)token * slots;
+        const size_t row = (size_t)token * a->logits_stride, slot_0 = (size_t)token * slots;
         const int in = (lane & mask) * V, first = (lane >> p->shift) * p->size + in;
         const int n = lane >> p->shift < p->groups ? p->size - in : 0;   /* experts first .. first + n - 1 */
         uint32_t key[32], two[2] = { 0, 0 };
@@ -312,16 +312,16 @@ template <int V> struct moek_route_warp_ {
         padding = a->is_padding && a->is_padding[token];
         if (!a->table || a->score == MOEK_SCORE_SOFTMAX) {
             if (a->logits_dtype == MOEK_DTYPE_BF16)
-                from_t(x, (const uint16_t *)a->logits + from + first, n, p->whole, MOEK_DTYPE_BF16);
+                from_t(x, (const uint16_t *)a->logits + row + first, n, p->whole, MOEK_DTYPE_BF16);
             else if (a->logits_dtype == MOEK_DTYPE_FP16)
-                from_t(x, (const uint16_t *)a->logits + from + first, n, p->whole, MOEK_DTYPE_FP16);
-            else floats(x, (const float *)a->logits + from + first, n, -INFINITY, p->whole);
+                from_t(x, (const uint16_t *)a->logits + row + first, n, p->whole, MOEK_DTYPE_FP16);
+            else floats(x, (const float *)a->logits + row + first, n, -INFINITY, p->whole);
             if (a->bias) floats(bias, a->bias + first, n, 0, p->whole_bias);
             scores(x, a->score, &top, &inverse);
         }
         if (a->table) {
             if (lane < a->topk && !padding) id = look_up(a, token, lane);
-            if (id >= 0) weight = again(a, from + id, top, inverse);
+            if (id >= 0) weight = again(a, row + id, top, inverse);
         } else {
             #pragma unroll
             for (i = 0; i < V; i++) {
@@ -339,29 +339,29 @@ template <int V> struct moek_route_warp_ {
             }
             i = pick(a->topk, key, place, chosen, lane);
             if (lane < a->topk) {
-                const int at = chosen[lane];
-                if (lane < i) weight = score[at];
-                id = (at % 32 >> p->shift) * p->size + (at % 32 & mask) * V + at / 32;
+                const int score_at = chosen[lane];
+                if (lane < i) weight = score[score_at];
+                id = (score_at % 32 >> p->shift) * p->size + (score_at % 32 & mask) * V + score_at / 32;
             }
         }
         counts = lane < a->topk && weight > MOEK_MASKED_;
-        if (a->score == MOEK_SCORE_SPARSEMIXER) weight = mix(a, from, id, weight, lane);
+        if (a->score == MOEK_SCORE_SPARSEMIXER) weight = mix(a, row, id, weight, lane);
         weight = normalize(a, weight, counts);
         if (inverse != inverse && id >= 0) weight = inverse;             /* no softmax */
         if (lane < a->topk) {
             weight *= a->expert_scale && id >= 0 ? a->scale * a->expert_scale[id] : a->scale;
             if (padding) id = -1;
-            a->ids[to + lane] = id;
-            a->weights[to + lane] = padding ? 0 : weight;
-            if (a->ids64) a->ids64[to + lane] = id;
+            a->ids[slot_0 + lane] = id;
+            a->weights[slot_0 + lane] = padding ? 0 : weight;
+            if (a->ids64) a->ids64[slot_0 + lane] = id;
         }
         for (i = lane; i < a->shared; i += 32) {
             const float constant = a->shared_weights ? a->shared_weights[(size_t)token * a->shared + i]
                                                      : a->shared_weight;
             id = padding ? -1 : a->experts + i;
-            a->ids[to + a->topk + i] = id;
-            a->weights[to + a->topk + i] = padding ? 0 : constant;
-            if (a->ids64) a->ids64[to + a->topk + i] = id;
+            a->ids[slot_0 + a->topk + i] = id;
+            a->weights[slot_0 + a->topk + i] = padding ? 0 : constant;
+            if (a->ids64) a->ids64[slot_0 + a->topk + i] = id;
         }
     }
 };

@@ -32,7 +32,7 @@ template <int THREADS> struct moek_sort_block_ {
         enum { DEPTH = 4, KEPT = 16 };
         const unsigned all = 0xffffffff;
         MOEK_SHARED_(int32_t, count);                                    /* [COPIES][experts] */
-        __shared__ unsigned rows_before[WARPS], blocks_before[WARPS], mine[WARPS];
+        __shared__ unsigned rows_before[WARPS], blocks_before[WARPS], own_of_warp[WARPS];
 
         const int e = blockIdx.x, tid = threadIdx.x, lane = tid % 32, warp = tid / 32, batched = a.rows_per_expert > 0;
         const int threads = blockDim.x, warps = threads / 32, marks = a.slot_row && e == 0;
@@ -87,13 +87,13 @@ template <int THREADS> struct moek_sort_block_ {
         if (lane == 0) {
             rows_before[warp] = rows;
             blocks_before[warp] = blocks;
-            mine[warp] = own;
+            own_of_warp[warp] = own;
         }
         __syncthreads();
         first_row = __reduce_add_sync(all, lane < warps ? rows_before[lane] : 0u);
         first_block = __reduce_add_sync(all, lane < warps ? blocks_before[lane] : 0u);
-        total = __reduce_add_sync(all, lane < warps ? mine[lane] : 0u);
-        rank = __reduce_add_sync(all, lane < warp ? mine[lane] : 0u);
+        total = __reduce_add_sync(all, lane < warps ? own_of_warp[lane] : 0u);
+        rank = __reduce_add_sync(all, lane < warp ? own_of_warp[lane] : 0u);
 
         if (batched) {
             if (tid == 0) a.counts[e] = total < (unsigned)a.rows_per_expert ? total : a.rows_per_expert;
@@ -118,7 +118,7 @@ template <int THREADS> struct moek_sort_block_ {
         else slot = begin;
         for (; slot < end; slot += STEP) {
             const int my_slot = slot + 4 * lane;
-            unsigned m = (unsigned)hits & 15, at = rank;
+            unsigned m = (unsigned)hits & 15, next_rank = rank;
             hits >>= 4;
             if (!keeps) {
                 load4(id[0], a.ids, my_slot, end, aligned);
@@ -134,19 +134,20 @@ template <int THREADS> struct moek_sort_block_ {
             #pragma unroll
             for (j = 0; j < 4; j++) {
                 const unsigned votes = __ballot_sync(all, m >> j & 1);
-                at += __popc(votes & ((1u << lane) - 1));
+                next_rank += __popc(votes & ((1u << lane) - 1));
                 rank += __popc(votes);
             }
             #pragma unroll
             for (j = 0; j < 4; j++) {
                 if (!(m >> j & 1)) continue;
                 if (batched)
-                    a.slot_row[my_slot + j] = at < (unsigned)a.rows_per_expert ? e * a.rows_per_expert + (int)at : -1;
+                    a.slot_row[my_slot + j] =
+                        next_rank < (unsigned)a.rows_per_expert ? e * a.rows_per_expert + (int)next_rank : -1;
                 else {
-                    a.order[first_row + at] = my_slot + j;
-                    if (a.slot_row) a.slot_row[my_slot + j] = (int)(first_row + at);
+                    a.order[first_row + next_rank] = my_slot + j;
+                    if (a.slot_row) a.slot_row[my_slot + j] = (int)(first_row + next_rank);
                 }
-                at++;
+                next_rank++;
             }
         }
         moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
@@ -210,7 +211,7 @@ template <int THREADS> struct moek_sort_block_ {
         __shared__ unsigned of_warp[WARPS][WORDS + 1];
         __shared__ int place[EXPERTS];
         unsigned n[WORDS], below = 0;                      /* experts 0, 2; 4, 6; 1, 3; 5, 7 */
-        uint64_t mine = 0, before[2];
+        uint64_t counts = 0, before[2];
         int32_t id[4];
         int slot, i, j;
         moek_grid_go_();
@@ -221,12 +222,12 @@ template <int THREADS> struct moek_sort_block_ {
             load4(id, a.ids, slot, end, aligned);
             #pragma unroll
             for (i = 0; i < 4; i++) {
-                const unsigned of = (unsigned)(id[i] - e0);
+                const unsigned expert = (unsigned)(id[i] - e0);
                 below += (unsigned)id[i] < (unsigned)e0;
-                if (of < EXPERTS) mine += (uint64_t)1 << 8 * of;
+                if (expert < EXPERTS) counts += (uint64_t)1 << 8 * expert;
             }
         }
-        for (j = 0; j < WORDS; j++) n[j] = (unsigned)(mine >> 32 * (j % 2)) >> 8 * (j / 2) & pair;
+        for (j = 0; j < WORDS; j++) n[j] = (unsigned)(counts >> 32 * (j % 2)) >> 8 * (j / 2) & pair;
         below = __reduce_add_sync(all, below);
         #pragma unroll 1
         for (i = 1; i < 32; i *= 2)
@@ -243,44 +244,44 @@ template <int THREADS> struct moek_sort_block_ {
         #pragma unroll
         for (j = 0; j < WORDS; j++)
             n[j] += __reduce_add_sync(all, lane < warp ? of_warp[lane][j] : 0u) -
-                    ((unsigned)(mine >> 32 * (j % 2)) >> 8 * (j / 2) & pair);
+                    ((unsigned)(counts >> 32 * (j % 2)) >> 8 * (j / 2) & pair);
         if (warp == 0) {
             const int word = lane % 8 % 2 * 2 + lane % 8 / 4, e = e0 + lane;
-            int rows = 0, to;
+            int rows = 0, first_row;
             #pragma unroll
             for (j = 0; j < WORDS; j++) {
                 const unsigned sum = __reduce_add_sync(all, of_warp[lane][j]);
                 if (j == word) rows = (int)(sum >> 16 * (lane % 4 / 2) & 0xffff);
             }
-            to = rows;
+            first_row = rows;
             for (i = 1; i < EXPERTS; i *= 2) {
-                const int more = __shfl_up_sync(all, to, i);
-                if (lane >= i) to += more;
+                const int more = __shfl_up_sync(all, first_row, i);
+                if (lane >= i) first_row += more;
             }
-            to += (int)__reduce_add_sync(all, of_warp[lane][WORDS]) - rows;
+            first_row += (int)__reduce_add_sync(all, of_warp[lane][WORDS]) - rows;
             if (lane < EXPERTS) {
-                place[lane] = to;
+                place[lane] = first_row;
                 if (e < a.experts) {
                     a.counts[e] = rows;
-                    a.offsets[e] = to;
+                    a.offsets[e] = first_row;
                 }
-                if (e == a.experts - 1) a.offsets[e + 1] = to + rows;
+                if (e == a.experts - 1) a.offsets[e + 1] = first_row + rows;
             }
         }
         before[0] = (uint64_t)n[1] << 32 | n[0];
         before[1] = (uint64_t)n[3] << 32 | n[2];
-        mine = 0;
+        counts = 0;
         __syncthreads();
         #pragma unroll 1
         for (slot = first; slot < end; slot += 4) {
             load4(id, a.ids, slot, end, aligned);
             #pragma unroll
             for (i = 0; i < 4; i++) {
-                const unsigned of = (unsigned)(id[i] - e0);
-                if (of >= EXPERTS || id[i] >= a.experts) continue;
-                a.order[place[of] + (int)((of % 2 ? before[1] : before[0]) >> 16 * (of / 2) & 0xffff) +
-                        (int)(mine >> 8 * of & 0xff)] = slot + i;
-                mine += (uint64_t)1 << 8 * of;
+                const unsigned expert = (unsigned)(id[i] - e0);
+                if (expert >= EXPERTS || id[i] >= a.experts) continue;
+                a.order[place[expert] + (int)((expert % 2 ? before[1] : before[0]) >> 16 * (expert / 2) & 0xffff) +
+                        (int)(counts >> 8 * expert & 0xff)] = slot + i;
+                counts += (uint64_t)1 << 8 * expert;
             }
         }
         moek_grid_wait_();                             /* not done before those ahead are (moek/ops.h: early) */
