@@ -110,26 +110,26 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
     const int shares = moek_ep_shares_(ep);
-    moek_carver_ carver;
-    carver.base = (char *)base; carver.used = 0;
-    w->sent = moek_take_quantized_(&carver, c, fp8 ? chunk : 0, hidden, 0);
-    w->weighted = (uint16_t *)moek_take_(&carver, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_take_quantized_(&carver, c, batched ? rows : late ? received : 0, hidden, 0);
-    w->unquantized = (uint16_t *)moek_take_(&carver, batched && late ? 2 * rows * hidden : 0);
-    w->counts = (int32_t *)moek_take_(&carver, 4 * ranks);
-    w->offsets = (int32_t *)moek_take_(&carver, 4 * (ranks + 1));
-    w->expert_tokens = (int32_t *)moek_take_(&carver, batched ? 4 * (size_t)plan->local_experts : 0);
-    w->slot_row = (int32_t *)moek_take_(&carver, batched ? 4 * received * (size_t)plan->slots : 0);
-    w->ids = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received * (size_t)plan->slots : 0);
-    w->token = (int32_t *)moek_take_(&carver, gpu && !batched ? 4 * received : 0);
-    w->weights = (float *)moek_take_(&carver, gpu ? 4 * received * (size_t)plan->slots : 0);
-    w->scale = moek_take_(&carver, fp8 && !batched && moek_ep_expands_(&scales) ? received * scales.row : 0);
-    w->to = (uint64_t *)moek_take_(&carver, gpu && packed ? 8 * chunk : 0);
-    w->before = (int32_t *)moek_take_(&carver, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
-    w->kept = (int32_t *)moek_take_(&carver, !gpu && moek_ep_may_lose_(ep) ? 4 * chunk * (size_t)plan->slots : 0);
-    w->rows = (int32_t *)moek_take_(&carver, shares ? 4 * ranks : 0);
-    w->back = (int32_t *)moek_take_(&carver, shares ? 4 * chunk * (size_t)plan->slots : 0);
-    return carver.used;
+    moek_arena_ arena;
+    arena.base = (char *)base; arena.used = 0;
+    w->sent = moek_arena_take_quantized_(&arena, c, fp8 ? chunk : 0, hidden);
+    w->weighted = (uint16_t *)moek_arena_take_(&arena, c->router_weight_on_input ? 2 * chunk * hidden : 0);
+    w->arrived = moek_arena_take_quantized_(&arena, c, batched ? rows : late ? received : 0, hidden);
+    w->unquantized = (uint16_t *)moek_arena_take_(&arena, batched && late ? 2 * rows * hidden : 0);
+    w->counts = (int32_t *)moek_arena_take_(&arena, 4 * ranks);
+    w->offsets = (int32_t *)moek_arena_take_(&arena, 4 * (ranks + 1));
+    w->expert_tokens = (int32_t *)moek_arena_take_(&arena, batched ? 4 * (size_t)plan->local_experts : 0);
+    w->slot_row = (int32_t *)moek_arena_take_(&arena, batched ? 4 * received * (size_t)plan->slots : 0);
+    w->ids = (int32_t *)moek_arena_take_(&arena, gpu && !batched ? 4 * received * (size_t)plan->slots : 0);
+    w->token = (int32_t *)moek_arena_take_(&arena, gpu && !batched ? 4 * received : 0);
+    w->weights = (float *)moek_arena_take_(&arena, gpu ? 4 * received * (size_t)plan->slots : 0);
+    w->scale = moek_arena_take_(&arena, fp8 && !batched && moek_ep_expands_(&scales) ? received * scales.row : 0);
+    w->to = (uint64_t *)moek_arena_take_(&arena, gpu && packed ? 8 * chunk : 0);
+    w->before = (int32_t *)moek_arena_take_(&arena, gpu && packed ? 4 * MOEK_EP_WARPS_ * ranks : 0);
+    w->kept = (int32_t *)moek_arena_take_(&arena, !gpu && moek_ep_may_lose_(ep) ? 4 * chunk * (size_t)plan->slots : 0);
+    w->rows = (int32_t *)moek_arena_take_(&arena, shares ? 4 * ranks : 0);
+    w->back = (int32_t *)moek_arena_take_(&arena, shares ? 4 * chunk * (size_t)plan->slots : 0);
+    return arena.used;
 }
 
 static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_plan *plan)

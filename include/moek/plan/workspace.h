@@ -20,7 +20,7 @@ static size_t moek_take_(size_t *used, size_t bytes)
     return at;
 }
 enum { MOEK_NOWHERE_ = 1 };                            /* a part that is not there (parts begin at multiples of 256) */
-static void *moek_place_(void *base, size_t at) { return at == MOEK_NOWHERE_ ? NULL : (char *)base + at; }
+static void *moek_placed_(void *base, size_t at) { return at == MOEK_NOWHERE_ ? NULL : (char *)base + at; }
 
 /* Scales of `rows` quantized rows (where columns share them: groups may begin some columns before, which count). */
 static size_t moek_scales_(int quant, size_t rows, size_t columns)
@@ -47,8 +47,25 @@ static void moek_take_quantized_(size_t *used, const moek_config *config, size_t
 static moek_quantized_ moek_quantized_at_(void *base, const size_t at[3])
 {
     moek_quantized_ q;
-    q.q = moek_place_(base, at[0]); q.scale = moek_place_(base, at[1]); q.partial = (float *)moek_place_(base, at[2]);
+    q.q = moek_placed_(base, at[0]); q.scale = moek_placed_(base, at[1]);
+    q.partial = (float *)moek_placed_(base, at[2]);
     return q;
+}
+
+/* The same for a part that lays itself out anew each time: base NULL counts bytes, else places are given. */
+typedef struct moek_arena_ { char *base; size_t used; } moek_arena_;
+static MOEK_UNUSED void *moek_arena_take_(moek_arena_ *a, size_t bytes)
+{
+    const size_t at = moek_take_(&a->used, bytes);
+    return a->base ? a->base + at : NULL;
+}
+static MOEK_UNUSED moek_quantized_ moek_arena_take_quantized_(moek_arena_ *a, const moek_config *config, size_t rows,
+                                                              size_t columns)
+{
+    static const moek_quantized_ none = { NULL, NULL, NULL };
+    size_t at[3];
+    moek_take_quantized_(&a->used, config, rows, columns, 0, at);
+    return a->base ? moek_quantized_at_(a->base, at) : none;
 }
 
 /* plan.places: of a step, of prepare/finalize on one rank, of the experts of the table.  Quantized rows have three. */
@@ -84,8 +101,8 @@ static moek_one_rank_ moek_one_rank_work_(const moek_step *step)
     void *const base = step->prepare_workspace;
     moek_one_rank_ w;
     w.a = moek_quantized_at_(base, at + MOEK_PLACE_A_);
-    w.counts = (int32_t *)moek_place_(base, at[MOEK_PLACE_A_COUNTS_]);
-    w.slot_row = (int32_t *)moek_place_(base, at[MOEK_PLACE_A_SLOT_ROW_]);
+    w.counts = (int32_t *)moek_placed_(base, at[MOEK_PLACE_A_COUNTS_]);
+    w.slot_row = (int32_t *)moek_placed_(base, at[MOEK_PLACE_A_SLOT_ROW_]);
     return w;
 }
 
@@ -178,19 +195,19 @@ static moek_table_work_ moek_table_work_of_(const moek_step *step)
     const size_t *const at = step->plan->places;
     void *const base = step->experts_workspace;
     moek_table_work_ w;
-    w.flags = (int32_t *)moek_place_(base, at[MOEK_PLACE_FLAGS_]);
-    w.split = (float *)moek_place_(base, at[MOEK_PLACE_SPLIT_]);
-    w.counts = (int32_t *)moek_place_(base, at[MOEK_PLACE_COUNTS_]);
-    w.offsets = (int32_t *)moek_place_(base, at[MOEK_PLACE_OFFSETS_]);
-    w.order = (int32_t *)moek_place_(base, at[MOEK_PLACE_ORDER_]);
-    w.slot_row = (int32_t *)moek_place_(base, at[MOEK_PLACE_SLOT_ROW_]);
-    w.block_expert = (int32_t *)moek_place_(base, at[MOEK_PLACE_BLOCK_EXPERT_]);
-    w.block_row = (int32_t *)moek_place_(base, at[MOEK_PLACE_BLOCK_ROW_]);
-    w.num_blocks = (int32_t *)moek_place_(base, at[MOEK_PLACE_NUM_BLOCKS_]);
-    w.h = moek_place_(base, at[MOEK_PLACE_H_]);
+    w.flags = (int32_t *)moek_placed_(base, at[MOEK_PLACE_FLAGS_]);
+    w.split = (float *)moek_placed_(base, at[MOEK_PLACE_SPLIT_]);
+    w.counts = (int32_t *)moek_placed_(base, at[MOEK_PLACE_COUNTS_]);
+    w.offsets = (int32_t *)moek_placed_(base, at[MOEK_PLACE_OFFSETS_]);
+    w.order = (int32_t *)moek_placed_(base, at[MOEK_PLACE_ORDER_]);
+    w.slot_row = (int32_t *)moek_placed_(base, at[MOEK_PLACE_SLOT_ROW_]);
+    w.block_expert = (int32_t *)moek_placed_(base, at[MOEK_PLACE_BLOCK_EXPERT_]);
+    w.block_row = (int32_t *)moek_placed_(base, at[MOEK_PLACE_BLOCK_ROW_]);
+    w.num_blocks = (int32_t *)moek_placed_(base, at[MOEK_PLACE_NUM_BLOCKS_]);
+    w.h = moek_placed_(base, at[MOEK_PLACE_H_]);
     w.hq = moek_quantized_at_(base, at + MOEK_PLACE_HQ_);
-    w.expanded = moek_place_(base, at[MOEK_PLACE_EXPANDED_]);
-    w.expanded_scale = moek_place_(base, at[MOEK_PLACE_EXPANDED_SCALE_]);
+    w.expanded = moek_placed_(base, at[MOEK_PLACE_EXPANDED_]);
+    w.expanded_scale = moek_placed_(base, at[MOEK_PLACE_EXPANDED_SCALE_]);
     return w;
 }
 
@@ -220,11 +237,11 @@ static size_t moek_layout_(const moek_plan *plan, size_t *at)
 static void moek_place_step_(moek_step *step, void *base)
 {
     const size_t *const at = step->plan->places;
-    step->topk_ids = (int32_t *)moek_place_(base, at[MOEK_PLACE_TOPK_IDS_]);
-    step->topk_weights = (float *)moek_place_(base, at[MOEK_PLACE_TOPK_WEIGHTS_]);
-    step->ids = (const int32_t *)moek_place_(base, at[MOEK_PLACE_IDS_]);
-    step->prepare_workspace = moek_place_(base, at[MOEK_PLACE_PREPARE_]);
-    step->experts_workspace = moek_place_(base, at[MOEK_PLACE_EXPERTS_]);
-    step->out = moek_place_(base, at[MOEK_PLACE_OUT_]);
+    step->topk_ids = (int32_t *)moek_placed_(base, at[MOEK_PLACE_TOPK_IDS_]);
+    step->topk_weights = (float *)moek_placed_(base, at[MOEK_PLACE_TOPK_WEIGHTS_]);
+    step->ids = (const int32_t *)moek_placed_(base, at[MOEK_PLACE_IDS_]);
+    step->prepare_workspace = moek_placed_(base, at[MOEK_PLACE_PREPARE_]);
+    step->experts_workspace = moek_placed_(base, at[MOEK_PLACE_EXPERTS_]);
+    step->out = moek_placed_(base, at[MOEK_PLACE_OUT_]);
 }
 #endif
