@@ -25,26 +25,26 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
     MOEK_DEVICE void turn(uint32_t w[4])
     {
         const int q = threadIdx.x % 4;
-        int by, i;
+        int distance, i;
         #pragma unroll
-        for (by = 1; by <= 2; by *= 2)
+        for (distance = 1; distance <= 2; distance *= 2)
             #pragma unroll
             for (i = 0; i < 4; i++) {
                 uint32_t got;
-                if (i & by) continue;
-                got = __shfl_xor_sync(0xffffffff, q & by ? w[i] : w[i | by], by);
-                if (q & by) w[i] = got;
-                else w[i | by] = got;
+                if (i & distance) continue;
+                got = __shfl_xor_sync(0xffffffff, q & distance ? w[i] : w[i | distance], distance);
+                if (q & distance) w[i] = got;
+                else w[i | distance] = got;
             }
     }
     /* 64 of k of row g (h: 0) or of row g + 8 (1), of what a fragment became: this lane's 16 bytes. */
-    MOEK_DEVICE moek_words_ row_of(const uint32_t from[2][4], int h)
+    MOEK_DEVICE moek_words_ row_of(const uint32_t fragment[2][4], int h)
     {
-        moek_words_ to;
+        moek_words_ row;
         int i;
         #pragma unroll
-        for (i = 0; i < 4; i++) to.w[i] = from[i / 2][i % 2 * 2 + h];
-        return to;
+        for (i = 0; i < 4; i++) row.w[i] = fragment[i / 2][i % 2 * 2 + h];
+        return row;
     }
 
     MOEK_DEVICE void blocks(const moek_expand_args a)
@@ -85,29 +85,29 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
         #pragma unroll
         for (i = 0; i < MOST; i++) {
             const int block = group * blocks + 2 * i + two;
-            moek_folded_e8m0_e2m1_ by;
+            moek_folded_e8m0_e2m1_ powers;
             int row[2];
             if (2 * i + two >= blocks || block >= all) continue;
             rows_of(&a, block, v, row);
-            moek_powers_e8m0_e2m1_(&by, scales[i], most);
+            moek_powers_e8m0_e2m1_(&powers, scales[i], most);
             #pragma unroll
             for (u = 0; u < 2; u++) {
                 uint32_t w[2][4];
                 if (part * 2 + u >= units) continue;
-                moek_fragment_e4m3_e8m0_e2m1_(w, &codes[i][u], &by, u);
+                moek_fragment_e4m3_e8m0_e2m1_(w, &codes[i][u], &powers, u);
                 #pragma unroll
                 for (h = 0; h < 2; h++) {
-                    moek_words_ of = row_of(w, h);
-                    turn(of.w);
+                    moek_words_ row_words = row_of(w, h);
+                    turn(row_words.w);
                     moek_store_words_((char *)a.to + (e * a.w_rows + row[h]) * a.k + part * 128 + u * 64 +
-                                      lane % 4 * 16, of);
+                                      lane % 4 * 16, row_words);
                 }
             }
         }
         if (t <= apart) {
-            float by[2];
-            moek_by_e8m0_e2m1_(by, most);
-            a.to_scale[((e * (1 + apart) + t) * groups + group) * parts + part] = by[t];
+            float scale[2];
+            moek_by_e8m0_e2m1_(scale, most);
+            a.to_scale[((e * (1 + apart) + t) * groups + group) * parts + part] = scale[t];
         }
     }
 
@@ -121,7 +121,7 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
         const char *const codes_at = (const char *)a.w + ((e * all + block) * units * 128 + v * 32 + lane) * 16;
         const uint16_t *const scales_at = (const uint16_t *)a.w_scale + (e * all + block) * units * 128 + v * 32 + lane;
         uint32_t most = 0, h[2][2];
-        moek_folded_e4m3_e2m1_ by;
+        moek_folded_e4m3_e2m1_ folded;
         int row[2], u, i, j;
         rows_of(&a, block, v, row);
         #pragma unroll 4
@@ -145,12 +145,12 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
                 moek_fp16_of_e4m3_(h[i], scales_at[(size_t)(u + i * one) * 128]);
                 s[i] = h[i][0];
             }
-            moek_fold_onto_e4m3_e2m1_(&by, s, most);
+            moek_fold_onto_e4m3_e2m1_(&folded, s, most);
             #pragma unroll
             for (i = 0; i < 2; i++) {
                 uint32_t w[2][4];
                 if (i && !one) continue;
-                moek_fragment_e4m3_e4m3_e2m1_(w, codes + i, &by, i);
+                moek_fragment_e4m3_e4m3_e2m1_(w, codes + i, &folded, i);
                 #pragma unroll
                 for (j = 0; j < 2; j++)
                     moek_store_words_((char *)a.to + (e * a.w_rows + row[j]) * a.k + (u + i) * 64 + lane % 4 * 16,
@@ -159,10 +159,10 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
         }
         if (!warp && lane % 4 == 0) {
             const int gated = a.w_rows > a.n;
-            const uint32_t of[2] = { most, most };
-            moek_fold_onto_e4m3_e2m1_(&by, of, most);
+            const uint32_t largest[2] = { most, most };
+            moek_fold_onto_e4m3_e2m1_(&folded, largest, most);
             for (j = 0; j < 2; j++)
-                a.to_scale[e * a.w_rows + row[j]] = by.by[j] * Format::lift(0) *
+                a.to_scale[e * a.w_rows + row[j]] = folded.by[j] * Format::lift(0) *
                                                     a.w_global_scale[e * (1 + gated) + (gated ? j : 0)];
         }
     }
