@@ -57,6 +57,7 @@
 #define MOEK_READS_CHECKPOINT          1    /* as checkpoints have them (MOEK_WEIGHTS_CHECKPOINT) */
 #define MOEK_READS_LINES               2    /* tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED) */
 #define MOEK_READS_FRAGMENTS           4    /* tiled, as operands of wgmma (MOEK_WEIGHTS_TILED) */
+#define MOEK_READS_PANELS              8    /* 16 rows side by side, on CPUs (MOEK_WEIGHTS_PANELS) */
 /* moek_kernel.traits: what a kernel does of its args (moek/ops.h), and wants. */
 #define MOEK_TRAIT_EARLY               1    /* route, sort, quant, up, down, mlp, combine: args.early is heeded, on a device that has such launches */
 #define MOEK_TRAIT_ROW_BLOCKS          2    /* up, down: takes the list of row blocks that sort makes; others find them in the counts */

@@ -3,7 +3,7 @@
  * granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, flags, most_tokens) defined: the table, a
  * line a kernel that is wanted, best first. */
 #include "../include/moek/want.h"
-#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0))
+#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -179,6 +179,24 @@
     X(DOWN, MOEK_INT4_A16, 0, 64, 5) \
     X(DOWN, MOEK_INT4_A16, 0, 128, 5) \
     X(DOWN, MOEK_INT4_A16, 0, 0, 5) \
+    X(UP, MOEK_BF16, 0, 0, 5) \
+    X(UP, MOEK_FP16, 0, 0, 5) \
+    X(UP, MOEK_FP8T, 0, 0, 5) \
+    X(UP, MOEK_FP8C, 0, 0, 5) \
+    X(UP, MOEK_FP8B128, 0, 0, 5) \
+    X(UP, MOEK_MXFP8, 0, 0, 5) \
+    X(UP, MOEK_FP8T_A16, 0, 0, 5) \
+    X(UP, MOEK_FP8C_A16, 0, 0, 5) \
+    X(UP, MOEK_FP8B128_A16, 0, 0, 5) \
+    X(DOWN, MOEK_BF16, 0, 0, 5) \
+    X(DOWN, MOEK_FP16, 0, 0, 5) \
+    X(DOWN, MOEK_FP8T, 0, 0, 5) \
+    X(DOWN, MOEK_FP8C, 0, 0, 5) \
+    X(DOWN, MOEK_FP8B128, 0, 0, 5) \
+    X(DOWN, MOEK_MXFP8, 0, 0, 5) \
+    X(DOWN, MOEK_FP8T_A16, 0, 0, 5) \
+    X(DOWN, MOEK_FP8C_A16, 0, 0, 5) \
+    X(DOWN, MOEK_FP8B128_A16, 0, 0, 5) \
     X(UP, MOEK_FP16, 0, 0, 2) \
     X(DOWN, MOEK_FP16, 0, 0, 2) \
     X(UP, MOEK_MXFP4_A16, 0, 0, 2) \
@@ -205,6 +223,22 @@
     X(DOWN, MOEK_INT4_A16, 0, 64, 2) \
     X(DOWN, MOEK_INT4_A16, 0, 128, 2) \
     X(DOWN, MOEK_INT4_A16, 0, 0, 2) \
+    X(UP, MOEK_BF16, 0, 0, 2) \
+    X(UP, MOEK_FP8T, 0, 0, 2) \
+    X(UP, MOEK_FP8C, 0, 0, 2) \
+    X(UP, MOEK_FP8B128, 0, 0, 2) \
+    X(UP, MOEK_MXFP8, 0, 0, 2) \
+    X(UP, MOEK_FP8T_A16, 0, 0, 2) \
+    X(UP, MOEK_FP8C_A16, 0, 0, 2) \
+    X(UP, MOEK_FP8B128_A16, 0, 0, 2) \
+    X(DOWN, MOEK_BF16, 0, 0, 2) \
+    X(DOWN, MOEK_FP8T, 0, 0, 2) \
+    X(DOWN, MOEK_FP8C, 0, 0, 2) \
+    X(DOWN, MOEK_FP8B128, 0, 0, 2) \
+    X(DOWN, MOEK_MXFP8, 0, 0, 2) \
+    X(DOWN, MOEK_FP8T_A16, 0, 0, 2) \
+    X(DOWN, MOEK_FP8C_A16, 0, 0, 2) \
+    X(DOWN, MOEK_FP8B128_A16, 0, 0, 2) \
     X(ROUTE, 0, 0, 0, 0) \
     X(MAP, 0, 0, 0, 0) \
     X(SORT, 0, 0, 0, 0) \
@@ -268,7 +302,8 @@
     X(DOWN, MOEK_INT4_A16, 0, 64, 0) \
     X(DOWN, MOEK_INT4_A16, 0, 128, 0) \
     X(DOWN, MOEK_INT4_A16, 0, 0, 0) \
-    X(COMBINE, 0, 0, 0, 0)
+    X(COMBINE, 0, 0, 0, 0) \
+    X(REPACK, 0, 0, 0, 0)
 #endif
 #ifndef MOEK_KERNEL
 #ifdef MOEK_SPLIT
@@ -364,6 +399,12 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
 #include "down_digits_avx512.h"
 #endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#include "up_panel_avx512.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#include "down_panel_avx512.h"
+#endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 2)
 #include "up_cpu_avx2.h"
 #endif
@@ -375,6 +416,12 @@
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
 #include "down_digits_avx2.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#include "up_panel_avx2.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#include "down_panel_avx2.h"
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 #include "route_cpu.h"
@@ -396,6 +443,15 @@
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 #include "combine_cpu.h"
+#endif
+#if MOEK_WANT_(0, 0, 0, 0)
+#include "repack_cpu.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+#include "up_panel_cpu.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+#include "down_panel_cpu.h"
 #endif
 #endif
 #endif
@@ -1690,6 +1746,132 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b128_on
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 5, 0, 0, moek_up_bf16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 48, 5, 0, 0, moek_up_fp16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 1, 48, 5, 0, 0, moek_up_fp8t_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 1, 48, 5, 0, 0, moek_up_fp8c_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 48, 5, 0, 0, moek_up_fp8b128_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 48, 5, 0, 0, moek_up_mxfp8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 1, 48, 5, 0, 0, moek_up_fp8t_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 5, 0, 0, moek_up_fp8c_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 5, 0, 0, moek_up_fp8b128_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 48, 5, 0, 0, moek_up_nvfp4_a4_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 48, 5, 0, 0, moek_up_int4_a8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 5, 0, 0, moek_up_int8_a8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 48, 5, 0, 0, moek_up_int8_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_up_int4_a16_h0_b32_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 48, n = 32 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_up_int4_a16_h0_b64_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 48, n = 32 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_up_int4_a16_h0_b128_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 48, n = 32 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_up_int4_a16_h0_b0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 48, 5, 0, 0, moek_down_bf16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 1, 48, 5, 0, 0, moek_down_fp16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 1, 48, 5, 0, 0, moek_down_fp8t_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 1, 48, 5, 0, 0, moek_down_fp8c_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 48, 5, 0, 0, moek_down_fp8b128_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 48, 5, 0, 0, moek_down_mxfp8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 1, 48, 5, 0, 0, moek_down_fp8t_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 5, 0, 0, moek_down_fp8c_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 5, 0, 0, moek_down_fp8b128_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 48, 5, 0, 0, moek_down_nvfp4_a4_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 48, 5, 0, 0, moek_down_int4_a8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 48, 5, 0, 0, moek_down_int8_a8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 48, 5, 0, 0, moek_down_int8_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_down_int4_a16_h0_b32_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 48, n = 32 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_down_int4_a16_h0_b64_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 48, n = 32 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_down_int4_a16_h0_b128_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 48, n = 32 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 8, 2, 0, 0, moek_up_fp16_h0_on_avx2_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp16\", hidden = 0, arch = \"avx2\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
@@ -1767,6 +1949,132 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b128_on
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 2, 0, 0, moek_up_bf16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 48, 2, 0, 0, moek_up_fp16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 1, 48, 2, 0, 0, moek_up_fp8t_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 1, 48, 2, 0, 0, moek_up_fp8c_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 48, 2, 0, 0, moek_up_fp8b128_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 48, 2, 0, 0, moek_up_mxfp8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 1, 48, 2, 0, 0, moek_up_fp8t_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 2, 0, 0, moek_up_fp8c_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 2, 0, 0, moek_up_fp8b128_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 48, 2, 0, 0, moek_up_nvfp4_a4_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 48, 2, 0, 0, moek_up_int4_a8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 2, 0, 0, moek_up_int8_a8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 48, 2, 0, 0, moek_up_int8_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_up_int4_a16_h0_b32_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 48, n = 32 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_up_int4_a16_h0_b64_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 48, n = 32 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_up_int4_a16_h0_b128_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 48, n = 32 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_up_int4_a16_h0_b0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 48, 2, 0, 0, moek_down_bf16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 1, 48, 2, 0, 0, moek_down_fp16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 1, 48, 2, 0, 0, moek_down_fp8t_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 1, 48, 2, 0, 0, moek_down_fp8c_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 48, 2, 0, 0, moek_down_fp8b128_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 48, 2, 0, 0, moek_down_mxfp8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 1, 48, 2, 0, 0, moek_down_fp8t_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 2, 0, 0, moek_down_fp8c_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 2, 0, 0, moek_down_fp8b128_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 48, 2, 0, 0, moek_down_nvfp4_a4_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 48, 2, 0, 0, moek_down_int4_a8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 48, 2, 0, 0, moek_down_int8_a8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 48, 2, 0, 0, moek_down_int8_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_down_int4_a16_h0_b32_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 48, n = 32 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_down_int4_a16_h0_b64_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 48, n = 32 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_down_int4_a16_h0_b128_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 48, n = 32 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 0, 0, 0, moek_route_on_cpu, "{ op = \"route\", template = \"route_cpu\", arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
@@ -1959,6 +2267,135 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b0_on_c
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 0, 0, 0, moek_combine_h0_on_cpu, "{ op = \"combine\", template = \"combine_cpu\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(0, 0, 0, 0)
+MOEK_KERNEL(REPACK, 0, 0, 1, 0, 0, 0, 0, moek_repack_on_cpu, "{ op = \"repack\", template = \"repack_cpu\", arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 0, 0, 0, moek_up_bf16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 48, 0, 0, 0, moek_up_fp16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 1, 48, 0, 0, 0, moek_up_fp8t_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 1, 48, 0, 0, 0, moek_up_fp8c_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 48, 0, 0, 0, moek_up_fp8b128_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 48, 0, 0, 0, moek_up_mxfp8_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 1, 48, 0, 0, 0, moek_up_fp8t_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 0, 0, 0, moek_up_fp8c_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 0, 0, 0, moek_up_fp8b128_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 0, 0, 0, moek_up_mxfp4_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 0, 0, 0, moek_up_mxfp4_a8_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 0, 0, 0, moek_up_nvfp4_a8_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 48, 0, 0, 0, moek_up_nvfp4_a4_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 48, 0, 0, 0, moek_up_int4_a8_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 0, 0, 0, moek_up_int8_a8_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 48, 0, 0, 0, moek_up_int8_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_up_int4_a16_h0_b32_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"cpu\", m = 48, n = 32 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_up_int4_a16_h0_b64_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"cpu\", m = 48, n = 32 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_up_int4_a16_h0_b128_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"cpu\", m = 48, n = 32 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_up_int4_a16_h0_b0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 48, 0, 0, 0, moek_down_bf16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 1, 48, 0, 0, 0, moek_down_fp16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 1, 48, 0, 0, 0, moek_down_fp8t_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 1, 48, 0, 0, 0, moek_down_fp8c_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 48, 0, 0, 0, moek_down_fp8b128_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 48, 0, 0, 0, moek_down_mxfp8_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 1, 48, 0, 0, 0, moek_down_fp8t_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 0, 0, 0, moek_down_fp8c_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 0, 0, 0, moek_down_fp8b128_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 48, 0, 0, 0, moek_down_nvfp4_a4_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 48, 0, 0, 0, moek_down_int4_a8_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 48, 0, 0, 0, moek_down_int8_a8_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a8\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 48, 0, 0, 0, moek_down_int8_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_down_int4_a16_h0_b32_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"cpu\", m = 48, n = 32 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_down_int4_a16_h0_b64_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"cpu\", m = 48, n = 32 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_down_int4_a16_h0_b128_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"cpu\", m = 48, n = 32 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_down_int4_a16_h0_b0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
 #endif
 #ifdef MOEK_KERNELS_DECLARED_

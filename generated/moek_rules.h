@@ -23,11 +23,15 @@ typedef struct moek_facts_ {
     long long fragments;        /* 1: weights are tiled as fragments: of 4 bits, or of 8 with activations in T */
     long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
     long long m;                /* rows of a tile of the kernel in question */
+    long long w_bits;           /* bits of an element of the weights */
+    long long sets;             /* 1: on a CPU, with kernels for its set of instructions, which plain C is not compiled for */
 } moek_facts_;
 
 /* Up to how many rows an expert, on average, a kernel with tiles of m rows is taken. */
 static long long moek_rule_tile_rows_(const moek_facts_ *f)
 {
+    if (f->sets && f->m == 8 && f->w_bits < 16) return 0;                                  /* outer-products */
+    if (f->sets && f->m == 8) return 4;                                                    /* outer-products */
     if (f->row_blocks) return f->m;                                                        /* middle-mma-tiles */
     if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
     if (f->fragments && f->m == 96) return 88;                                             /* fragments-tiles */

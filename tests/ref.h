@@ -1435,11 +1435,36 @@ static inline void ref_tiled_zeros_(const moek_repack_args *a)
                 else to[tiled] |= (uint8_t)((from[plain] >> at & 15) << tiled_at);
             }
 }
+/* Panels: nibble by nibble, and every byte has two. */
+static inline void ref_panels_(const moek_repack_args *a)
+{
+    const size_t nibbles = 2 * a->row_bytes, w_rows = (size_t)a->w_rows;
+    const uint8_t *const from = (const uint8_t *)a->from;
+    uint8_t *const to = (uint8_t *)a->to;
+    size_t e, i;
+    int row;
+    memset(to, 0, (size_t)a->experts * w_rows * a->row_bytes);
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (row = 0; row < a->w_rows; row++)              /* of the order of panels */
+            for (i = 0; i < nibbles; i++) {
+                const int gated = a->w_rows > a->n, first = row / 16 % 2 ? a->up_first : a->gate_first;
+                const size_t j = (size_t)(gated ? first + (row / 32 * 16 + row % 16) * a->w_step : row);
+                const size_t panel = (e * (w_rows / 16) + (size_t)(row / 16)) * 16 * nibbles, r = (size_t)(row % 16);
+                const size_t each = 2 * (size_t)a->group, c = i % 32;
+                const size_t plain = (e * w_rows + j) * nibbles + i;
+                const size_t in = a->zeros ? panel + (i * 8 + r % 8) * 2 + r / 8
+                                : a->codes ? panel + ((i / 32 * 4 + c % 16 / 4) * 64 + r * 4 + c % 4) * 2 + c / 16
+                                : panel + (i / each * 16 + r) * each + i % each;
+                const size_t source = a->back ? in : plain, target = a->back ? plain : in;
+                to[target / 2] |= (uint8_t)((from[source / 2] >> 4 * (source % 2) & 15) << 4 * (target % 2));
+            }
+}
 static inline void ref_repack(const moek_repack_args *a)
 {
     const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
     size_t e, b;
     int j;
+    if (a->panels) { ref_panels_(a); return; }
     if (a->codes == MOEK_ELEMENT_E4M3 || a->codes == MOEK_ELEMENT_S8) { ref_fragments_of_bytes_(a); return; }
     if (a->codes && a->x == MOEK_ELEMENT_E4M3) { ref_fragments_8_(a); return; }
     if (a->codes) { ref_fragments_(a); return; }

@@ -701,8 +701,9 @@ static void test_demanded(void)
     for (i = 0; i < n; i++, k++) {
         moek_config c = good();
         moek_plan p;
-        if (k->arch >= 80 || k->launch(NULL, NULL) != MOEK_OK) continue;
+        if (k->arch >= 80 || k->op == MOEK_OP_REPACK || k->launch(NULL, NULL) != MOEK_OK) continue;
         if (k->quant) c.quant = k->quant;
+        if (k->reads == MOEK_READS_PANELS) c.weight_layout = MOEK_WEIGHTS_PANELS;
         if (k->hidden) c.hidden = k->hidden;
         c.block = k->block;
         c.kernel = k->name;
@@ -784,9 +785,7 @@ static void test_sets(void)
         for (j = 0; j < n; j++)
             if (k[j].arch == sets[i].arch) rows++, ready += k[j].launch(NULL, NULL) == MOEK_OK;
         CHECK(!ready || ready == rows, "%s: %d of %d rows are ready", sets[i].name, ready, rows);
-#ifndef __AVX512F__                                    /* plain C is as wide then */
         if (ready && !best) best = sets[i].arch;
-#endif
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MOEK_QUANT)
         if (sets[i].arch == MOEK_ARCH_AVX2)
             CHECK(rows > 0 && (ready > 0) == (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")),
@@ -1146,8 +1145,8 @@ static void test_tuned_tile(void)
 {
     moek_config c = good();
     moek_plan p = planned(&c);
-    const int built_in = moek_plan_tile(&p, 3);
-    p.pairs = 3; p.choices = 3;
+    const int built_in = 0;
+    p.pairs = 3; p.choices = 3; p.tiles = 1;
     p.up[1] = p.up[2] = p.up[0]; p.down[1] = p.down[2] = p.down[0];
     p.choice[0].tokens = 2; p.choice[0].pair = 2;
     p.choice[1].tokens = 7; p.choice[1].pair = -1;
@@ -1211,13 +1210,13 @@ static void test_repack(void)
     CHECK(moek_repack_down(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_ARGUMENT, "a plan not initialized");
     c.exclude = MOEK_BACKENDS_GPU;
     if (moek_plan_init(&p, &c) != MOEK_OK) return;
-    CHECK(moek_repack_up(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_NO_KERNEL, "on the CPU");
+    CHECK(moek_repack_up(&p, memory, memory + 64, 1, 0, (moek_stream)memory) == MOEK_E_ARGUMENT, "a stream on the CPU");
     CHECK(moek_repack_up(&p, NULL, memory, 1, 0, NULL) == MOEK_E_ARGUMENT, "from is NULL");
     CHECK(moek_repack_up(&p, memory, NULL, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is NULL");
     CHECK(moek_repack_down(&p, memory, memory + 8, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is not aligned");
     CHECK(moek_repack_down(&p, memory, memory + 64, -1, 0, NULL) == MOEK_E_ARGUMENT, "-1 experts");
-    c.weight_layout = 2;
-    CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is 2"), "%s", p.why);
+    c.weight_layout = 3;
+    CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is 3"), "%s", p.why);
 }
 #define BESIDE_INT(field) w.field = (int32_t *)(memory + 1)
 #define TABLE w.router_table = (const int32_t *)memory; w.router_table_rows = 9
@@ -1886,6 +1885,99 @@ static void test_quantize(void)
     QUANTIZE(a.scale_layout = MOEK_SCALE_PACKED; a.scale_stride = TOKENS; a.ue8m0 = 1, FORMAT_BLOCKED, 0, OK);
 #endif
 }
+/* There and back, of an array with guards: what came; and in panels something else, if that is more than a group. */
+typedef moek_status (*repacker)(const moek_plan *, const void *, void *, int, int, moek_stream);
+static void repack_back(const moek_plan *p, repacker repack, const char *what, size_t bytes, int experts)
+{
+    enum { GUARD = 64 };
+    const size_t all = bytes + 2 * GUARD;
+    unsigned char *const a = (unsigned char *)malloc(3 * all), *const b = a + all, *const again = b + all;
+    size_t i;
+    for (i = 0; i < all; i++) a[i] = (unsigned char)rng_u32();
+    memset(b, 0x5a, 2 * all);
+    CHECK(repack(p, a + GUARD, b + GUARD, experts, 0, NULL) == MOEK_OK &&
+          repack(p, b + GUARD, again + GUARD, experts, 1, NULL) == MOEK_OK, "%s: refused", what);
+    CHECK(!memcmp(a + GUARD, again + GUARD, bytes), "%s: panels and back it is something else", what);
+    CHECK(bytes < 16384 || memcmp(a + GUARD, b + GUARD, bytes), "%s: nothing was repacked", what);
+    for (i = 0; i < GUARD; i++)
+        CHECK(b[i] == 0x5a && b[all - 1 - i] == 0x5a && again[i] == 0x5a && again[all - 1 - i] == 0x5a,
+              "%s: wrote outside", what);
+    free(a);
+}
+/* MOEK_WEIGHTS_PANELS: all that is repacked of a format, whatever the activation and the order of gate and up. */
+static void test_panels_of(const moek_format *f, int block, int up_layout, int act, int offset)
+{
+    const moek_scale_shape of = moek_weight_scale(f, block);
+    const int scales = of.rows == 1 && of.columns, gated = act != MOEK_RELU2_NO_MUL;
+    const size_t experts = 3, hidden = 96, inter = 160;
+    const size_t up_rows = gated && up_layout != MOEK_UP_APART ? 2 * inter : inter;
+    char what[96];
+    moek_config c = good();
+    moek_plan p;
+    c.exclude = MOEK_BACKENDS_GPU; c.quant = f->number; c.block = block; c.act = act; c.up_layout = up_layout;
+    c.hidden = (int)hidden; c.inter = (int)inter; c.inter_offset = offset; c.dtype = format_dtype(f);
+    snprintf(what, sizeof what, "%s, block %d, up_layout %d, act %d", f->name, block, up_layout, act);
+    if (moek_plan_init(&p, &c) != MOEK_OK) { CHECK(0, "%s: %s", what, p.why); return; }
+    repack_back(&p, moek_repack_up, what, experts * up_rows * moek_element_bytes(f->w, hidden), 3);
+    repack_back(&p, moek_repack_down, what, experts * hidden * moek_element_bytes(f->w, inter), 3);
+    if (scales) {
+        const size_t up = moek_scale_count(&of, 1, hidden), down = moek_scale_count(&of, 1, inter + (size_t)offset);
+        repack_back(&p, moek_repack_up_scale, what, experts * up_rows * moek_scale_bytes(&of, 1, hidden), 3);
+        repack_back(&p, moek_repack_down_scale, what,
+                    experts * hidden * moek_scale_bytes(&of, 1, inter + (size_t)offset), 3);
+        if (!f->zero) return;
+        repack_back(&p, moek_repack_up_zero, what, experts * up_rows * moek_element_bytes(f->w, up), 3);
+        repack_back(&p, moek_repack_down_zero, what, experts * hidden * moek_element_bytes(f->w, down), 3);
+    } else {
+        CHECK(moek_repack_up_scale(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: scales", what);
+        CHECK(moek_repack_down_zero(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: zeros", what);
+    }
+}
+static void test_panels(void)
+{
+    static const int sizes[][3] = { { 48, 64, 0 }, { 64, 80, 0 }, { 128, 128, 16 } };
+    moek_config c = good();
+    moek_plan p;
+    int i, j, layout;
+    c.exclude = MOEK_BACKENDS_GPU;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        if (!HAVE(f->number)) continue;
+        for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
+            for (layout = MOEK_UP_HALVES; layout <= MOEK_UP_APART; layout++)
+                test_panels_of(f, format_block(f, j), layout, MOEK_SILU,
+                               layout == MOEK_UP_HALVES && f->w_scale.rows == 1 && f->w_scale.columns == 128 ? 32 : 0);
+        test_panels_of(f, format_block(f, 0), 0, MOEK_RELU2_NO_MUL, 0);
+    }
+    for (i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
+        c = good();
+        if (sizes[i][2] && !HAVE(FORMAT_BLOCKED)) continue;
+        if (sizes[i][2]) c.up_scales = 1;
+        c.exclude = MOEK_BACKENDS_GPU; c.hidden = sizes[i][0]; c.inter = sizes[i][1]; c.inter_offset = sizes[i][2];
+        c.weight_layout = MOEK_WEIGHTS_PANELS;
+        CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "no multiple of 32: leave weight_layout 0"),
+              "%s", p.why);
+        c.weight_layout = 0;
+        if (moek_plan_init(&p, &c) != MOEK_OK) { CHECK(0, "%s", p.why); continue; }
+        CHECK(moek_repack_down(&p, memory, memory + 64, 1, 0, NULL) == MOEK_E_ARGUMENT, "sizes that do not fit");
+    }
+}
+/* Each order is refused by the other's plans. */
+static void test_orders(void)
+{
+    moek_config c = good();
+    moek_plan p;
+    char text[16384];
+    c.hidden = c.inter = 256;
+    c.weight_layout = MOEK_WEIGHTS_TILED; c.exclude = MOEK_BACKENDS_GPU; c.backend = 0;
+    CHECK(moek_plan_init(&p, &c) == MOEK_E_BACKEND && has_text(p.why, "or set MOEK_WEIGHTS_PANELS, the order of CPUs"),
+          "%s", p.why);
+    c.weight_layout = MOEK_WEIGHTS_PANELS; c.exclude = 1u << MOEK_BACKEND_CPU; c.backend = 0;
+    CHECK(moek_plan_init(&p, &c) != MOEK_OK, "panels on a GPU");
+    moek_explain(&c, text, sizeof text);
+    CHECK(has_text(text, "only rows of CPUs read such weights") || has_text(text, "there is no CUDA device"), "%s",
+          text);
+}
 
 int main(void)
 {
@@ -1920,6 +2012,8 @@ int main(void)
     test_tuned_tile();
     test_bind();
     test_repack();
+    test_panels();
+    test_orders();
     test_bind_apart();
     test_bind_formats();
     test_blocks();

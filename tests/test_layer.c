@@ -1395,6 +1395,56 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     layer_state = NULL;
     layer_free(&l);
 }
+/* Weights in panels, on the CPU: all that belongs to them is repacked. */
+static void panels_case(int quant, int tokens, int turn)
+{
+    static const int acts[] = { MOEK_SILU, MOEK_SWIGLUOAI, MOEK_RELU2_NO_MUL };
+    const moek_format *const f = moek_format_of(quant);
+    moek_config c = config_of(quant);
+    int scales;
+    uint16_t *y;
+    layer l;
+    if (f->blocks) c.block = f->block[turn % f->blocks];
+    c.hidden = turn % 2 ? 160 : 128; c.inter = turn % 4 < 2 ? 96 : 192; c.experts = 3;
+    c.dtype = format_dtype_in(f, turn);
+    c.max_tokens = tokens;
+    c.act = acts[turn % 3];
+    c.up_layout = ref_gated(c.act) ? turn % 5 : 0;
+    if (turn % 7 == 6) c.format = MOEK_BATCHED;
+    c.weight_layout = MOEK_WEIGHTS_PANELS;
+    layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0) | (turn / 2 % 2 && f->zero ? LAYER_ZERO : 0), tokens);
+    snprintf(l.what, sizeof l.what, "panels, %s, block %d, zeros %d, act %d, up_layout %d, %d tokens, turn %d", f->name,
+             c.block, l.w.w_up_zero != NULL, c.act, c.up_layout, tokens, turn);
+    if (layer_plan(&l)) {
+        scales = f->w_scale.rows == 1 && l.w.w_up_scale && moek_weight_scale(f, c.block).columns;
+        repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
+        if (l.w.w_gate) repack_by(&l, moek_repack_up, l.w.w_gate);
+        if (scales) {
+            repack_by(&l, moek_repack_up_scale, l.w.w_up_scale);
+            repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
+            if (l.w.w_gate) repack_by(&l, moek_repack_up_scale, l.w.w_gate_scale);
+        }
+        if (l.w.w_up_zero && scales) {
+            repack_by(&l, moek_repack_up_zero, l.w.w_up_zero); repack_by(&l, moek_repack_down_zero, l.w.w_down_zero);
+            if (l.w.w_gate) repack_by(&l, moek_repack_up_zero, l.w.w_gate_zero);
+        }
+        if ((y = layer_y(&l, moek_run)) != NULL) {
+            layer_compare_some(&l, tokens < 12 ? tokens : 12);
+            layer_same(&l, by_stages, y, "by stages");
+        }
+        free(y);
+    }
+    layer_free(&l);
+}
+static void test_panels(void)
+{
+    static const int tokens[] = { 1, 70, 3, 12, 160 };
+    int i, t, turn = 0;
+    for (i = 0; i < FORMATS && layer_arch < MOEK_ARCH_SM80; i++)
+        for (t = 0; t < (quick_set ? 2 : 10); t++, turn++)
+            if (format_has(format_at(i), MOEK_OP_UP, MOEK_ARCH_CPU))
+                panels_case(format_at(i)->number, tokens[turn % 5], turn);
+}
 /* Weights of 4 bits on Hopper: all tile heights; layouts, T, biases and activations by turns.  Weights as they come
  * are refused, and zero points that are not aligned. */
 static void test_fragments(void)
@@ -2444,6 +2494,7 @@ static void test_backend(const char *name)
     RUN(test_mlp);
     RUN(test_tiled);
     RUN(test_fragments);
+    RUN(test_panels);
     RUN(test_expanded);
     RUN(test_apart);
     RUN(test_shards);

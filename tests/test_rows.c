@@ -808,7 +808,7 @@ static int row_does(int trait) { return (now.row->traits & trait) != 0; }
 
 /* Kernels for sets of instructions of CPUs that do what the row does, which is plain C: they take its cases, for most
  * of the time goes into the oracle.  Blocks of such a kernel, where its height is another. */
-static struct { const moek_kernel *row; double worst; int cases; } gemm_set[4];
+static struct { const moek_kernel *row; double worst; int cases; } gemm_set[6];
 static int gemm_sets_there;
 static moek_sort_args gemm_set_blocks;
 
@@ -902,6 +902,7 @@ static void rows_of_up(int layout, int n, int *gate_first, int *up_first, int *w
 }
 /* Does the row read weights as fragments only? */
 static int gemm_in_fragments(void) { return now.row->reads == MOEK_READS_FRAGMENTS; }
+static int gemm_in_panels(void) { return now.row->reads == MOEK_READS_PANELS; }
 /* Its w and w_scale, from those of a checkpoint; of format f and its block. */
 static void to_fragments(moek_gemm_args *h, const moek_format *f, int block)
 {
@@ -940,6 +941,45 @@ static const void *gemm_tiled_zeros(const moek_gemm_args *h, const void *zero)
     r.from = zero, r.to = in((size_t)h->experts * h->w_rows * r.row_bytes);
     ref_repack(&r);
     return r.to;
+}
+/* An array of rows of w, of scales or of zero points, in panels; apart: of gate or of up alone. */
+static const void *gemm_panels_of(const moek_gemm_args *h, const void *from, size_t row_bytes, int codes, int group,
+                                  int zeros)
+{
+    moek_repack_args r;
+    if (!from) return NULL;
+    memset(&r, 0, sizeof r);
+    r.panels = 1, r.experts = h->experts, r.w_rows = h->w_gate ? h->n : h->w_rows, r.n = h->n;
+    r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
+    r.row_bytes = row_bytes, r.codes = codes, r.group = group, r.zeros = zeros;
+    r.from = from, r.to = in((size_t)h->experts * r.w_rows * row_bytes);
+    ref_repack(&r);
+    return r.to;
+}
+static void gemm_to_panels(moek_gemm_args *h)
+{
+    const moek_format *const f = now.format;
+    const moek_scale_shape of = moek_weight_scale(f, now.row->block);
+    const size_t row = moek_element_bytes(f->w, (size_t)h->k);
+    const moek_gemm_args was = *h;
+    const int codes = f->w_bits == 4 ? f->w : 0;
+    h->tiled = MOEK_WEIGHTS_PANELS;
+    h->w = gemm_panels_of(&was, was.w, row, codes, 4, 0);
+    h->w_gate = gemm_panels_of(&was, was.w_gate, row, codes, 4, 0);
+    if (!of.columns || of.rows != 1) return;           /* as they come */
+    {
+        const size_t bytes = moek_scale_bytes(&of, 1, (size_t)(h->k + h->k_offset));
+        const int each = ref_scale_type(of.type, h->dtype)->width / 8;
+        h->w_scale = gemm_panels_of(&was, was.w_scale, bytes, 0, each, 0);
+        h->gate_scale = gemm_panels_of(&was, was.gate_scale, bytes, 0, each, 0);
+    }
+}
+static const void *gemm_panel_zeros(const moek_gemm_args *h, const void *zero)
+{
+    const moek_scale_shape of = moek_weight_scale(now.format, now.row->block);
+    if (!of.columns) return zero;
+    return gemm_panels_of(h, zero, moek_element_bytes(now.format->w,
+                                                      moek_scale_count(&of, 1, (size_t)(h->k + h->k_offset))), 0, 1, 1);
 }
 static moek_gemm_more_args gemm_more;                 /* of the case: second scales and zero points, if it has any */
 /* Of so many rows of w, of an expert, and matrices in them; a second scale leaves the others an eighth. */
@@ -1071,6 +1111,8 @@ static moek_gemm_more_args gemm_moved(const moek_gemm_args *h)
     moek_gemm_more_args d = gemm_more;
     d.gemm = *h;
     if (gemm_in_fragments()) d.w_zero = gemm_tiled_zeros(h, d.w_zero);
+    if (h->tiled == MOEK_WEIGHTS_PANELS)
+        d.w_zero = gemm_panel_zeros(h, d.w_zero), d.gate_zero = gemm_panel_zeros(h, d.gate_zero);
     gemm_move(&d.gemm);
     MOVE(d.a_global_scale), MOVE(d.w_global_scale), MOVE(d.gate_global_scale), MOVE(d.w_zero), MOVE(d.gate_zero);
     return d;
@@ -1098,11 +1140,9 @@ static void gemm_sets(const moek_gemm_more_args *of, const moek_gemm_args *h, si
     const double worst = now.worst;
     const int cases = now.cases;
     const uint16_t *const made = (const uint16_t *)got(h->out);
-    uint16_t *const result[1 + COUNT(gemm_set)] = {    /* of the row, and of each set */
-        (uint16_t *)ref_alloc(size * 2), (uint16_t *)ref_alloc(size * 2), (uint16_t *)ref_alloc(size * 2),
-        (uint16_t *)ref_alloc(size * 2), (uint16_t *)ref_alloc(size * 2)
-    };
+    uint16_t *result[1 + COUNT(gemm_set)];             /* of the row, and of each set */
     int i, j;
+    for (i = 0; i < COUNT(result); i++) result[i] = (uint16_t *)ref_alloc(size * 2);
     memcpy(result[0], made, size * 2);
     for (i = 0; i < gemm_sets_there; i++) {
         moek_gemm_more_args d = *of;
@@ -1157,6 +1197,7 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
 {
     moek_gemm_args as = *h;                            /* as the row reads weights */
     if (gemm_in_fragments()) gemm_to_fragments(&as);
+    if (gemm_in_panels()) gemm_to_panels(&as);
     gemm_launch_as(&as, h, up, size, exact);
 }
 #if MEM_CUDA
@@ -1191,6 +1232,12 @@ static void gemm_tiled(const moek_gemm_args *h)
 {
     moek_gemm_args tiled = *h;
     moek_gemm_more_args d;
+    if (now.row->reads & MOEK_READS_CHECKPOINT && now.row->reads & MOEK_READS_PANELS && h->n % 16 == 0 &&
+        h->k % 32 == 0 && h->k_offset % 32 == 0) {
+        gemm_to_panels(&tiled);
+        d = gemm_moved(&tiled);
+        rows_again("out of panels", &d, h->out);
+    }
     if (!(now.row->reads & MOEK_READS_LINES) || !(tiled.w = gemm_tiles(h))) return;
     tiled.tiled = 1;
     d = gemm_moved(&tiled);
@@ -1251,6 +1298,7 @@ static void gemm_case(const gemm_case_t *c)
     gemm_rows(c, &h);
     if (c->up) gemm_act(c, &h);
     else if (columns && c->turn % 4 == 2 && !gemm_in_fragments()) h.k_offset = gemm_offset(c->turn / 4, columns);
+    if (gemm_in_panels() || (now.row->reads & MOEK_READS_PANELS && c->turn % 8 == 6)) h.k_offset -= h.k_offset % 32;
     gemm_a(c, &h);
     gemm_w(c, &h);
     if (format_x_second(f)) {
@@ -1271,6 +1319,7 @@ static void gemm_case(const gemm_case_t *c)
     if (c->turn % 3 == 0) gemm_split(&h);
     as = h;
     if (gemm_in_fragments()) gemm_to_fragments(&as);
+    if (gemm_in_panels()) gemm_to_panels(&as);
     if (h.ids) {                                       /* it sorts by itself; no result of sort is there to be read */
         moek_gemm_args self = as;
         self.slots = c->slots;
@@ -1305,6 +1354,8 @@ static void gemm_run(gemm_case_t *c)
     if (now.row->hidden && c->up) c->k = now.row->hidden;
     if (now.row->hidden && !c->up) c->n = now.row->hidden;
     if (now.row->arch == 90 && now.cases % 3 == 0) c->k = round_up(c->k, 128);           /* whole steps: also tiled */
+    if (gemm_in_panels() || (now.row->reads & MOEK_READS_PANELS && now.cases % 2))
+        c->k = round_up(c->k, 32), c->n = round_up(c->n, 16);
     if (gemm_in_fragments() && c->layout == MOEK_UP_APART) c->layout = MOEK_UP_SWAPPED;
     if (quick_set && SMALL && (double)c->slots * c->n * c->k > 1e8) return;             /* a second or more, emulated */
     gemm_case(c);
@@ -1458,6 +1509,8 @@ static void gemm_powers(int up)
         gemm_run(&c);
     }
 }
+/* What all sizes are multiples of, so that weights can be in panels if the row wants that. */
+static int gemm_granule(void) { return gemm_in_panels() ? round_up(now.row->granule, 32) : now.row->granule; }
 /* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
  * Or integers in both, whose sums often lie in the middle between two T.  Or codes of w, with scales that are powers of
  * two, up to 2^40 apart; or e4m3, 2^17. */
@@ -1466,7 +1519,7 @@ static void gemm_codes(int mode)
 {
     const int each = mode == POWERS ? 128 : 64;        /* of k */
     const moek_format *const f = now.format;
-    const int k = round_up(each, now.row->granule), dtype = format_dtype_in(f, 0);
+    const int k = round_up(each, gemm_granule()), dtype = format_dtype_in(f, 0);
     const ref_number *const of_a = ref_element(f->x, dtype), *const of_w = ref_element(f->w, dtype);
     const ref_number *const of_scale = ref_scale_type(f->w_scale.type, dtype);
     const int in_w = mode == CODES_IN_W || mode == POWERS;
@@ -1483,7 +1536,7 @@ static void gemm_codes(int mode)
                                                                                : "every code of a");
     c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = mode == CODES_IN_A ? codes : each;
     h.dtype = dtype, h.k = k;
-    h.n = h.w_rows = in_w ? round_up(codes, now.row->granule) : k;
+    h.n = h.w_rows = in_w ? round_up(codes, gemm_granule()) : k;
     gemm_rows(&c, &h);
     h.rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
     h.w = w = in(h.n * moek_element_bytes(f->w, (size_t)k));
@@ -1518,7 +1571,7 @@ static void gemm_exact(int most, int rows, int longer)
 {
     enum { N = 64 };
     const moek_format *const f = now.format;
-    const int half = round_up(most, now.row->granule), n = round_up(N, now.row->granule);
+    const int half = round_up(most, gemm_granule()), n = round_up(N, gemm_granule());
     const ref_number *const of_a = ref_element(f->x, MOEK_DTYPE_FP16), *const of_w = ref_element(f->w, MOEK_DTYPE_FP16);
     gemm_case_t c;
     moek_gemm_args h;
@@ -1684,6 +1737,7 @@ static void test_combine(void)
 static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int columns, int group,
                         int scale_bytes, int zeros)
 {
+    const int panels = now.row->arch < MOEK_ARCH_SM80;
     moek_repack_args h, d;
     size_t size, i;
     void *want;
@@ -1692,6 +1746,7 @@ static void repack_case(int experts, int n, int layout, size_t row_bytes, int co
     SAY("experts %d n %d layout %d row_bytes %d codes %d x %d columns %d group %d zeros %d", experts, n, layout,
         (int)row_bytes, codes, x, columns, group, zeros);
     h.codes = codes, h.x = x, h.columns = columns, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
+    h.panels = panels;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     rows_of_up(layout, n, &h.gate_first, &h.up_first, &h.w_step);
     size = (size_t)experts * h.w_rows * row_bytes;
@@ -1713,10 +1768,24 @@ static void repack_case(int experts, int n, int layout, size_t row_bytes, int co
     } else free(want);
     rows_clear();
 }
+static void test_panels(void)
+{
+    static const int sizes[] = { 16, 32, 48, 272 };
+    int i, layout;
+    for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
+        for (i = 0; i < (quick_set ? 4 : 12); i++) {
+            const int n = sizes[(i + layout) % COUNT(sizes)], group = 1 << i % 3;
+            const size_t units = (size_t)(1 + i * 7 % 11);
+            repack_case(1 + i % 3, n, layout, 16 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8, 0, 0, 0, 0, 0);
+            repack_case(1 + i % 3, n, layout, (size_t)group * units, 0, 0, 0, group, 0, 0);
+            repack_case(1 + i % 3, n, layout, units, 0, 0, 0, 0, 0, 1);
+        }
+}
 static void test_repack(void)
 {
     static const int sizes[] = { 8, 16, 40, 264, 1032 }, steps[] = { 1, 2, 5, 33, 56 };
     int i, layout;
+    if (now.row->arch < MOEK_ARCH_SM80) { test_panels(); return; }
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
@@ -2277,7 +2346,8 @@ static int can_run(const moek_kernel *k) { return mem_can_run(k->arch) && k->lau
 static int takes_along(const moek_kernel *plain, const moek_kernel *k)
 {
     return !plain->arch && k->arch && !mem_on_gpu(k->arch) && plain->op == k->op && plain->quant == k->quant &&
-           plain->hidden == k->hidden && plain->block == k->block && asked_for(plain) && asked_for(k) && can_run(k);
+           plain->hidden == k->hidden && plain->block == k->block &&
+           (plain->reads & k->reads) == plain->reads && asked_for(plain) && asked_for(k) && can_run(k);
 }
 static void say_row(const char *name, int cases, double worst, const char *time, int failed)
 {

@@ -82,8 +82,9 @@ typedef struct moek_config {
                                          hidden, inter, local experts and slots count; without any, or NULL: the
                                          built-in rule.  Rows of an excluded or not demanded backend are passed over.
                                          Yours again when moek_plan_init returns                                      */
-    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT, or MOEK_WEIGHTS_TILED, which only
-                                         backend SM90 reads: see moek_repack_up                                       */
+    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT; or MOEK_WEIGHTS_TILED, which only
+                                         backend SM90 reads, or MOEK_WEIGHTS_PANELS, which only backend CPU reads: see
+                                         moek_repack_up                                                               */
     float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
     int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _APART; APART with up_layout APART       */
@@ -103,8 +104,8 @@ typedef struct moek_config {
                                          many rows, with a demanded row of up or down, or with your own experts.
                                          docs/formats.md: how much faster, how exact                                  */
     int cpu;                          /* backend CPU: kernels of which instructions, for tests and timings.  0: the
-                                         best that this processor has, or plain C where that was compiled for AVX-512;
-                                         MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
+                                         best that this processor has (for few rows, plain C where that was compiled
+                                         for AVX-512);  MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
                                          MOEK_CPU_PLAIN: plain C alone                                                */
 } moek_config;
 
@@ -355,13 +356,18 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  * at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
- * current; w_up of a plan with up_layout APART), E_NO_KERNEL (a plan for the CPU), E_CUDA.                           */
+ * current; w_up of a plan with up_layout APART), E_NO_KERNEL, E_CUDA.
+ * With a plan for the CPU the same functions make MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL): 16
+ * rows side by side, 4 bytes of each in turn (moek/ops.h); gated, 16 rows of gate and then 16 of up.  Scales of one
+ * row and some columns, and zero points of such, are repacked, whatever the bits of weights; others stay.  hidden and
+ * inter must be multiples of 32, and so must inter_offset.  With up_layout APART, moek_repack_up and what belongs to it
+ * take w_up, or w_gate: call them for both.                                                                          */
 moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
                            moek_stream stream);
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
                              moek_stream stream);
 moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
-                                 moek_stream stream);            /* 4 bits with scales of blocks, else E_ARGUMENT */
+                                 moek_stream stream);            /* scales that are repacked, else E_ARGUMENT */
 moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                    moek_stream stream);
 moek_status moek_repack_up_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,

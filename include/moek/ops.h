@@ -344,11 +344,20 @@ typedef struct moek_combine_args {
  *                16v + 8 + g].
  *     zeros      (group: zero points of a row in 64 of k, 2, or 1 if one is for more; zeros 1) of 4 bits; row_bytes: of
  *                a row, from a byte on.  [experts][w_rows / 64][2 * row_bytes / group][warp 4][g 8][group] bytes, bits
- *                0 to 3 of row 16v + g, bits 4 to 7 of row 16v + 8 + g.                                            */
+ *                0 to 3 of row 16v + g, bits 4 to 7 of row 16v + 8 + g.
+ *   panels (MOEK_WEIGHTS_PANELS): what kernels of CPUs read; rows of cpu do this, and nothing else; others refuse it.
+ *   n is a multiple of 16.  Gated: to(gate_first + i * w_step) = i / 16 * 32 + i % 16, to(up_first + i * w_step) =
+ *   i / 16 * 32 + 16 + i % 16.  Else to(j) = j.  Three kinds:
+ *     items      (group: bytes of an item; weights of 8 and 16 bits: 4) [experts][w_rows / 16][row_bytes / group]
+ *                [row 16][group] bytes: an item of 16 rows, the next of the same rows, and so on.
+ *     codes      (codes: MOEK_ELEMENT_E2M1 or _U4B8) items of 4 bytes.  Byte b of item v of the four of 32 columns has
+ *                column 4v + b in bits 0 to 3, column 16 + 4v + b in bits 4 to 7.
+ *     zeros      (zeros 1) [experts][w_rows / 16][2 * row_bytes][8] bytes: of a group, byte b has row b in bits 0 to 3
+ *                and row 8 + b in bits 4 to 7.                                                                      */
 typedef struct moek_repack_args {
     int experts, w_rows, n;         /* w_rows: 2 * n if gated, else n; n a multiple of 8                             */
     int gate_first, up_first, w_step;                                                            /* gated only       */
-    size_t row_bytes;               /* of k; a multiple of 128; fragments: of 32; scales: of group                   */
+    size_t row_bytes;               /* of k; a multiple of 128; fragments: of 32; scales, items: of group            */
     int codes, group, scale_bytes;  /* the kind, see above                                                           */
     int back;                       /* 1: from tiled                                                                 */
     const void *from;               /* all of it apart from `to`                                                     */
@@ -356,6 +365,7 @@ typedef struct moek_repack_args {
     int x;                          /* fragments: element of the activations in GEMMs; 0: T                          */
     int zeros;                      /* 1: the kind, see above                                                        */
     int columns;                    /* fragments: of a scale of w                                                    */
+    int panels;                     /* 1: the order of CPUs, as above                                                */
 } moek_repack_args;
 
 /* expand: weights of e2m1 in fragments for activations in e4m3, with their scales, to e4m3 and scales in f32, in the

@@ -243,6 +243,7 @@ static MOEK_UNUSED moek_status moek_launch_repack_simt_(const void *args, moek_s
     unsigned long long units;
     if (!a) return MOEK_READY_(bytes_kernel, 0);
     if (a->experts < 1) return MOEK_OK;
+    if (a->panels) return MOEK_E_ARGUMENT;
     if (a->zeros && (a->codes || (a->group != 1 && a->group != 2))) return MOEK_E_ARGUMENT;
     if (a->codes || a->group) {
         const int group = a->codes ? 32 : a->zeros ? 1 : a->group, each = a->scale_bytes;

@@ -278,6 +278,7 @@ MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *ro
     if (n <= 0) return;
     if (d->f.x_bits == 16) d->set->decode(to, (const uint16_t *)row + at, n, d->a->dtype);
     else if (d->f.x == MOEK_ELEMENT_E4M3) moek_scales_e4m3_(to, (const uint8_t *)row + at, n);
+    else if (d->f.x == MOEK_ELEMENT_S8) for (i = at; i < at + n; i++) to[i - at] = ((const int8_t *)row)[i];
     else for (i = at; i < at + n; i++) to[i - at] = moek_from_e2m1_(((const uint8_t *)row)[i / 2] >> i % 2 * 4 & 15);
 }
 /* Run number `run` of row `from` of x.  Returns the bits of the largest |x|. */

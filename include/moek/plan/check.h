@@ -30,6 +30,18 @@ static int moek_can_tile_(const moek_config *c)
     const int granule = moek_tile_granule_(c->quant);
     return c->hidden % granule == 0 && c->inter % granule == 0;
 }
+/* The same for panels: rows of up and columns of down are inter; and a scale of 16 rows lies in one place. */
+enum { MOEK_PANEL_GRANULE_ = 32 };
+static int moek_can_panel_(const moek_config *c)
+{
+    return c->hidden % MOEK_PANEL_GRANULE_ == 0 && c->inter % MOEK_PANEL_GRANULE_ == 0 &&
+           c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
+}
+static int moek_scales_in_panels_(int quant, int block)
+{
+    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), block);
+    return of.rows == 1 && of.columns;
+}
 
 /* How gate and up lie, of a gated activation, the default put in. */
 static int moek_up_layout_(const moek_config *c)
@@ -104,11 +116,15 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
     if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
-    if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_TILED)
+    if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_PANELS)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                    "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
+    if (c->weight_layout == MOEK_WEIGHTS_PANELS && !moek_can_panel_(c))
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_PANELS, and hidden %d, inter %d or "
+                   "inter_offset %d no multiple of %d: leave weight_layout 0", c->hidden, c->inter, c->inter_offset,
+                   MOEK_PANEL_GRANULE_);
     if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x up, but of %s x is "
                    "%s: leave it 0", moek_quant_name(c->quant), moek_format_of(c->quant)->x_about);

@@ -83,15 +83,16 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size);
     const moek_config *c;
-    int i;
+    int i, said = 0;
     if (!plan || !plan->backend) { moek_append_(&t, "not initialized: %s\n",
                                                 plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
     moek_append_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
-                 "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
-                 c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-                 c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" : "", c->ue8m0 ? " (ue8m0)" : "",
-                 moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
+              "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
+              c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
+              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" :
+              c->weight_layout == MOEK_WEIGHTS_PANELS ? " (in panels)" : "", c->ue8m0 ? " (ue8m0)" : "",
+              moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
     moek_describe_act_(c, &t);
     moek_append_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
                  plan->device < 0 ? " (host memory), kernels of " : "",
@@ -106,11 +107,13 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     else moek_describe_choices_(plan, &t);
     for (i = 0; i < plan->pairs; i++) {
         const int last = i >= plan->tiles - 1, expanded = plan->expanded && i == plan->expanded;
+        if (!last && !moek_tile_rows_(plan, plan->up[i])) continue;    /* for no number of rows */
         if (expanded) moek_append_(&t, "from %d rows an expert on, by %s first:\n", moek_expands_from_(plan),
-                                   plan->expand->name);
-        else moek_append_(&t, last ? "%s%s\n" : "%s%s (", i ? "" : "experts   ",
-                  i >= plan->tiles ? "only where measured:" : last && i ? "otherwise:" :
+                                plan->expand->name);
+        else moek_append_(&t, last ? "%s%s\n" : "%s%s (", said ? "" : "experts   ",
+                  i >= plan->tiles ? "only where measured:" : last && said ? "otherwise:" :
                   last ? "any number of rows:" : "up to");
+        said = 1;
         if (!last) {
             int to, from = moek_two_tiles_(plan, plan->up[i], &to);
             moek_append_(&t, "%d", moek_tile_rows_(plan, plan->up[i]));

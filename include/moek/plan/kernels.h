@@ -28,8 +28,7 @@ static int moek_set_compiled_(int arch)
     for (i = 0; i < MOEK_KERNELS_; i++) if (moek_table_[i].arch == arch) return 1;
     return 0;
 }
-/* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too, but is
- * plain C where that is compiled for vectors as wide. */
+/* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too. */
 static void moek_ask_cpu_(moek_oracle_ *o, int cpu)
 {
     int i, best = MOEK_SETS_ - 1;
@@ -37,7 +36,6 @@ static void moek_ask_cpu_(moek_oracle_ *o, int cpu)
         o->lacks[i] = moek_lacks_(moek_sets_[i]);
         if (!o->lacks[i] && moek_set_compiled_(moek_sets_[i])) best = i;
     }
-    if (MOEK_PLAIN_IS_WIDE_ && cpu == MOEK_CPU_BEST && !o->config->kernel) cpu = MOEK_CPU_PLAIN;
     o->cpu = cpu == MOEK_CPU_PLAIN ? MOEK_ARCH_CPU : cpu ? cpu : moek_sets_[best];
 }
 /* What this processor lacks of a set; NULL: nothing, or it is no set of a CPU. */
@@ -63,9 +61,15 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
                      k->shared_bytes, o->device.shared_bytes);
     else if (gemm && c->weight_layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
+    else if (MOEK_PLAIN_IS_WIDE_ && gemm && !c->cpu && !c->kernel && k->arch && moek_arch_is_host_(k->arch) &&
+             !(k->reads & MOEK_READS_PANELS))
+        moek_append_(&t, "plain C is compiled for AVX-512 here, and as fast (config.cpu demands a set)");
+    else if (gemm && c->weight_layout == MOEK_WEIGHTS_PANELS && !(k->reads & MOEK_READS_PANELS))
+        moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");
     else if (k->quant && k->quant != c->quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
-    else if (gemm && c->weight_layout != MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_CHECKPOINT))
-        moek_append_(&t, "reads only weights of MOEK_WEIGHTS_TILED (moek_repack_up)");
+    else if (gemm && !c->weight_layout && !(k->reads & MOEK_READS_CHECKPOINT))
+        moek_append_(&t, "reads only weights of MOEK_WEIGHTS_%s (moek_repack_up)",
+                  k->reads & MOEK_READS_PANELS ? "PANELS" : "TILED");
     else if (k->hidden && k->hidden != c->hidden) moek_append_(&t, "is for hidden %d", k->hidden);
     else if (gemm && k->block != c->block && k->block) moek_append_(&t, "is for scales of %d columns (block)",
                                                                     k->block);

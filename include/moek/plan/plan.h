@@ -33,7 +33,12 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     if (!formats && table) return moek_no_kernel_(o, MOEK_OP_UP, arch);
     if (c->weight_layout == MOEK_WEIGHTS_TILED && table && !(reads & MOEK_READS_TILED_))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
-                   "weights; leave config.weight_layout 0, and weights as they come");
+                   "weights; leave config.weight_layout 0, and weights as they come%s", !moek_arch_is_host_(arch) ? "" :
+                   ", or set MOEK_WEIGHTS_PANELS, the order of CPUs, and repack from these with a plan for the CPU");
+    if (c->weight_layout == MOEK_WEIGHTS_PANELS && table && !(reads & MOEK_READS_PANELS))
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_PANELS: only rows of CPUs read such "
+                   "weights; leave config.weight_layout 0, and weights as they come, or set MOEK_WEIGHTS_TILED, and "
+                   "repack from these with a plan for the GPU");
     if (c->local_experts > c->physical_experts)
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.local_experts is %d, more "
                    "than physical_experts, which is %d (0 stands for experts + shared_slots)", c->local_experts,
@@ -327,8 +332,7 @@ static void moek_append_sets_(const moek_oracle_ *o, moek_text_ *t)
     moek_append_(t, "  kernels of %s", moek_arch_name_(o->cpu));
     for (i = 0; moek_sets_[i] != o->cpu; i++) {
         if (!moek_set_compiled_(moek_sets_[i])) continue;
-        moek_append_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] :
-                     o->config->cpu ? "config.cpu" : "plain C is compiled for AVX-512 here (config.cpu demands a set)");
+        moek_append_(t, "; not of %s: %s", moek_arch_name_(moek_sets_[i]), o->lacks[i] ? o->lacks[i] : "config.cpu");
     }
     moek_append_(t, "\n");
 }

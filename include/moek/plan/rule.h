@@ -29,6 +29,8 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.x_columns = moek_x_scale_(c->quant)->columns;
     f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(c->quant);
     f.layers = plan->layers;
+    f.w_bits = moek_format_of(c->quant)->w_bits;
+    f.sets = plan->cpu && !MOEK_PLAIN_IS_WIDE_;
     f.rows = rows;
     f.slots = (long long)rows * plan->slots;
     f.used = f.slots < plan->local_experts ? f.slots : plan->local_experts;

@@ -22,7 +22,7 @@ static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
-    g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
+    g->tiled = c->weight_layout;
 }
 static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
 {
@@ -32,7 +32,7 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
     g->w_gate = NULL; g->gate_scale = NULL; g->gate_bias = NULL;
     g->scales_apart = g->n_offset = 0; g->k_offset = c->inter_offset;
-    g->tiled = c->weight_layout == MOEK_WEIGHTS_TILED;
+    g->tiled = c->weight_layout;
 }
 
 /* What kernels of a format with second scales or zero points take: g, and these. */
@@ -62,9 +62,25 @@ static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k
 
 /* Weights of a checkpoint, their scales or their zero points -> tiled, or back. */
 enum { MOEK_REPACK_W_, MOEK_REPACK_SCALES_, MOEK_REPACK_ZEROS_ };
+/* Panels, or back; a has the rows.  Groups of k may begin before k does. */
+static moek_status moek_repack_panels_(const moek_plan *plan, const moek_kernel *row, moek_repack_args *a, int what,
+                                       const moek_gemm_args *g)
+{
+    const moek_format *const f = moek_format_of(plan->config.quant);
+    const moek_scale_shape of = moek_weight_scale(f, plan->config.block);
+    a->panels = 1;
+    a->zeros = what == MOEK_REPACK_ZEROS_;
+    a->group = what ? moek_scale_bits_[of.type] / 8 : 4;
+    if (what == MOEK_REPACK_W_ && moek_element_bytes(f->w, 2) == 1) a->codes = f->w;
+    a->row_bytes = what == MOEK_REPACK_SCALES_ ? moek_scale_bytes(&of, 1, (size_t)(g->k + g->k_offset))
+                 : moek_element_bytes(f->w, !a->zeros ? (size_t)g->k
+                                      : moek_scale_count(&of, 1, (size_t)(g->k + g->k_offset)));
+    return row->launch(a, NULL);
+}
 static moek_status moek_repack_(const moek_plan *plan, int down, int what, const void *from, void *to, int experts,
                                 int back, moek_stream stream)
 {
+    const int host = plan && plan->device < 0;
     const moek_kernel *k = NULL;
     const moek_format *f;
     moek_gemm_args g;
@@ -73,19 +89,24 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
     f = moek_format_of(plan->config.quant);
-    if (what && !moek_scales_tiled_(f->number, plan->config.block)) return MOEK_E_ARGUMENT;
+    if (what && !(host ? moek_scales_in_panels_ : moek_scales_tiled_)(f->number, plan->config.block))
+        return MOEK_E_ARGUMENT;
     if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_KERNELS_ && !k; i++)
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_runs_on_(&moek_table_[i], plan->arch)) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
-    if (moek_device_current_() != plan->device || !moek_can_tile_(&plan->config)) return MOEK_E_ARGUMENT;
-    if (!down && plan->config.up_layout == MOEK_UP_APART) return MOEK_E_ARGUMENT;
+    if (host ? stream != NULL : moek_device_current_() != plan->device) return MOEK_E_ARGUMENT;
+    if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config)) return MOEK_E_ARGUMENT;
+    if (!down && !host && plan->config.up_layout == MOEK_UP_APART) return MOEK_E_ARGUMENT;
     memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
     if (down) moek_down_weights_(plan, &g);
     else moek_up_weights_(plan, &g);
+    if (!down && plan->config.up_layout == MOEK_UP_APART) g.w_rows = g.n;     /* gate or up alone */
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
+    a.back = back; a.from = from; a.to = to;
+    if (host) return moek_repack_panels_(plan, k, &a, what, &g);
     if (what) {
         const moek_scale_shape of = moek_weight_scale(f, plan->config.block);
         a.group = of.columns < 64 ? 64 / of.columns : 1;
@@ -103,7 +124,6 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
         }
         a.row_bytes = moek_w_bytes_(f->number, (size_t)g.k);
     }
-    a.back = back; a.from = from; a.to = to;
     return k->launch(&a, stream);
 }
 moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
