@@ -552,7 +552,7 @@ EMU_FN int moek_flag_read_(const int32_t *flag)
 EMU_FN void moek_flag_add_(int32_t *flag) { ++*flag; }
 EMU_FN int moek_flag_next_(int32_t *flag) { return (*flag)++; }
 EMU_FN const void *moek_at_(const void *p, uint32_t n, uint32_t bytes) { return (const char *)p + (size_t)n * bytes; }
-EMU_FN int moek_here_(int n) { return n; }
+EMU_FN int moek_opaque_int_(int n) { return n; }
 EMU_FN float moek_shared_float_(uint32_t at) { float f; memcpy(&f, emu_shared + at, 4); return f; }
 EMU_FN void moek_shared_float2_(float f[2], uint32_t at) { memcpy(f, emu_shared + at, 8); }
 #endif

@@ -362,7 +362,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     MOEK_DEVICE void store_rows(const params *p, const unsigned char *page, const tile *at, int first, int gated,
                                 int dtype)
     {
-        const int n = moek_here_(p->up.n), u = moek_here_(threadIdx.x) - 128, c = u % 8 * 16;
+        const int n = moek_opaque_int_(p->up.n), u = moek_opaque_int_(threadIdx.x) - 128, c = u % 8 * 16;
         int slot;
         float inverse = 0;
         if constexpr (BY_TENSOR) inverse = __fdiv_rn(1.0f, *MOEK_F32_(p->down.a_scale));
@@ -403,8 +403,8 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         enum { HALF = PAGE_ROWS / 2 };
         enum { PARTS = M <= 80 ? 1 : M % 48 == 0 ? 3 : 2, OF = M / PARTS };                        /* registers */
         const moek_gemm_args *const a = &p->up;
-        const int t = moek_here_(threadIdx.x), mine = t / 128 - 1;     /* nothing of it is kept through a loop */
-        const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_here_(a->n);
+        const int t = moek_opaque_int_(threadIdx.x), mine = t / 128 - 1;     /* nothing of it is kept through a loop */
+        const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_opaque_int_(a->n);
         const int gated = a->w_rows > n, swapped = a->halves.swapped;
         const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
         int part, b, i;
@@ -591,7 +591,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                 moek_mbar_arrive_warp_(b->empty + slot);
                 moek_next_(slot, phase, STAGES);
             }
-            if constexpr (TALL) find_tile(p, b, moek_here_(number), !UP, &at);         /* now there are registers */
+            if constexpr (TALL) find_tile(p, b, moek_opaque_int_(number), !UP, &at);     /* now there are registers */
             if constexpr (UP) {
                 finish_up(p, sum, &at, b->page, dtype);
                 /* Of an earlier tile. */

@@ -585,7 +585,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (i = 0; i < M / 2; i += E4M3 && !BLOCKED ? 2 : 1) {
             if (E4M3 && !BLOCKED) {                    /* a row of a: its scale */
                 const int r = i / 4 * 8 + i / 2 % 2, sum_reg = i / 4 * 4 + i / 2 % 2;
-                const float s = __shfl_sync(0xffffffff, a_scales[r / 32], r % 32 + moek_here_(lane % 4 * 2));
+                const float s = __shfl_sync(0xffffffff, a_scales[r / 32], r % 32 + moek_opaque_int_(lane % 4 * 2));
                 sum[sum_reg] = sum[sum_reg] * s * scale[0] + bias[0];
                 sum[sum_reg + 2] = sum[sum_reg + 2] * s * scale[1] + bias[1];
             } else {
@@ -609,14 +609,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         tile.e = -1;
         moek_grid_wait_();
         for (tile_index = b->part.tile;
-             tile_index < (M >= 96 ? b->part.s.block[moek_here_(a->experts)] * b->part.tiles : b->part.last);
+             tile_index < (M >= 96 ? b->part.s.block[moek_opaque_int_(a->experts)] * b->part.tiles : b->part.last);
              tile_index += moek_stride_of_(M)) {
             const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : steps;
             const int first = first_step, whole = first == 0 && until == steps;
             float sum[MI][M / 2];
             int step;
             if (TALL)
-                moek_jump_tile_(a, &b->part, tile_index, M, UP && moek_here_(a->w_rows) > b->n ? N / 2 : N, &tile);
+                moek_jump_tile_(a, &b->part, tile_index, M,
+                                UP && moek_opaque_int_(a->w_rows) > b->n ? N / 2 : N, &tile);
             else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 const int tile_rows = min(tile.end - tile.row0, M);

@@ -291,7 +291,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* FINE: the product times the scales of its rows of a and of w, added. */
     MOEK_DEVICE void promote(float *sum, const float *part, const float *scales, int number)
     {
-        const int t = moek_here_(threadIdx.x) - 128, q = t % 4;
+        const int t = moek_opaque_int_(threadIdx.x) - 128, q = t % 4;
         const float *const stage_scales = scales + number / PARTS * ROWS;
         const float *const of_x = stage_scales + number % PARTS * PART + 4 * q;
         const float *const of_w = stage_scales + M + t / 32 * 16 + t % 32 / 4;

@@ -259,7 +259,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int lane = b->lane, n = b->n, copies = !BLOCKED || t < 32, fetches = BLOCKED && (a->a_order || t >= 32);
         int slot = 0, phase = 1, step, q = 0, turn = 0, i;
         /* Experts of one row block: their weights are the first to leave L2, so that rows of a stay. */
-        const int once = ONCE ? 8 * b->s.block[moek_here_(a->experts)] <= 9 * moek_here_(a->experts) : 0;
+        const int once = ONCE ? 8 * b->s.block[moek_opaque_int_(a->experts)] <= 9 * moek_opaque_int_(a->experts) : 0;
         int begun = 0;
         if constexpr (!UP) {
             /* The first stage's weights need not wait for h. */
@@ -397,7 +397,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int columns = b->columns, cut = b->cut;
         int q = 0, turn = 0;
         const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
-        const int blocks = s.block[moek_here_(a->experts)];    /* read again, so that consumers do not keep it */
+        const int blocks = s.block[moek_opaque_int_(a->experts)];    /* read again, so that consumers do not keep it */
         const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
         /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
          * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
@@ -460,7 +460,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * way of `page`, so that each store is 128 bytes of a row.  row: where this lane's four go (-1: nowhere). */
     MOEK_DEVICE void store(uint16_t *out, unsigned char *page, const float *y, const int *row, int j, int n, int dtype)
     {
-        const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 8;
+        const int lane = moek_opaque_int_(threadIdx.x % 32), column = j + lane % 8 * 8;
         const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
         int h, i;
         if constexpr (PAGE_ROWS == 8) {
@@ -507,7 +507,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                  int j, int n, int dtype)
     {
         enum { HALF = N / 4 };
-        const int lane = moek_here_(threadIdx.x % 32), column = j + lane % 8 * 16;
+        const int lane = moek_opaque_int_(threadIdx.x % 32), column = j + lane % 8 * 16;
         unsigned char *const put_at = page + lane % 8 * PITCH + lane / 8 * 16;
         const unsigned char *const get = page + lane / 8 * PITCH + lane % 8 * 16;
         int h, i;
@@ -627,7 +627,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                             float s1, uint32_t w_scale, int n, int dtype)
     {
         enum { HALF = N / 4, EIGHT = 8 };
-        const int c = moek_here_(threadIdx.x % 4 * 2);
+        const int c = moek_opaque_int_(threadIdx.x % 4 * 2);
         const int gated = UP ? a->w_rows > n : 0;
         int i;
         if constexpr (BY_TENSOR && UP) {
@@ -675,7 +675,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 for (i = 0; i < HALF; i++) {               /* found in place: by a function fp16 spills */
                     const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
                     const int j = UP ? min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
-                                           (TAIL > 0 ? moek_here_(n) : n) - 1) : min(j0 + column, n - 1);
+                                           (TAIL > 0 ? moek_opaque_int_(n) : n) - 1) : min(j0 + column, n - 1);
                     const int row = UP ? j * a->halves.step : j;
                     const uint16_t *const biases =
                         (const uint16_t *)(UP ? a->halves.bias[i / (HALF / 4) % 2] : a->bias) + w_at;
@@ -696,7 +696,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                  const int *out_row, int n, int dtype)
     {
         enum { HALF = TAIL / 2, TAIL_PITCH = 48 };
-        const int lane = moek_here_(threadIdx.x % 32), last = moek_here_(n) - 1;
+        const int lane = moek_opaque_int_(threadIdx.x % 32), last = moek_opaque_int_(n) - 1;
         const int gated = UP ? a->w_rows > n : 0;
         int u, h, i;
         if (a->bias) {
@@ -917,7 +917,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (single)
                     #pragma unroll 1
                     for (; step < steps; step++) {
-                        u = moek_here_(slot);
+                        u = moek_opaque_int_(slot);
                         stage_fp8(sum, b, &stage_0, 1, u, phase);
                         moek_next_(slot, phase, STAGES);
                     }
@@ -945,7 +945,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         step++;
                         continue;
                     }
-                    u = moek_here_(slot);
+                    u = moek_opaque_int_(slot);
                     stage_fp8(sum, b, &stage_0, N / SUM_N, u, phase);
                     moek_next_(slot, phase, STAGES);
                 }
@@ -1064,7 +1064,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b.s = moek_schedule_tails_(b.scales + STAGES * SCALES, UP && a->ids ? tally : a->counts, a->experts, M,
                                    TAIL > 0 && !a->invariant ? TAIL : 0, TAIL > 0 ? PAIRS_FROM * a->experts : 0);
         if constexpr (UP && TAIL > 0)
-            b.pairs = moek_here_(b.s.block[a->experts] >= PAIRS_FROM * a->experts);   /* found anew, the blocks spill */
+            /* (Found anew, the blocks spill.) */
+            b.pairs = moek_opaque_int_(b.s.block[a->experts] >= PAIRS_FROM * a->experts);
         else b.pairs = b.s.block[a->experts] >= PAIRS_FROM * a->experts;
         /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
         if (TAIL == 0 && a->split_flags && !(b.tiles & 1) && b.s.block[a->experts] < (int)gridDim.x)

@@ -351,7 +351,7 @@ MOEK_DEVICE const void *moek_at_(const void *p, uint32_t n, uint32_t bytes)
 }
 /* n, reckoned where it stands: the compiler would keep what follows from it in registers, through a loop that needs
  * them all. */
-MOEK_DEVICE int moek_here_(int n)
+MOEK_DEVICE int moek_opaque_int_(int n)
 {
     asm volatile("" : "+r"(n));
     return n;
