@@ -278,7 +278,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 unsigned char *const stage = b->ring + slot * STAGE;
                 const int k_byte = step * 128;
                 const int bytes = k_byte + (int)word * 4 < row_bytes ? 4 : 0;
-                const unsigned char *const at_k = (const unsigned char *)moek_now_(x + (bytes ? k_byte : 0));
+                const unsigned char *const at_k = (const unsigned char *)moek_opaque_ptr_(x + (bytes ? k_byte : 0));
                 moek_mbar_wait_(b->empty + slot, phase);
                 #pragma unroll 1
                 for (i = u / 32 * 8; i < (unsigned)rows; i += 24) {    /* a warp copies eight rows, one by one */

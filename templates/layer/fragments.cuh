@@ -614,7 +614,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             if (column < up_of(p)->k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
         }
         #pragma unroll
-        for (i = 0; i < FIRST; i++) from[i] = (const uint16_t *)moek_now_(find_x(p, t + i * THREADS));
+        for (i = 0; i < FIRST; i++) from[i] = (const uint16_t *)moek_opaque_ptr_(find_x(p, t + i * THREADS));
         moek_grid_wait_();
         moek_grid_go_();
         id = lane < b->slots ? a->ids[lane] : -1;

@@ -669,7 +669,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         for (i = 0; i < FIRST_X; i++)
             #pragma unroll
             for (j = 0; j < PARTS; j++) {
-                from[i][j] = (const uint16_t *)moek_now_(find_x(p, t + i * THREADS, j));
+                from[i][j] = (const uint16_t *)moek_opaque_ptr_(find_x(p, t + i * THREADS, j));
             }
         moek_grid_wait_();
         moek_grid_go_();

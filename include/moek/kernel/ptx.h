@@ -182,7 +182,7 @@ MOEK_DEVICE void moek_prefetch_(const void *p) { asm volatile("prefetch.global.L
  * memory.  Until then they may hold anything. */
 MOEK_DEVICE void moek_discard_(void *p) { asm volatile("discard.global.L2 [%0], 128;\n" :: "l"(p) : "memory"); }
 /* p, reckoned where it stands in the program. */
-MOEK_DEVICE const void *moek_now_(const void *p)
+MOEK_DEVICE const void *moek_opaque_ptr_(const void *p)
 {
     asm volatile("" : "+l"(p));
     return p;
@@ -457,7 +457,7 @@ MOEK_FN void moek_discard_(void *p)
     if ((uintptr_t)p % 128) emu_die("it discards what is no line of L2");
     memset(p, 0xd1, 128);
 }
-MOEK_FN const void *moek_now_(const void *p) { return p; }
+MOEK_FN const void *moek_opaque_ptr_(const void *p) { return p; }
 MOEK_FN unsigned moek_multiprocessors_(void) { return EMU_RESIDENT; }
 MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks)
 {

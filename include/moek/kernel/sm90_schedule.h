@@ -348,8 +348,8 @@ MOEK_DEVICE void moek_store_sums_(const float *sum, int m, int gated, unsigned c
         unsigned char *const put = page + (gated ? lane * 16 : at_row * 32 + (half ^ lane / 4 % 2) * 16);
         const unsigned char *const get = page + (gated ? lane : lane ^ lane / 8 % 2) * 16;
         const int *const row_of = rows + (gated ? lane : lane / 2);
-        unsigned char *const at = (unsigned char *)moek_now_((const unsigned char *)out +
-                                                             (size_t)(gated ? j : j + lane % 2 * 8) * 2);
+        unsigned char *const at = (unsigned char *)moek_opaque_ptr_((const unsigned char *)out +
+                                                                    (size_t)(gated ? j : j + lane % 2 * 8) * 2);
         #pragma unroll
         for (i = 0; i < m / 16; i++) {
             const float *const of = sum + 8 * i, *const next = sum + 8 * (i + 1);
@@ -367,7 +367,7 @@ MOEK_DEVICE void moek_store_sums_(const float *sum, int m, int gated, unsigned c
             if (row >= 0) moek_store_words_(at + (size_t)(uint32_t)row * row_bytes, moek_load_words_(get));
         }
     } else {                                           /* a lane has a row of a, and two columns */
-        unsigned char *const at = (unsigned char *)moek_now_((const unsigned char *)out +
+        unsigned char *const at = (unsigned char *)moek_opaque_ptr_((const unsigned char *)out +
                                                              (size_t)(j + lane % 4 * 2) * 2);
         #pragma unroll
         for (i = 0; i < m / 8; i++) {
