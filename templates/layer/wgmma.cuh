@@ -953,7 +953,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
             if (t == 128) moek_mbar_arrive_(b.finished);
             consume<0>(p, &b, &of, t, mine, dtype);
             moek_named_wait_(3, CONSUMERS);
-            if (t == 128) moek_meet_((unsigned long long *)a->state->flags, gridDim.x);
+            if (t == 128) moek_grid_barrier_((unsigned long long *)a->state->flags, gridDim.x);
             moek_named_wait_(3, CONSUMERS);
             if constexpr (FP8) {
                 if (a->y && dtype == MOEK_DTYPE_BF16)

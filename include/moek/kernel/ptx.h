@@ -130,7 +130,7 @@ static MOEK_UNUSED unsigned moek_multiprocessors_(void)
 }
 
 /* By a thread of each block: until all have come.  The count goes on from launch to launch. */
-MOEK_DEVICE void moek_meet_(unsigned long long *count, unsigned blocks)
+MOEK_DEVICE void moek_grid_barrier_(unsigned long long *count, unsigned blocks)
 {
     unsigned long long have, all;
     asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;\n" : "=l"(have) : "l"(count) : "memory");
@@ -459,7 +459,7 @@ MOEK_FN void moek_discard_(void *p)
 }
 MOEK_FN const void *moek_opaque_ptr_(const void *p) { return p; }
 MOEK_FN unsigned moek_multiprocessors_(void) { return EMU_RESIDENT; }
-MOEK_FN void moek_meet_(unsigned long long *count, unsigned blocks)
+MOEK_FN void moek_grid_barrier_(unsigned long long *count, unsigned blocks)
 {
     const unsigned long long all = ((*count)++ / blocks + 1) * blocks;
     while (*(volatile unsigned long long *)count < all) emu_let_others(EMU_POLLS);
