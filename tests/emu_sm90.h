@@ -154,7 +154,7 @@ EMU_FN void moek_give_(int32_t *to, int32_t x, uint64_t *bar)
     char *const counter = emu_in_cluster(moek_shared_address_(bar), emu_rank() ^ 1);
     emu_add_later([=] { memcpy(there, &x, 4); emu_mbar_count(counter, 0, -4); });
 }
-EMU_FN void moek_cluster_meet_(void)
+EMU_FN void moek_cluster_barrier_(void)
 {
     const int first = emu_here / 2 * 2;
     int i, k;

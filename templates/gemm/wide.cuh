@@ -1074,7 +1074,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_mbar_init_(b.empty + t, 8 << b.pairs);                /* warps, of both blocks */
             moek_mbar_init_fence_();
         }
-        if (b.pairs) moek_cluster_meet_();
+        if (b.pairs) moek_cluster_barrier_();
         else __syncthreads();
 
         if (t < 128) {
@@ -1089,7 +1089,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         } else {
             consume(p, &b, pages + (t / 32 - 4) * PAGE);
         }
-        if (b.pairs) moek_cluster_meet_();             /* the other block may still write here */
+        if (b.pairs) moek_cluster_barrier_();             /* the other block may still write here */
     }
 #else
     MOEK_DEVICE void run(const params *p) { (void)p; }

@@ -216,7 +216,7 @@ MOEK_DEVICE void moek_give_(int32_t *to, int32_t x, uint64_t *bar)
                  :: "r"(moek_shared_address_(to)), "r"(x), "r"(moek_shared_address_(bar)) : "memory");
 }
 /* By all threads of both blocks of a cluster. */
-MOEK_DEVICE void moek_cluster_meet_(void)
+MOEK_DEVICE void moek_cluster_barrier_(void)
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
