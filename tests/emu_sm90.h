@@ -148,7 +148,7 @@ EMU_FN void moek_mbar_arrive_pair_(uint32_t at, int pairs)
     emu_meet(EMU_SYNCWARP, 0xffffffff, __LINE__);
     if ((int)(threadIdx.x % 32) <= pairs) emu_mbar_count(emu_in_cluster(at & 0xffffff, at >> 24), 1, 0);
 }
-EMU_FN void moek_give_(int32_t *to, int32_t x, uint64_t *bar)
+EMU_FN void moek_st_async_peer_(int32_t *to, int32_t x, uint64_t *bar)
 {
     char *const there = emu_in_cluster(moek_shared_address_(to), emu_rank() ^ 1);
     char *const counter = emu_in_cluster(moek_shared_address_(bar), emu_rank() ^ 1);

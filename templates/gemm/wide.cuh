@@ -427,7 +427,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (before >= 0) moek_mbar_wait_(b->asked + before % TILES, before / TILES % 2);
                 if (lane == 0) {
                     tile = workers + atomicAdd(a->split_flags, 1);
-                    if (pairs) moek_give_(b->number + wave % GIVEN, tile, b->given + wave % GIVEN);
+                    if (pairs) moek_st_async_peer_(b->number + wave % GIVEN, tile, b->given + wave % GIVEN);
                 }
                 tile = __shfl_sync(0xffffffff, tile, 0);
             }

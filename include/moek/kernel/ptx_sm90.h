@@ -205,7 +205,7 @@ MOEK_DEVICE void moek_mbar_arrive_pair_(uint32_t at, int pairs)
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" :: "r"(at) : "memory");
 }
 /* x to the same place in shared memory of the other block of a cluster, whose `bar` there counts the 4 bytes. */
-MOEK_DEVICE void moek_give_(int32_t *to, int32_t x, uint64_t *bar)
+MOEK_DEVICE void moek_st_async_peer_(int32_t *to, int32_t x, uint64_t *bar)
 {
     asm volatile("{\n.reg .b32 other, at, counter;\n"
                  "mov.u32 other, %%cluster_ctarank;\n"
