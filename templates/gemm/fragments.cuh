@@ -695,7 +695,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_cp_async_wait_(0);
             __syncwarp();
             first_step = 0;
-            if (!TALL && !whole && moek_exchange_(a, &b->part, sum[0], M / 2, CONSUMERS, tile_index, first)) continue;
+            if (!TALL && !whole &&
+                moek_split_k_reduce_(a, &b->part, sum[0], M / 2, CONSUMERS, tile_index, first)) continue;
             #pragma unroll
             for (i = 0; i < MI; i++)
                 finish(args, sum[i], &tile, rows, a_scales, b->page, b->n, warpgroup * MI + i, dtype);

@@ -402,7 +402,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             first_step = 0;
             if constexpr (INTEGER) {
                 float total[M / 2];
-                if (!whole && moek_exchange_s32_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
+                if (!whole && moek_split_k_reduce_s32_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
                 if (steps > CARRY)
                     #pragma unroll
                     for (i = 0; i < M / 8; i++) Format::total(total + 4 * i, sum + 4 * i, high[i]);
@@ -411,7 +411,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     for (i = 0; i < M / 2; i++) total[i] = (float)sum[i];
                 finish(a, total, &tile, out_row, b->n, warpgroup, dtype);
             } else {
-                if (!whole && moek_exchange_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
+                if (!whole && moek_split_k_reduce_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
                 finish(a, sum, &tile, out_row, b->n, warpgroup, dtype);
             }
         }

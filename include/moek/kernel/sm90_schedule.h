@@ -287,14 +287,14 @@ MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t 
 /* The sums of a tile that is cut along k: the block with its first stage adds those of the others.  By `consumers`
  * threads, from number 128 on, n sums each.  first: this block's first stage of the tile.  1: the tile is another
  * block's. */
-MOEK_DEVICE int moek_exchange_(const moek_gemm_args *a, const moek_part_ *p, float *sum, int n, int consumers,
-                               int tile, int first)
+MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_part_ *p, float *sum, int n, int consumers,
+                                     int tile, int first)
 {
-    float *const mail = a->split + (threadIdx.x - 128);                /* [blocks][n][consumers] */
+    float *const partials = a->split + (threadIdx.x - 128);            /* [blocks][n][consumers] */
     int i, j;
     if (first > 0) {
         #pragma unroll
-        for (i = 0; i < n; i++) __stcg(mail + ((size_t)blockIdx.x * n + i) * consumers, sum[i]);
+        for (i = 0; i < n; i++) __stcg(partials + ((size_t)blockIdx.x * n + i) * consumers, sum[i]);
         __threadfence();
         moek_named_wait_(3, consumers);
         if (threadIdx.x == 128) moek_flag_add_(a->split_flags + blockIdx.x);
@@ -303,20 +303,20 @@ MOEK_DEVICE int moek_exchange_(const moek_gemm_args *a, const moek_part_ *p, flo
     for (i = blockIdx.x + 1; ; i++) {              /* those after it have begun with theirs, and are long done */
         moek_flag_reach_(a->split_flags + i, 1);
         #pragma unroll
-        for (j = 0; j < n; j++) sum[j] += __ldcg(mail + ((size_t)i * n + j) * consumers);
+        for (j = 0; j < n; j++) sum[j] += __ldcg(partials + ((size_t)i * n + j) * consumers);
         if (moek_share_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
     }
     return 0;
 }
 /* The same of sums of s32. */
-MOEK_DEVICE int moek_exchange_s32_(const moek_gemm_args *a, const moek_part_ *p, int32_t *sum, int n, int consumers,
-                                   int tile, int first)
+MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_part_ *p, int32_t *sum, int n,
+                                         int consumers, int tile, int first)
 {
-    int32_t *const mail = (int32_t *)a->split + (threadIdx.x - 128);   /* [blocks][n][consumers] */
+    int32_t *const partials = (int32_t *)a->split + (threadIdx.x - 128);   /* [blocks][n][consumers] */
     int i, j;
     if (first > 0) {
         #pragma unroll
-        for (i = 0; i < n; i++) __stcg(mail + ((size_t)blockIdx.x * n + i) * consumers, sum[i]);
+        for (i = 0; i < n; i++) __stcg(partials + ((size_t)blockIdx.x * n + i) * consumers, sum[i]);
         __threadfence();
         moek_named_wait_(3, consumers);
         if (threadIdx.x == 128) moek_flag_add_(a->split_flags + blockIdx.x);
@@ -325,7 +325,7 @@ MOEK_DEVICE int moek_exchange_s32_(const moek_gemm_args *a, const moek_part_ *p,
     for (i = blockIdx.x + 1; ; i++) {
         moek_flag_reach_(a->split_flags + i, 1);
         #pragma unroll
-        for (j = 0; j < n; j++) sum[j] += __ldcg(mail + ((size_t)i * n + j) * consumers);
+        for (j = 0; j < n; j++) sum[j] += __ldcg(partials + ((size_t)i * n + j) * consumers);
         if (moek_share_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
     }
     return 0;
