@@ -241,7 +241,7 @@ MOEK_DEVICE void moek_jump_tile_(const moek_gemm_args *a, const moek_part_ *p, i
 
 /* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
  * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
-MOEK_DEVICE unsigned moek_share_(const moek_gemm_args *a, const moek_part_ *p, unsigned block)
+MOEK_DEVICE unsigned moek_first_stage_of_(const moek_gemm_args *a, const moek_part_ *p, unsigned block)
 {
     const unsigned all = (unsigned)p->s.block[a->experts] * p->tiles * (a->split ? p->steps : 1);
     const unsigned each = all / gridDim.x, more = all % gridDim.x;
@@ -273,8 +273,8 @@ MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t 
         p->first_step = 0; p->last_step = p->steps;
         return;
     }
-    begin = moek_share_(a, p, blockIdx.x);
-    end = moek_share_(a, p, blockIdx.x + 1);
+    begin = moek_first_stage_of_(a, p, blockIdx.x);
+    end = moek_first_stage_of_(a, p, blockIdx.x + 1);
     if (a->split) {
         p->tile = (int)(begin / p->steps); p->last = (int)((end + p->steps - 1) / p->steps);
         p->first_step = (int)(begin % p->steps); p->last_step = (int)end - (p->last - 1) * p->steps;
@@ -304,7 +304,7 @@ MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_part_ *
         moek_flag_reach_(a->split_flags + i, 1);
         #pragma unroll
         for (j = 0; j < n; j++) sum[j] += __ldcg(partials + ((size_t)i * n + j) * consumers);
-        if (moek_share_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
+        if (moek_first_stage_of_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
     }
     return 0;
 }
@@ -326,7 +326,7 @@ MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_par
         moek_flag_reach_(a->split_flags + i, 1);
         #pragma unroll
         for (j = 0; j < n; j++) sum[j] += __ldcg(partials + ((size_t)i * n + j) * consumers);
-        if (moek_share_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
+        if (moek_first_stage_of_(a, p, i + 1) >= (unsigned)(tile + 1) * p->steps) break;
     }
     return 0;
 }
