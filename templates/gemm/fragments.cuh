@@ -115,8 +115,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
             size_t first;
             unsigned last;
-            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             first = (size_t)tile.e * blocks + (unsigned)tile.j * (N / 64);
             last = min(N / 64 - 1, blocks - 1 - tile.j * (N / 64));      /* (behind it: the last again, in vain) */
             codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * W_64;
@@ -209,8 +209,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_grid_wait_();                             /* now a is there */
         for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
             const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 rows = list_rows(a, b, tile.e, tile.row0, tile.end, u, 1);
                 row0 = tile.row0;
@@ -268,8 +268,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_grid_wait_();                             /* now a is there */
         for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
             const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 rows = list_rows(a, b, tile.e, tile.row0, tile.end, u, pitch);
                 row0 = tile.row0;
@@ -616,9 +616,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             float sum[MI][M / 2];
             int step;
             if (TALL)
-                moek_jump_tile_(a, &b->part, tile_index, M,
+                moek_tile_at_(a, &b->part, tile_index, M,
                                 UP && moek_opaque_int_(a->w_rows) > b->n ? N / 2 : N, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 const int tile_rows = min(tile.end - tile.row0, M);
                 if (!UP && M < 128 && a->ids) {

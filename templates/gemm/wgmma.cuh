@@ -98,8 +98,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         tile.e = -1;
         for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
             const int until = tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             while (step < until) {
                 const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
                 moek_mbar_wait_(b->empty + slot, phase);
@@ -151,8 +151,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_grid_wait_();                             /* now a is there */
         for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
             const int until = tile_index == b->part.last - 1 ? b->part.last_step : steps;
-            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, columns, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, columns, &tile);
             if (tile.row0 != row0 || tile.e != e) {
                 int source[GATHER];
                 #pragma unroll
@@ -338,8 +338,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             Sum sum[M / 2];
             int32_t high[M / 8] = {0};
             int step;
-            if (TALL) moek_jump_tile_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_find_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0 || tile.e != e) {
                 int *const slots = b->row + (t / 32 - 3) * M;          /* this warp's list */
                 if (!UP && !TALL && a->ids)

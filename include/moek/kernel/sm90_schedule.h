@@ -210,7 +210,7 @@ typedef struct moek_part_ {
 } moek_part_;
 
 /* Of row blocks of m rows.  at: the tile before, or e < 0. */
-MOEK_DEVICE void moek_find_tile_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
+MOEK_DEVICE void moek_next_tile_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
                                  moek_tile_ *at)
 {
     int b, j, first;
@@ -229,14 +229,14 @@ MOEK_DEVICE void moek_find_tile_(const moek_gemm_args *a, const moek_part_ *p, i
     at->j0 = j * columns;
 }
 /* The same of any tile behind the one before: as if that was the last but one. */
-MOEK_DEVICE void moek_jump_tile_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
-                                 moek_tile_ *at)
+MOEK_DEVICE void moek_tile_at_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
+                               moek_tile_ *at)
 {
     if (at->e >= 0 && tile) {
         at->b = (tile - 1) / p->tiles;
         at->j = (tile - 1) % p->tiles;
     }
-    moek_find_tile_(a, p, tile, m, columns, at);
+    moek_next_tile_(a, p, tile, m, columns, at);
 }
 
 /* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
