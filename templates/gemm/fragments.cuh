@@ -78,7 +78,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     };
 
 #ifdef MOEK_SM90_CODE_
-    /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
+    /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's range of it. */
     struct block {
         unsigned char *ring;                           /* stages */
         uint64_t *full, *empty;                        /* barriers [STAGES] */
@@ -86,7 +86,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
         unsigned char *page;                           /* M >= 64: 512 bytes a warp, where sums change lanes */
         unsigned char *zeros;                          /* of stages, where there are such */
-        moek_part_ part;
+        moek_work_range_ range;
         int n, k, columns;                             /* columns: of a tile */
     };
     /* What a lane converts at a time, to T: of 64 rows of w and 64 of k. */
@@ -108,15 +108,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
         const unsigned zeros_row = ((unsigned)b->k + TWO - 1) / TWO * 64;
         moek_tile_ tile;
-        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, i;
+        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->range.first_step, i;
         tile.e = -1;
-        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
+        for (tile_index = b->range.tile; tile_index < b->range.last; tile_index += moek_stride_of_(M)) {
             const unsigned char *codes, *scales = NULL, *zeros = NULL;
-            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
+            const int until = !TALL && tile_index == b->range.last - 1 ? b->range.last_step : b->range.steps;
             size_t first;
             unsigned last;
-            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->range, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             first = (size_t)tile.e * blocks + (unsigned)tile.j * (N / 64);
             last = min(N / 64 - 1, blocks - 1 - tile.j * (N / 64));      /* (behind it: the last again, in vain) */
             codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * W_64;
@@ -180,7 +180,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_named_wait_(1, 96);                       /* the rows before are no longer looked at */
         if (UP && M < 128 && a->ids) {
             if (u < 32)
-                moek_slots_of_(row, b->ids, a->slots, e, row0 - b->part.s.row[e], M, a->a_div);
+                moek_slots_of_(row, b->ids, a->slots, e, row0 - b->range.s.row[e], M, a->a_div);
             if constexpr (WHOLE)
                 for (i = u; i < M && u < 32; i += 32) row[i] *= pitch;
         } else
@@ -201,16 +201,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         unsigned x_offset[ROWS];                       /* where they are, in 16 bytes */
         const int row_bytes = b->k * X_SIZE;
         int *const row = b->row;
-        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
+        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->range.first_step, rows = 0, row0 = -1;
         const float *w_scale = NULL;
         unsigned i;
         moek_tile_ tile;
         tile.e = -1;
         moek_grid_wait_();                             /* now a is there */
-        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
-            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+        for (tile_index = b->range.tile; tile_index < b->range.last; tile_index += moek_stride_of_(M)) {
+            const int until = !TALL && tile_index == b->range.last - 1 ? b->range.last_step : b->range.steps;
+            if (TALL) moek_tile_at_(a, &b->range, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 rows = list_rows(a, b, tile.e, tile.row0, tile.end, u, 1);
                 row0 = tile.row0;
@@ -223,7 +223,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 const int w_column = tile.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
                 const moek_halves *const h = &a->halves;
                 w_scale = h->scale[u % 2] + ((size_t)tile.e * h->scale_rows +
-                          (h->shift[u % 2] + min(w_column, b->n - 1) * h->step) / 128) * (size_t)b->part.steps;
+                          (h->shift[u % 2] + min(w_column, b->n - 1) * h->step) / 128) * (size_t)b->range.steps;
             }
             for (; step < until; step++) {
                 unsigned char *const stage = b->ring + slot * STAGE;
@@ -242,7 +242,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (BY_BLOCK && u < N / 32) moek_cp_async4_(b->ring + slot * STAGE + SCALES + u * 4, w_scale + step);
                 for (i = u; BLOCKED && i < (unsigned)rows; i += 96)
                     moek_cp_async4_(stage + X_SCALES + i * 4, MOEK_F32_(a->a_scale) +
-                                    (size_t)(uint32_t)row[i] * (uint32_t)b->part.steps + step);
+                                    (size_t)(uint32_t)row[i] * (uint32_t)b->range.steps + step);
                 moek_mbar_arrive_copied_(b->full + slot);
                 moek_next_(slot, phase, STAGES);
             }
@@ -258,7 +258,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int row_bytes = b->k;
         const unsigned char *const x = (const unsigned char *)a->a + word * 4;
         int *const row = b->row;
-        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->part.first_step, rows = 0, row0 = -1;
+        int tile_index, slot = 0, phase = 1, step = TALL ? 0 : b->range.first_step, rows = 0, row0 = -1;
         const unsigned pitch = (unsigned)a->a_row_bytes / 16;          /* row: where rows begin, in 16 bytes */
         unsigned at_word[8], i, j;                                     /* in eight rows of a stage */
         moek_tile_ tile;
@@ -266,10 +266,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (j = 0; j < 8; j++) at_word[j] = j * 128 + (chunk ^ j) * 16 + word % 16 / 4 * 4;
         tile.e = -1;
         moek_grid_wait_();                             /* now a is there */
-        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += moek_stride_of_(M)) {
-            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+        for (tile_index = b->range.tile; tile_index < b->range.last; tile_index += moek_stride_of_(M)) {
+            const int until = !TALL && tile_index == b->range.last - 1 ? b->range.last_step : b->range.steps;
+            if (TALL) moek_tile_at_(a, &b->range, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 rows = list_rows(a, b, tile.e, tile.row0, tile.end, u, pitch);
                 row0 = tile.row0;
@@ -599,30 +599,30 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void consume(const Args *args, const block *b, int zero, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
-        const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->part.steps;
+        const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->range.steps;
         moek_tile_ tile;
-        int tile_index, first_step = TALL ? 0 : b->part.first_step, slot = 0, phase = 0, row0 = -1, i, j;
+        int tile_index, first_step = TALL ? 0 : b->range.first_step, slot = 0, phase = 0, row0 = -1, i, j;
         int *const rows = b->row + (t / 32 - 3) * M;   /* of this warp: where the tile's rows go, or -1 */
         uint32_t w[2][4][4], row_zeros[MI] = {0}, odd;
         item it;
         float a_scales[(M + 31) / 32];                 /* of the tile's rows of a, 32 apart, if not BLOCKED */
         tile.e = -1;
         moek_grid_wait_();
-        for (tile_index = b->part.tile;
-             tile_index < (M >= 96 ? b->part.s.block[moek_opaque_int_(a->experts)] * b->part.tiles : b->part.last);
+        for (tile_index = b->range.tile;
+             tile_index < (M >= 96 ? b->range.s.block[moek_opaque_int_(a->experts)] * b->range.tiles : b->range.last);
              tile_index += moek_stride_of_(M)) {
-            const int until = !TALL && tile_index == b->part.last - 1 ? b->part.last_step : steps;
+            const int until = !TALL && tile_index == b->range.last - 1 ? b->range.last_step : steps;
             const int first = first_step, whole = first == 0 && until == steps;
             float sum[MI][M / 2];
             int step;
             if (TALL)
-                moek_tile_at_(a, &b->part, tile_index, M,
+                moek_tile_at_(a, &b->range, tile_index, M,
                                 UP && moek_opaque_int_(a->w_rows) > b->n ? N / 2 : N, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0) {
                 const int tile_rows = min(tile.end - tile.row0, M);
                 if (!UP && M < 128 && a->ids) {
-                    moek_slots_of_(rows, b->ids, a->slots, tile.e, tile.row0 - b->part.s.row[tile.e], M, 1);
+                    moek_slots_of_(rows, b->ids, a->slots, tile.e, tile.row0 - b->range.s.row[tile.e], M, 1);
                 } else {
                     __syncwarp();                      /* the list before is no longer looked at */
                     for (i = t % 32; i < tile_rows; i += 32)
@@ -696,7 +696,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             __syncwarp();
             first_step = 0;
             if (!TALL && !whole &&
-                moek_split_k_reduce_(a, &b->part, sum[0], M / 2, CONSUMERS, tile_index, first)) continue;
+                moek_split_k_reduce_(a, &b->range, sum[0], M / 2, CONSUMERS, tile_index, first)) continue;
             #pragma unroll
             for (i = 0; i < MI; i++)
                 finish(args, sum[i], &tile, rows, a_scales, b->page, b->n, warpgroup * MI + i, dtype);
@@ -719,8 +719,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b.zeros = (unsigned char *)b.ids + 6144 + 8448 + PAGES;
         b.k = UP && HIDDEN ? HIDDEN : a->k; b.n = !UP && HIDDEN ? HIDDEN : a->n;
         b.columns = UP && a->w_rows > b.n ? N / 2 : N;
-        b.part.tiles = (b.n + b.columns - 1) / b.columns;
-        b.part.steps = (b.k + 127) / 128;
+        b.range.tiles = (b.n + b.columns - 1) / b.columns;
+        b.range.steps = (b.k + 127) / 128;
         if (t == 0) {
             for (i = 0; i < STAGES; i++) {
                 moek_mbar_init_(b.full + i, 1 + 96);   /* the bytes of bulk copies, what threads copied */
@@ -728,7 +728,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             moek_mbar_init_fence_();
         }
-        moek_part_of_(a, &b.part, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP);
+        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP);
         if (t < 128) {
             if constexpr (TALL) moek_registers_less_(E4M3 ? 80 : 72);
             else if (M >= 32) moek_registers_less_(64);

@@ -67,7 +67,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct params { moek_gemm_args a; CUtensorMap w; };
 
 #ifdef MOEK_SM90_CODE_
-    /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's part of it. */
+    /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's range of it. */
     struct block {
         unsigned char *ring;                           /* stages */
         uint64_t *full, *empty;                        /* barriers [STAGES] */
@@ -75,7 +75,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                                           4]: of rows of a, in an order; of rows of w */
         int *row;                                      /* [M]: the tile's rows of a; [8][M]: slots, a list a warp */
         uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
-        moek_part_ part;
+        moek_work_range_ range;
         int n, row_bytes;
         int gated, columns;                            /* columns: of a tile */
     };
@@ -94,12 +94,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const moek_gemm_args *const a = &p->a;
         const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
         moek_tile_ tile;
-        int tile_index, slot = 0, phase = 1, step = b->part.first_step, i;
+        int tile_index, slot = 0, phase = 1, step = b->range.first_step, i;
         tile.e = -1;
-        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
-            const int until = tile_index == b->part.last - 1 ? b->part.last_step : b->part.steps;
-            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+        for (tile_index = b->range.tile; tile_index < b->range.last; tile_index += FINE ? b->range.stride : 1) {
+            const int until = tile_index == b->range.last - 1 ? b->range.last_step : b->range.steps;
+            if (TALL) moek_tile_at_(a, &b->range, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             while (step < until) {
                 const int next = slot + 1 == STAGES ? 0 : slot + 1, two = moek_two_(a, step, until);
                 moek_mbar_wait_(b->empty + slot, phase);
@@ -137,11 +137,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void gather(const params *p, const block *b)
     {
         const moek_gemm_args *const a = &p->a;
-        const int t = threadIdx.x, u = t - 32, steps = b->part.steps, row_bytes = b->row_bytes, n = b->n;
+        const int t = threadIdx.x, u = t - 32, steps = b->range.steps, row_bytes = b->row_bytes, n = b->n;
         const int gated = b->gated, columns = b->columns;
         const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
         int *const row = b->row;
-        int tile_index, slot = 0, phase = 1, step = b->part.first_step, rows = 0, e = -1, row0 = -1, i;
+        int tile_index, slot = 0, phase = 1, step = b->range.first_step, rows = 0, e = -1, row0 = -1, i;
         moek_tile_ tile;
         const float *w_scale = NULL;
         const int groups = ((SHIFTED ? a->k_offset : 0) + row_bytes + 31) / 32;
@@ -149,10 +149,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int brought = 0, late = 0;                     /* stages whose scales are on their way; the first of them */
         tile.e = -1;
         moek_grid_wait_();                             /* now a is there */
-        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
-            const int until = tile_index == b->part.last - 1 ? b->part.last_step : steps;
-            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, columns, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, columns, &tile);
+        for (tile_index = b->range.tile; tile_index < b->range.last; tile_index += FINE ? b->range.stride : 1) {
+            const int until = tile_index == b->range.last - 1 ? b->range.last_step : steps;
+            if (TALL) moek_tile_at_(a, &b->range, tile_index, M, columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, columns, &tile);
             if (tile.row0 != row0 || tile.e != e) {
                 int source[GATHER];
                 #pragma unroll
@@ -163,7 +163,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
                 if (UP && !TALL && a->ids) {
                     if (u < 32)
-                        moek_slots_of_(row, b->ids, a->slots, tile.e, tile.row0 - b->part.s.row[tile.e], M, a->a_div);
+                        moek_slots_of_(row, b->ids, a->slots, tile.e, tile.row0 - b->range.s.row[tile.e], M, a->a_div);
                 } else
                     #pragma unroll
                     for (i = 0; i < GATHER; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
@@ -326,24 +326,24 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void consume(const params *p, const block *b)
     {
         const moek_gemm_args *const a = &p->a;
-        const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->part.steps;
+        const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->range.steps;
         const int dtype = BYTES ? a->dtype : DTYPE;
         moek_tile_ tile;
-        int tile_index, first_step = b->part.first_step, slot = 0, phase = 0, e = -1, row0 = -1, out_row[M / 8], i;
+        int tile_index, first_step = b->range.first_step, slot = 0, phase = 0, e = -1, row0 = -1, out_row[M / 8], i;
         tile.e = -1;
         moek_grid_wait_();
-        for (tile_index = b->part.tile; tile_index < b->part.last; tile_index += FINE ? b->part.stride : 1) {
-            const int until = tile_index == b->part.last - 1 ? b->part.last_step : steps;
+        for (tile_index = b->range.tile; tile_index < b->range.last; tile_index += FINE ? b->range.stride : 1) {
+            const int until = tile_index == b->range.last - 1 ? b->range.last_step : steps;
             const int first = first_step, whole = first == 0 && until == steps;
             Sum sum[M / 2];
             int32_t high[M / 8] = {0};
             int step;
-            if (TALL) moek_tile_at_(a, &b->part, tile_index, M, b->columns, &tile);
-            else moek_next_tile_(a, &b->part, tile_index, M, b->columns, &tile);
+            if (TALL) moek_tile_at_(a, &b->range, tile_index, M, b->columns, &tile);
+            else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             if (tile.row0 != row0 || tile.e != e) {
                 int *const slots = b->row + (t / 32 - 3) * M;          /* this warp's list */
                 if (!UP && !TALL && a->ids)
-                    moek_slots_of_(slots, b->ids, a->slots, tile.e, tile.row0 - b->part.s.row[tile.e], M, 1);
+                    moek_slots_of_(slots, b->ids, a->slots, tile.e, tile.row0 - b->range.s.row[tile.e], M, 1);
                 #pragma unroll
                 for (i = 0; i < M / 8; i++) {                          /* where this lane's rows go */
                     const int r = tile.row0 + 8 * i + t % 32 / 4;
@@ -402,7 +402,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             first_step = 0;
             if constexpr (INTEGER) {
                 float total[M / 2];
-                if (!whole && moek_split_k_reduce_s32_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
+                if (!whole &&
+                    moek_split_k_reduce_s32_(a, &b->range, sum, M / 2, CONSUMERS, tile_index, first)) continue;
                 if (steps > CARRY)
                     #pragma unroll
                     for (i = 0; i < M / 8; i++) Format::total(total + 4 * i, sum + 4 * i, high[i]);
@@ -411,7 +412,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     for (i = 0; i < M / 2; i++) total[i] = (float)sum[i];
                 finish(a, total, &tile, out_row, b->n, warpgroup, dtype);
             } else {
-                if (!whole && moek_split_k_reduce_(a, &b->part, sum, M / 2, CONSUMERS, tile_index, first)) continue;
+                if (!whole && moek_split_k_reduce_(a, &b->range, sum, M / 2, CONSUMERS, tile_index, first)) continue;
                 finish(a, sum, &tile, out_row, b->n, warpgroup, dtype);
             }
         }
@@ -435,8 +436,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b.gated = UP ? a->w_rows > b.n : 0;
         b.columns = b.gated ? N / 2 : N;
         b.row_bytes = k * ELEMENT;
-        b.part.tiles = (b.n + b.columns - 1) / b.columns;
-        b.part.steps = ((SHIFTED ? a->k_offset : 0) + b.row_bytes + 127) / 128;
+        b.range.tiles = (b.n + b.columns - 1) / b.columns;
+        b.range.steps = ((SHIFTED ? a->k_offset : 0) + b.row_bytes + 127) / 128;
 
         if (t == 0) {
             moek_tma_prefetch_map_(&p->w);
@@ -447,7 +448,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             moek_mbar_init_fence_();
         }
-        moek_part_of_(a, &b.part, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP);
+        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP);
         if (t < 128) {
             if (TALL) moek_registers_less_(72);
             if (t == 0) produce(p, &b);

@@ -201,16 +201,16 @@ MOEK_DEVICE int moek_schedule_find_(moek_schedule_ s, int experts, int b)
 /* Where a tile lies: expert, rows [row0, end), columns from j0 on; row block b, and which of its tiles. */
 typedef struct moek_tile_ { int e, row0, end, j0, b, j; } moek_tile_;
 
-/* A block's part of all tiles: tiles [tile, last), the first of them from stage first_step on, the last up to stage
+/* A block's range of all tiles: tiles [tile, last), the first of them from stage first_step on, the last up to stage
  * last_step.  steps: stages of a tile; tiles: of a row block.  m >= 96: each so many tiles, whole ones. */
-typedef struct moek_part_ {
+typedef struct moek_work_range_ {
     moek_schedule_ s;
     int steps, tiles, tile, last, first_step, last_step;
     int stride;                                        /* moek_stride_of_ */
-} moek_part_;
+} moek_work_range_;
 
 /* Of row blocks of m rows.  at: the tile before, or e < 0. */
-MOEK_DEVICE void moek_next_tile_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
+MOEK_DEVICE void moek_next_tile_(const moek_gemm_args *a, const moek_work_range_ *p, int tile, int m, int columns,
                                  moek_tile_ *at)
 {
     int b, j, first;
@@ -229,7 +229,7 @@ MOEK_DEVICE void moek_next_tile_(const moek_gemm_args *a, const moek_part_ *p, i
     at->j0 = j * columns;
 }
 /* The same of any tile behind the one before: as if that was the last but one. */
-MOEK_DEVICE void moek_tile_at_(const moek_gemm_args *a, const moek_part_ *p, int tile, int m, int columns,
+MOEK_DEVICE void moek_tile_at_(const moek_gemm_args *a, const moek_work_range_ *p, int tile, int m, int columns,
                                moek_tile_ *at)
 {
     if (at->e >= 0 && tile) {
@@ -239,21 +239,22 @@ MOEK_DEVICE void moek_tile_at_(const moek_gemm_args *a, const moek_part_ *p, int
     moek_next_tile_(a, p, tile, m, columns, at);
 }
 
-/* The first stage of a block's share: all stages of all tiles in parts as equal as can be, one after the other.
+/* The first stage of a block's range: all stages of all tiles in parts as equal as can be, one after the other.
  * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
-MOEK_DEVICE unsigned moek_first_stage_of_(const moek_gemm_args *a, const moek_part_ *p, unsigned block)
+MOEK_DEVICE unsigned moek_first_stage_of_(const moek_gemm_args *a, const moek_work_range_ *p, unsigned block)
 {
     const unsigned all = (unsigned)p->s.block[a->experts] * p->tiles * (a->split ? p->steps : 1);
     const unsigned each = all / gridDim.x, more = all % gridDim.x;
     return each * block + (block < more ? block : more);
 }
 
-/* From a tile of a part to the next, with row blocks of m rows: tall ones go to blocks in turns. */
+/* From a tile of a range to the next, with row blocks of m rows: tall ones go to blocks in turns. */
 MOEK_DEVICE int moek_stride_of_(int m) { return m < 96 ? 1 : (int)gridDim.x; }
 
-/* Schedule and part of the block, of which steps and tiles are known; by all threads, ends with a barrier.  ids:
+/* Schedule and range of the block, of which steps and tiles are known; by all threads, ends with a barrier.  ids:
  * [MOEK_SELF_SORT], where the block sorts.  counts: scratch, [MOEK_SM90_EXPERTS]; behind it comes the schedule. */
-MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t *ids, int *counts, int m, int up)
+MOEK_DEVICE void moek_work_range_of_(const moek_gemm_args *a, moek_work_range_ *p, uint16_t *ids, int *counts, int m,
+                                      int up)
 {
     void *const schedule = counts + MOEK_SM90_EXPERTS;
     unsigned begin, end;
@@ -287,8 +288,8 @@ MOEK_DEVICE void moek_part_of_(const moek_gemm_args *a, moek_part_ *p, uint16_t 
 /* The sums of a tile that is cut along k: the block with its first stage adds those of the others.  By `consumers`
  * threads, from number 128 on, n sums each.  first: this block's first stage of the tile.  1: the tile is another
  * block's. */
-MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_part_ *p, float *sum, int n, int consumers,
-                                     int tile, int first)
+MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_work_range_ *p, float *sum, int n,
+                                     int consumers, int tile, int first)
 {
     float *const partials = a->split + (threadIdx.x - 128);            /* [blocks][n][consumers] */
     int i, j;
@@ -309,7 +310,7 @@ MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_part_ *
     return 0;
 }
 /* The same of sums of s32. */
-MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_part_ *p, int32_t *sum, int n,
+MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_work_range_ *p, int32_t *sum, int n,
                                          int consumers, int tile, int first)
 {
     int32_t *const partials = (int32_t *)a->split + (threadIdx.x - 128);   /* [blocks][n][consumers] */
