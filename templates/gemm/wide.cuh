@@ -4,7 +4,7 @@
  * A grouped GEMM by wgmma, persistent: one block an SM.  It wins where experts have many rows and the tensor cores are
  * the limit.  A tile is M rows of a (wgmma's M, 64 a warpgroup) by N rows of w (its N).  Warps have roles:
  *
- *     scheduler warp (3) --- told, known ---> tiles [4]: expert, rows, columns <--- done --- all others
+ *     scheduler warp (3) - tile_full, head_full -> tiles [4]: expert, rows, columns <--- done --- all others
  *     producer warps (0: TMA; 1, 2: cp.async, where rows of a are gathered; BLOCKED, scales: 1, or 0 if 1 gathers)
  *              | full [4]                                                 ^ empty [4]
  *              v                                                          |
@@ -65,7 +65,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         PITCH = 144,                                   /* bytes of 64 columns on their way out: no bank twice */
         PAGE_ROWS = TAIL > 0 ? 8 : 16,                 /* of a page, where a warp's rows change places */
         PAGE = PAGE_ROWS * PITCH,
-        TILES = 4, GIVEN = 8, THREADS = 384,
+        TILES = 4, PEERS = 8, THREADS = 384,
         CARRY = (1 << 16) / 128                        /* stages */
     };
     /* alone: w, not promoted; rows: of a, M at a time or, last, TAIL. */
@@ -100,12 +100,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * blocks shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of
      * tiles, the two are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an
      * empty tile.
-     * known: a barrier that completes when the tile is written, but for its arrays; of up for the first tile of a block
-     * that counts ids itself alone (first), for these need the kernel before.  down: out_row[] and scales of w are
-     * still being copied (cp.async) when this returns.
+     * head_full: a barrier that completes when the tile is written, but for its arrays; of up for the first tile of a
+     * block that counts ids itself alone (first), for these need the kernel before.  down: out_row[] and scales of w
+     * are still being copied (cp.async) when this returns.
      * No divisions: the first tile, and short tiles, wait for this. */
     MOEK_DEVICE void find_tile(const params *p, moek_schedule_ s, int number_of_tile, int whole, int columns, int pairs,
-                               tile *tile_found, uint64_t *known, int first)
+                               tile *tile_found, uint64_t *head_full, int first)
     {
         const moek_gemm_args *const a = &p->a;
         const int narrow = number_of_tile >= whole, second = narrow && (number_of_tile - whole) % 2;
@@ -150,9 +150,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             tile_found->j0 = j0;
         }
         if constexpr (!UP) {
-            moek_mbar_arrive_warp_(known);
+            moek_mbar_arrive_warp_(head_full);
         } else if (first) {                                 /* rows are what the kernel before says */
-            moek_mbar_arrive_warp_(known);
+            moek_mbar_arrive_warp_(head_full);
             moek_grid_wait_();
             moek_grid_go_();
         }
@@ -174,13 +174,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
 
     /* What all roles of a block know: its shared memory, then facts of the GEMM.  Barriers of tiles are one a place of
-     * `list`: told (the tile is written), known (written but for its rows), done (all have read it), asked (its weights
-     * are so far on their way that the next tile may be asked for). */
+     * `list`: tile_full (the tile is written), head_full (written but for its rows), done (all have read it),
+     * prefetch_ok (its weights are so far on their way that the next tile may be asked for). */
     struct block {
         unsigned char *ring;                           /* stages */
         uint64_t *full, *empty;                        /* barriers [STAGES] */
-        uint64_t *told, *done, *asked, *known;         /* barriers [TILES]; known, of up: of the first tile alone */
-        uint64_t *given;                               /* barriers [GIVEN]: of `number`, from the other block */
+        uint64_t *tile_full, *done, *prefetch_ok;      /* barriers [TILES] */
+        uint64_t *head_full;                           /* barriers [TILES]; of up: of the first tile alone */
+        uint64_t *peer_full;                           /* barriers [PEERS]: of `number`, from the other block */
         int32_t *number;
         tile *list;                                    /* [TILES] */
         float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
@@ -264,7 +265,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if constexpr (!UP) {
             /* The first stage's weights need not wait for h. */
             if (copies && !a->a_order) {
-                moek_mbar_wait_(b->known, 0);
+                moek_mbar_wait_(b->head_full, 0);
                 begun = b->list->e >= 0;
                 if (begun && moek_elect_()) {
                     const bring loads = make_bring(a, b->list, steps, gated, once);
@@ -274,14 +275,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_grid_wait_();
         } else if (a->ids) {
             /* The first stages' weights need not wait until it is known where rows are. */
-            moek_mbar_wait_(b->known, 0);
+            moek_mbar_wait_(b->head_full, 0);
             begun = b->list->e >= 0 ? min(steps, (int)BEGUN) : 0;
             if (copies && begun && moek_elect_()) {
                 const bring loads = make_bring(a, b->list, steps, gated, once);
                 #pragma unroll 1
                 for (i = 0; i < begun; i++) {
                     weights(p, b->ring + i * STAGE, b->full + i, &loads, i, gated, pairs);
-                    if (loads.both && !loads.narrow && i == ask) moek_mbar_arrive_(b->asked);
+                    if (loads.both && !loads.narrow && i == ask) moek_mbar_arrive_(b->prefetch_ok);
                 }
             }
         }
@@ -291,9 +292,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             int row[M / 32];
             unsigned w_scale = 0;              /* where the first scale of w is, in its half */
             /* Copies of down need not wait until it is known where rows go. */
-            if constexpr (UP) moek_mbar_wait_(b->told + q, turn);
-            else if constexpr (BLOCKED) moek_mbar_wait_((copies && !a->a_order ? b->known : b->told) + q, turn);
-            else moek_mbar_wait_(b->known + q, turn);
+            if constexpr (UP) moek_mbar_wait_(b->tile_full + q, turn);
+            else if constexpr (BLOCKED)
+                moek_mbar_wait_((copies && !a->a_order ? b->head_full : b->tile_full) + q, turn);
+            else moek_mbar_wait_(b->head_full + q, turn);
             if (b->list[q].e < 0) break;
             loads = make_bring(a, b->list + q, steps, gated, once);
             asks = loads.both && !loads.narrow ? ask : -1;
@@ -315,7 +317,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (!UP && begun) {                /* now the rows of that stage */
                 if (moek_elect_()) {
                     rows(p, b->ring, b->full, &loads, 0);
-                    if (asks == 0) moek_mbar_arrive_(b->asked + place);
+                    if (asks == 0) moek_mbar_arrive_(b->prefetch_ok + place);
                 }
                 begun = 0;
                 step = slot = 1;
@@ -327,7 +329,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (fetches || free) moek_mbar_wait_(b->empty + slot, phase);
                 if (free && moek_elect_()) {
                     weights(p, stage, b->full + slot, &loads, step, gated, pairs);
-                    if (step == asks) moek_mbar_arrive_(b->asked + place);
+                    if (step == asks) moek_mbar_arrive_(b->prefetch_ok + place);
                     rows(p, stage, b->full + slot, &loads, step);
                 }
                 if (BLOCKED && fetches) {
@@ -345,7 +347,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_next_(slot, phase, STAGES);
             }
             if constexpr (UP) begun = 0;
-            if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->asked + place);
+            if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->prefetch_ok + place);
         }
     }
     /* Producer of rows of a that are gathered: each thread one row of 4 * GATHER, 16 bytes of 8 lanes each. */
@@ -360,14 +362,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         uint32_t row[EACH];                    /* where it begins, in 16 bytes */
         if constexpr (!UP) moek_grid_wait_();
         for (;;) {
-            moek_mbar_wait_(b->told + q, turn);
+            moek_mbar_wait_(b->tile_full + q, turn);
             if (b->list[q].e < 0) break;
             #pragma unroll
             for (i = 0; i < EACH; i++) {
                 const int row_of_a = b->list[q].a_row[r + 4 * GATHER * i];
                 row[i] = row_of_a < 0 ? NONE : (uint32_t)row_of_a * ((uint32_t)a->a_row_bytes / 16);
             }
-            uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->asked + q : NULL;
+            uint64_t *const asks = t == 32 && (b->list[q].narrow || !b->list[q].both) ? b->prefetch_ok + q : NULL;
             moek_mbar_arrive_warp_(b->done + q);
             moek_next_(q, turn, TILES);
             for (step = 0; step < steps; step++) {
@@ -416,33 +418,33 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             } else if (!wave) {
                 tile = me;
             } else if (pairs && blockIdx.x % 2) {
-                /* What the other block says, which is less than GIVEN tiles ahead: its stages are read by both. */
-                const int slot = wave % GIVEN;
-                if (lane == 0) moek_mbar_arrive_expect_(b->given + slot, 4);
-                moek_mbar_wait_(b->given + slot, (wave / GIVEN + !slot) % 2);      /* the first has none */
+                /* What the other block says, which is less than PEERS tiles ahead: its stages are read by both. */
+                const int slot = wave % PEERS;
+                if (lane == 0) moek_mbar_arrive_expect_(b->peer_full + slot, 4);
+                moek_mbar_wait_(b->peer_full + slot, (wave / PEERS + !slot) % 2);       /* the first has none */
                 tile = b->number[slot];
             } else {
                 /* By demand, as late as weights of the tiles before leave time for. */
                 const int before = wave - ahead;
-                if (before >= 0) moek_mbar_wait_(b->asked + before % TILES, before / TILES % 2);
+                if (before >= 0) moek_mbar_wait_(b->prefetch_ok + before % TILES, before / TILES % 2);
                 if (lane == 0) {
                     tile = workers + atomicAdd(a->split_flags, 1);
-                    if (pairs) moek_st_async_peer_(b->number + wave % GIVEN, tile, b->given + wave % GIVEN);
+                    if (pairs) moek_st_async_peer_(b->number + wave % PEERS, tile, b->peer_full + wave % PEERS);
                 }
                 tile = __shfl_sync(0xffffffff, tile, 0);
             }
             if (tile < all) {
-                find_tile(p, s, tile, whole, columns, pairs, b->list + q, b->known + q, UP && !wave && a->ids);
+                find_tile(p, s, tile, whole, columns, pairs, b->list + q, b->head_full + q, UP && !wave && a->ids);
             } else {
                 if (lane == 0) b->list[q].e = -1;
-                moek_mbar_arrive_warp_(b->known + q);
+                moek_mbar_arrive_warp_(b->head_full + q);
                 if (UP && !wave && a->ids) {
                     moek_grid_wait_();
                     moek_grid_go_();
                 }
             }
-            if constexpr (!UP) moek_mbar_arrive_copied_(b->told + q);          /* not waited for: they come behind */
-            moek_mbar_arrive_warp_(b->told + q);                               /* stages on their way */
+            if constexpr (!UP) moek_mbar_arrive_copied_(b->tile_full + q);     /* not waited for: they come behind */
+            moek_mbar_arrive_warp_(b->tile_full + q);                          /* stages on their way */
             if (tile >= all) break;
             moek_next_(q, turn, TILES);
         }
@@ -876,7 +878,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             float sum[N / 2], s0 = 0, s1 = 0;
             int32_t exact[INTEGER ? N / 2 : 1], high[INTEGER ? N / 8 : 1] = {0};
             int step, rows, u;
-            moek_mbar_wait_(b->told + q, turn);
+            moek_mbar_wait_(b->tile_full + q, turn);
             if (b->list[q].e < 0) break;
             rows = b->list[q].end - b->list[q].row0;
             #pragma unroll
@@ -1020,11 +1022,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b.ring = ring;
         unsigned char *const pages = ring + STAGES * STAGE;            /* [8 warps]: where rows of out change places */
         b.full = (uint64_t *)(pages + 8 * PAGE); b.empty = b.full + STAGES;
-        b.told = b.empty + STAGES; b.done = b.told + TILES; b.asked = b.done + TILES;
-        b.known = b.asked + TILES;
-        b.given = b.known + TILES;
-        b.number = (int32_t *)(b.given + GIVEN);
-        b.list = (tile *)(b.number + GIVEN);
+        b.tile_full = b.empty + STAGES; b.done = b.tile_full + TILES; b.prefetch_ok = b.done + TILES;
+        b.head_full = b.prefetch_ok + TILES;
+        b.peer_full = b.head_full + TILES;
+        b.number = (int32_t *)(b.peer_full + PEERS);
+        b.list = (tile *)(b.number + PEERS);
         b.scales = (float *)(b.list + TILES);
         const int k = UP && HIDDEN ? HIDDEN : a->k;
         b.n = !UP && HIDDEN ? HIDDEN : a->n;
@@ -1040,15 +1042,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (!a->a_order) moek_tma_prefetch_map_(&p->rows[0]);
             if (TAIL > 0 && !a->a_order) moek_tma_prefetch_map_(&p->rows[TAIL > 0 ? 1 : 0]);
         }
-        if (t < STAGES) {                              /* TILES: as many; GIVEN: twice */
+        if (t < STAGES) {                              /* TILES: as many; PEERS: twice */
             /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
             moek_mbar_init_(b.full + t, (a->a_order ? 32 * GATHER : 0) + (BLOCKED ? 32 : 0) + 1);
-            moek_mbar_init_(b.told + t, UP ? 1 : 33);
-            moek_mbar_init_(b.asked + t, 1);
+            moek_mbar_init_(b.tile_full + t, UP ? 1 : 33);
+            moek_mbar_init_(b.prefetch_ok + t, 1);
             moek_mbar_init_(b.done + t, (a->a_order ? GATHER : BLOCKED ? 1 : 0) + 1 + 8);
-            moek_mbar_init_(b.known + t, 1);
-            moek_mbar_init_(b.given + t, 1);
-            moek_mbar_init_(b.given + t + STAGES, 1);
+            moek_mbar_init_(b.head_full + t, 1);
+            moek_mbar_init_(b.peer_full + t, 1);
+            moek_mbar_init_(b.peer_full + t + STAGES, 1);
         }
         int32_t *const tally = (int32_t *)pages;
         if constexpr (!UP) {
