@@ -27,7 +27,7 @@
 enum { ROWS = 2048, COLUMNS = 7168, GROUP = 128, COPY = 1 << 20 };
 static const size_t POOL = (size_t)384 << 20;
 
-enum { CODES_ROWS, CODES_WORDS, CODES_GPTQ, CODES_AWQ, CODES_GGUF, CODES_BYTES };
+enum { CODES_ROWS, CODES_WORDS, CODES_GPTQ, CODES_AWQ, CODES_GGUF, CODES_GGUF_64, CODES_BYTES };
 enum { ZEROS_NONE, ZEROS_ACROSS, ZEROS_TURNED, ZEROS_AWQ };
 enum { SCALES_ROWS, SCALES_GROUPS, SCALES_ONE, SCALES_BLOCKS };
 typedef struct subject {
@@ -45,8 +45,15 @@ enum { SUBJECTS = sizeof subjects / sizeof *subjects };
 static unsigned char *from, *to;
 
 static int plain(const subject *s) { return s->source >= MOEK_FROM_BF16 && s->source <= MOEK_FROM_F32; }
-static int block_of(const subject *s) { return moek_format_of(s->quant)->blocks ? GROUP : 0; }
+static int in_blocks(const subject *s) { return s->codes == CODES_GGUF || s->codes == CODES_GGUF_64; }
+static int block_of(const subject *s)
+{
+    return !moek_format_of(s->quant)->blocks ? 0 : in_blocks(s) ? 32 : GROUP;
+}
 static size_t scale_bytes(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 : dtype ? 2 : 1; }
+/* Bytes of the scales of a block, and of a block. */
+static size_t lead_bytes(const subject *s) { return (s->codes == CODES_GGUF_64 ? 4 : 1) * scale_bytes(s->type); }
+static size_t block_bytes(const subject *s) { return lead_bytes(s) + (s->codes == CODES_GGUF_64 ? 32 : 16); }
 static void sizes(subject *s)
 {
     int i = 0;
@@ -61,7 +68,7 @@ static void sizes(subject *s)
     scales = moek_scale_count(&of, ROWS, COLUMNS);
     s->w = s->codes == CODES_BYTES ? all : all * (size_t)f->w_bits / 8;
     if (plain(s)) s->w = all * scale_bytes(s->type);
-    if (s->codes == CODES_GGUF) s->w = all / 32 * 17;
+    if (in_blocks(s)) s->w = all / (s->codes == CODES_GGUF_64 ? 64 : 32) * block_bytes(s);
     s->scale = s->scales == SCALES_BLOCKS ? 0 : s->scales == SCALES_ONE ? 4 : scales * scale_bytes(s->type);
     s->zero = s->zeros && f->zero ? scales / 2 : 0;
 }
@@ -89,7 +96,12 @@ static void fill(const subject *s)
                      : s->type ? 0x3c803c80 + (bits & 0x007f007f) : 0x38383838 + (bits & 0x07070707);
             memcpy(at + i, &bits, 4);
         }
-        for (i = 0; s->codes == CODES_GGUF && i < s->w; i += 17) at[i] = (unsigned char)(120 + at[i] % 8);
+        for (i = 0; in_blocks(s) && i < s->w; i += block_bytes(s)) {
+            const unsigned char e8m0 = (unsigned char)(120 + at[i] % 8), half[2] = { at[i], 0x24 };
+            if (s->type) memcpy(at + i, half, 2);
+            else if (s->codes == CODES_GGUF_64) memset(at + i, 0x38 + at[i] % 8, 4);
+            else at[i] = e8m0;
+        }
     }
 }
 static void run(const subject *s, int m, moek_import_report *report)

@@ -16,8 +16,8 @@
  *     moek_plan_bind(&plan, &w);
  *
  * Weights whose bytes are moek's (bf16, f16, and blocks, where moek has their format) are bound where the file is
- * mapped: nothing is copied.  In the room go mxfp4, which becomes codes and scales, f32, which is rounded to T, and
- * biases, in T.  For a GPU: copy each array of *w, whose sizes are those of l.matrix[..]->bytes, or of the room.
+ * mapped: nothing is copied.  In the room go mxfp4 and nvfp4, which become codes and scales, f32, which is rounded to
+ * T, and biases, in T.  For a GPU: copy each array of *w, whose sizes are those of l.matrix[..]->bytes, or of the room.
  * Expert parallelism: l.config.local_experts, and `first`, the first expert of this rank.
  *     l.config   hidden, inter, experts, topk, quant, dtype, up_layout of any architecture whose tensors have these
  *                names; routing, groups, scale, act of those in gguf_routes: files do not say how a model routes, the
@@ -42,13 +42,13 @@
     X(7,  "q5_1",    32,  24,  BLOCKS)  X(8,  "q8_0",    32,  34,  BLOCKS)  X(20, "iq4_nl",  32,  18,  BLOCKS) \
     X(10, "q2_K",    256, 84,  BLOCKS)  X(11, "q3_K",    256, 110, BLOCKS)  X(12, "q4_K",    256, 144, BLOCKS) \
     X(13, "q5_K",    256, 176, BLOCKS)  X(14, "q6_K",    256, 210, BLOCKS)  X(23, "iq4_xs",  256, 136, BLOCKS) \
-    X(39, "mxfp4",   32,  17,  MXFP4)   X(40, "nvfp4",   64,  36,  NOT)     X(16, "iq2_xxs", 256, 66,  NOT) \
+    X(39, "mxfp4",   32,  17,  MXFP4)   X(40, "nvfp4",   64,  36,  NVFP4)   X(16, "iq2_xxs", 256, 66,  NOT) \
     X(17, "iq2_xs",  256, 74,  NOT)     X(22, "iq2_s",   256, 82,  NOT)     X(18, "iq3_xxs", 256, 98,  NOT) \
     X(21, "iq3_s",   256, 110, NOT)     X(19, "iq1_s",   256, 50,  NOT)     X(29, "iq1_m",   256, 56,  NOT) \
     X(34, "tq1_0",   256, 54,  NOT)     X(35, "tq2_0",   256, 66,  NOT)     X(41, "q1_0",    128, 18,  NOT) \
     X(24, "i8",      1,   1,   NOT)     X(25, "i16",     1,   2,   NOT)     X(26, "i32",     1,   4,   NOT) \
     X(27, "i64",     1,   8,   NOT)     X(28, "f64",     1,   8,   NOT)
-enum { GGUF_NOT, GGUF_PLAIN, GGUF_ROUNDED, GGUF_BLOCKS, GGUF_MXFP4 };
+enum { GGUF_NOT, GGUF_PLAIN, GGUF_ROUNDED, GGUF_BLOCKS, GGUF_MXFP4, GGUF_NVFP4 };
 typedef struct gguf_type { int number; const char *name; int columns, bytes, way; } gguf_type;
 static const gguf_type gguf_types[] = {
 #define GGUF_TYPE(number, name, columns, bytes, way) { number, name, columns, bytes, GGUF_##way },
@@ -89,7 +89,7 @@ typedef struct gguf {
 typedef struct gguf_layer {
     moek_config config;
     int number, experts;
-    const gguf_tensor *matrix[4], *bias[4];            /* by MOEK_MATRIX_*; NULL: none; biases are f32 */
+    const gguf_tensor *matrix[4], *bias[4], *scale[4]; /* by MOEK_MATRIX_*; NULL: none; biases and scales are f32 */
     const gguf_tensor *router, *router_bias, *exp_probs_b;
     const gguf_tensor *shared[3], *shared_gate;        /* gate, up, down of shared experts; gate of their sum */
     char unrouted[WHY];                                /* a sentence, if routing, act, .. are not known here; else "" */
@@ -511,6 +511,7 @@ static inline int gguf_quant(const gguf_type *t)
     if (t->way == GGUF_ROUNDED || !strcmp(t->name, "bf16")) return quant = MOEK_BF16;
     if (t->way == GGUF_PLAIN) return quant = MOEK_FP16;
     if (t->way == GGUF_MXFP4) return quant = MOEK_MXFP4_A16;
+    if (t->way == GGUF_NVFP4) return quant = MOEK_NVFP4_A16;
     for (i = 0; t->name[i]; i++) name[i] = t->name[i] == 'K' ? 'k' : t->name[i];
     strcpy(name + i, "_a16");
     for (quant = 1; t->way == GGUF_BLOCKS && quant < 256; quant++) {
@@ -573,8 +574,12 @@ static inline int gguf_shapes(gguf *g, gguf_layer *l)
         const gguf_tensor *t = l->matrix[which];
         if (!t) continue;
         if (!gguf_fits(g, t, (uint64_t)gguf_columns(l, which), (uint64_t)gguf_rows(l, which), down->ne[2]) ||
-            !gguf_fits_f32(g, l->bias[which], (uint64_t)gguf_rows(l, which), down->ne[2])) return 0;
+            !gguf_fits_f32(g, l->bias[which], (uint64_t)gguf_rows(l, which), down->ne[2]) ||
+            !gguf_fits_f32(g, l->scale[which], down->ne[2], 1)) return 0;
         if (!gguf_quant(t->type)) return gguf_no_format(g, t);
+        if (l->scale[which] && t->type->way != GGUF_NVFP4)
+            return say(g->why, "%s: experts in %s with a second scale are not read here",
+                       gguf_shown(l->scale[which]->name, name), t->type->name);
     }
     if (gate && gate->type != up->type)
         return say(g->why, "%s is %s, %s is %s: a layer has one format for both", gguf_shown(gate->name, name),
@@ -648,8 +653,7 @@ static inline int gguf_find(gguf *g, int n, gguf_layer *l)
         snprintf(part, sizeof part, "%s.bias", names[i]);
         l->bias[i] = gguf_part(g, n, part);
         snprintf(part, sizeof part, "%s.scale", names[i]);
-        if (gguf_part(g, n, part))
-            return say(g->why, "blk.%d.%s: experts with a second scale are not read here", n, part);
+        l->scale[i] = gguf_part(g, n, part);
     }
     if (!l->matrix[MOEK_MATRIX_DOWN]) return 1;
     i = l->matrix[MOEK_MATRIX_GATE_UP] != NULL;
@@ -672,13 +676,15 @@ static inline int gguf_find(gguf *g, int n, gguf_layer *l)
 
 /* ---- its weights ------------------------------------------------------------------------------------------------- */
 
-typedef struct gguf_fields { const void **w, **scale, **bias; } gguf_fields;
+typedef struct gguf_fields { const void **w, **scale, **bias; const float **global; } gguf_fields;
 static inline gguf_fields gguf_fields_of(moek_weights *w, int which)
 {
     gguf_fields f;
     f.w = which == MOEK_MATRIX_GATE ? &w->w_gate : which == MOEK_MATRIX_DOWN ? &w->w_down : &w->w_up;
     f.scale = which == MOEK_MATRIX_GATE ? &w->w_gate_scale : which == MOEK_MATRIX_DOWN ? &w->w_down_scale
                                                                                        : &w->w_up_scale;
+    f.global = which == MOEK_MATRIX_GATE ? &w->w_gate_global_scale : which == MOEK_MATRIX_DOWN ? &w->w_down_global_scale
+                                                                                               : &w->w_up_global_scale;
     f.bias = which == MOEK_MATRIX_GATE ? &w->w_gate_bias : which == MOEK_MATRIX_DOWN ? &w->w_down_bias : &w->w_up_bias;
     return f;
 }
@@ -686,6 +692,10 @@ static inline size_t gguf_local(const gguf_layer *l)           /* experts here *
 {
     return (size_t)(l->config.local_experts > 0 && l->config.local_experts < l->experts ? l->config.local_experts
                                                                                         : l->experts);
+}
+static inline int gguf_imported(const gguf_tensor *t)
+{
+    return t->type->way == GGUF_MXFP4 || t->type->way == GGUF_NVFP4;
 }
 /* Where the file has a matrix of expert `first`, if it can be bound there; NULL: it goes to memory. */
 static inline const void *gguf_in_place(const gguf_layer *l, int which, int first)
@@ -710,9 +720,11 @@ static inline size_t gguf_carve(const gguf_layer *l, int first, void *memory, mo
         const gguf_fields to = gguf_fields_of(w, which);
         if (!t) continue;
         *to.w = gguf_in_place(l, which, first);
-        if (t->type->way == GGUF_MXFP4) {
+        if (gguf_imported(t)) {
             *to.w = memory_piece(base, &at, experts * rows * moek_element_bytes(f->w, columns));
             *to.scale = memory_piece(base, &at, experts * moek_scale_bytes(&f->w_scale, rows, columns));
+            if (f->second) *to.global = (const float *)memory_piece(base, &at, experts * sizeof(float) *
+                                                                   (which == MOEK_MATRIX_GATE_UP ? 2 : 1));
         } else if (t->type->way == GGUF_ROUNDED) *to.w = memory_piece(base, &at, experts * rows * columns * 2);
         else if (!*to.w) *to.w = memory_piece(base, &at, t->bytes / (size_t)l->experts * experts);
         if (l->bias[which]) *to.bias = memory_piece(base, &at, experts * rows * 2);
@@ -736,12 +748,37 @@ static inline void gguf_round(const gguf_layer *l, const gguf_tensor *t, size_t 
     size_t i;
     for (i = 0; i < count; i++) at[i] = fp16 ? half_of(gguf_f32(t, from + i)) : bf16_of(gguf_f32(t, from + i));
 }
+/* A matrix of expert `of` of the file through the importer, as that of expert `here`.  Gate and up in one tensor of
+ * nvfp4 are two calls, as each has a second scale. */
+static inline int gguf_import(gguf *g, const gguf_layer *l, int which, size_t of, int here, const moek_weights *w,
+                              moek_import_report *report)
+{
+    const gguf_tensor *t = l->matrix[which];
+    const size_t bytes = t->bytes / (size_t)l->experts;
+    const int nv = t->type->way == GGUF_NVFP4, parts = nv && which == MOEK_MATRIX_GATE_UP ? 2 : 1;
+    float second = nv && l->scale[which] ? gguf_f32(l->scale[which], of) : 1;
+    char name[64], why[WHY - 70];
+    int part;
+    for (part = 0; part < parts; part++) {
+        moek_import_args a;
+        memset(&a, 0, sizeof a);
+        a.source = nv ? MOEK_FROM_NVFP4_GGUF : MOEK_FROM_MXFP4_GGUF;
+        a.their_w = (void *)(size_t)(t->data + of * bytes + bytes / 2 * (size_t)part); /* (only read) */
+        a.their_global = nv ? &second : NULL;
+        a.report = report;
+        a.why = g->why; a.why_size = sizeof g->why;
+        if (moek_import_place(&l->config, w, parts == 2 ? part ? MOEK_MATRIX_UP : MOEK_MATRIX_GATE : which, here,
+                              &a) == MOEK_OK && moek_import(0, &a, NULL) == MOEK_OK) continue;
+        memcpy(why, g->why, sizeof why);
+        return say(g->why, "%s: %s", gguf_shown(t->name, name), why);
+    }
+    return 1;
+}
 /* What does not stay in the file, to where gguf_carve made *w point, in host memory.  report: or NULL. */
 static inline int gguf_load(gguf *g, const gguf_layer *l, int first, const moek_weights *w, moek_import_report *report)
 {
     const size_t experts = gguf_local(l), begin = (size_t)first;
     moek_weights local = *w;
-    char name[64], why[WHY - 70];
     size_t e;
     int which;
     if (first < 0 || begin + experts > (size_t)l->experts)
@@ -754,20 +791,10 @@ static inline int gguf_load(gguf *g, const gguf_layer *l, int first, const moek_
         if (!t) continue;
         if (l->bias[which]) gguf_round(l, l->bias[which], begin * rows, experts * rows, *to.bias);
         if (t->type->way == GGUF_ROUNDED) gguf_round(l, t, begin * rows * columns, experts * rows * columns, *to.w);
-        else if (t->type->way != GGUF_MXFP4 && !gguf_in_place(l, which, first))
+        else if (!gguf_imported(t) && !gguf_in_place(l, which, first))
             memcpy((void *)(size_t)*to.w, t->data + begin * bytes, experts * bytes);
-        for (e = 0; e < experts && t->type->way == GGUF_MXFP4; e++) {
-            moek_import_args a;
-            memset(&a, 0, sizeof a);
-            a.source = MOEK_FROM_MXFP4_GGUF;
-            a.report = report;
-            a.why = g->why; a.why_size = sizeof g->why;
-            a.their_w = (void *)(size_t)(t->data + (begin + e) * bytes);               /* (only read) */
-            if (moek_import_place(&l->config, w, which, (int)e, &a) == MOEK_OK && moek_import(0, &a, NULL) == MOEK_OK)
-                continue;
-            memcpy(why, g->why, sizeof why);
-            return say(g->why, "%s: %s", gguf_shown(t->name, name), why);
-        }
+        for (e = 0; e < experts && gguf_imported(t); e++)
+            if (!gguf_import(g, l, which, begin + e, (int)e, w, report)) return 0;
     }
     if (l->exp_probs_b && (const void *)w->router_bias != (const void *)l->exp_probs_b->data)
         memcpy((void *)(size_t)w->router_bias, l->exp_probs_b->data, (size_t)l->experts * 4);

@@ -28,6 +28,8 @@
  *     source          their_w                    their_scale      their_zero                 becomes
  *     MXFP4           u8 [N][K / 2]              e8m0 [N][G]      -                          mxfp4_a16
  *     MXFP4_GGUF      blocks [N][K / 32][17]     (in the blocks)  -                          mxfp4_a16
+ *     NVFP4_GGUF      blocks [N][K / 64][36]     (in the blocks)  -                          nvfp4_a16
+ *     Q4_0_GGUF       blocks [N][K / 32][18]     (in the blocks)  -                          int4_a16, block 32
  *     MXFP8           e4m3 [N][K]                e8m0 [N][G]      -                          mxfp8
  *     NVFP4_MODELOPT  u8 [N][K / 2]              e4m3 [N][G]      -                          nvfp4_a16
  *     NVFP4_PACKED    u8 [N][K / 2]              e4m3 [N][G]      -                          nvfp4_a16
@@ -47,8 +49,10 @@
  *
  * MXFP4: gpt-oss, DeepSeek-V4, compressed-tensors, ModelOpt.  Scales are the file's bytes: no cast to a number type.
  * MXFP4_GGUF: a block is a scale, then 16 bytes; byte j has element j in its low half and element j + 16 in its high.
- * NVFP4: their_global is f32 [1], which multiplies (MODELOPT: weight_scale_2) or divides (PACKED, compressed-tensors:
- * weight_global_scale).
+ * Q4_0_GGUF: the same with a scale in fp16, so that a layer in fp16 keeps the scales, and one in bf16 rounds them.
+ * NVFP4_GGUF: a block is 4 scales, then 8 bytes for each; byte j has element j in its low half, j + 8 in its high.
+ * NVFP4: their_global is f32 [1], which multiplies (MODELOPT: weight_scale_2; GGUF: the tensor .scale, or 1) or divides
+ * (PACKED, compressed-tensors: weight_global_scale).
  * FP8_*: scales multiply, also where they are called weight_scale_inv.  FP8_TENSOR becomes any fp8 format with f32
  * scales: each of them is the tensor's.  fp8t has one scale for gate and up, unless they lie apart: import gate first;
  * the report counts in scales_apart where the scale of up is another one, and the verdict refuses that.

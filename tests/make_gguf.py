@@ -14,7 +14,7 @@ import shutil
 import struct
 import sys
 
-from make_checkpoints import E2M1, save
+from make_checkpoints import E2M1, e4m3, save
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -113,7 +113,8 @@ TYPES = {  # number, columns, bytes, places of f16 in a block, meaning
     "iq4_nl": (20, 32, 18, [0], lambda b: [half(b[:2]) * IQ4[c] for c in nibbles(b[2:])]),
     "iq4_xs": (23, 256, 136, [0], iq4_xs),
     "mxfp4": (39, 32, 17, [], lambda b: [e2m1(c) * 2.0 ** (b[0] - 127) for c in nibbles(b[1:])]),
-    "nvfp4": (40, 64, 36, [], None), "iq2_xxs": (16, 256, 66, [0], None)}
+    "nvfp4": (40, 64, 36, [], lambda b: [e4m3(b[i // 16]) * e2m1(c) for i, c in enumerate(
+        c for at in range(4, 36, 8) for c in nibbles(b[at:at + 8]))]), "iq2_xxs": (16, 256, 66, [0], None)}
 
 
 def f32(x):
@@ -137,11 +138,13 @@ def noise(rng, type, count, size=0.1):
                     sample[at:at + 2] = struct.pack("<e", 1)
                 if type == "mxfp4":
                     sample[0] = 127
-                most = max(map(abs, means(bytes(sample))))
+                most = max(map(abs, means(bytes(sample))), default=1) if halves else 1
                 for at in halves:
                     block[at:at + 2] = struct.pack("<e", rng.choice([1, 1, -1]) * size * rng.uniform(0.5, 2) / most)
             if type == "mxfp4":
                 block[0] = rng.randint(120, 124)
+            if type == "nvfp4":
+                block[:4] = bytes(rng.randint(0x18, 0x20) for _ in range(4))
         data += block
         values += map(f32, means(bytes(block))) if means else []
     return bytes(data), values
@@ -202,7 +205,7 @@ EXPERTS, HIDDEN, INTER = 4, 64, 32
 
 
 def experts(rng, layer, type, fused=False, gated=True, bias=False, hidden=HIDDEN, inter=INTER, down=None,
-            count=EXPERTS):
+            count=EXPERTS, second=None):
     """Tensors of a layer's experts, and their values by the reference's names."""
     tensors, values = [], {}
     for matrix in ("gate", "up", "down") if gated else ("up", "down"):
@@ -210,6 +213,13 @@ def experts(rng, layer, type, fused=False, gated=True, bias=False, hidden=HIDDEN
         of = down if down and matrix == "down" else type
         blob, flat = noise(rng, of, count * rows * columns)
         tensors.append([f"blk.{layer}.ffn_{matrix}_exps.weight", [columns, rows, count], of, blob])
+        if second:                                     # a factor an expert
+            scales = [rng.choice(second) for _ in range(count)] if not (fused and matrix == "up") else scales
+            flat = [v * scales[i // (rows * columns)] for i, v in enumerate(flat)]
+            if not (fused and matrix == "up"):
+                name = "gate_up" if fused and matrix == "gate" else matrix
+                tensors.append([f"blk.{layer}.ffn_{name}_exps.scale", [count], "f32",
+                                struct.pack(f"<{count}f", *scales)])
         for e in range(count if flat else 0):
             values[f"layers.{layer}.experts.{e}.{matrix}"] = \
                 "F32", [rows, columns], struct.pack(f"<{rows * columns}f", *flat[e * rows * columns:][:rows * columns])
@@ -221,9 +231,11 @@ def experts(rng, layer, type, fused=False, gated=True, bias=False, hidden=HIDDEN
                 values[f"layers.{layer}.experts.{e}.{matrix}_bias"] = \
                     "F32", [rows], struct.pack(f"<{rows}f", *flat[e * rows:][:rows])
     if fused:
-        gate, up = tensors[0][3], tensors[1][3]
+        gate, up = [t for t in tensors if "gate_exps.w" in t[0] or "up_exps.w" in t[0]]
+        tensors = [t for t in tensors if t not in (gate, up)]
+        gate, up = gate[3], up[3]
         size = len(gate) // count
-        tensors[:2] = [[f"blk.{layer}.ffn_gate_up_exps.weight", [hidden, 2 * inter, count], type,
+        tensors[:0] = [[f"blk.{layer}.ffn_gate_up_exps.weight", [hidden, 2 * inter, count], type,
                         b"".join(m[e * size:][:size] for e in range(count) for m in (gate, up))]]
     tensors.append([f"blk.{layer}.ffn_gate_inp.weight", [hidden, count], "f32",
                     noise(rng, "f32", count * hidden)[0]])
@@ -337,6 +349,21 @@ def blocks(f):
             opened.write(f"is {type} (GGUF type {TYPES[type][0]}), for which this moek has no kernels\n")
 
 
+def second_scales(f):
+    says = ["4 experts, topk 2, nvfp4_a16, silu, SOFTMAX_RENORM, apart, copied"]
+    f.good("nvfp4", "qwen3moe", says, "nvfp4", inter=64)
+    f.good("nvfp4_scales", "qwen3moe", says, "nvfp4", inter=64, second=[0.5, 1.0, 2.0, 0.25])
+    f.good("nvfp4_fused", "qwen3moe", [says[0].replace("apart", "halves")], "nvfp4", inter=64, fused=True,
+           second=[0.5, 1.0, 2.0])
+    f.bad("nvfp4_sign", "1 of 3072 scales have their sign set", type="nvfp4", inter=64,
+          change=lambda x: set_tensor(1, blob=b"\x98" + x.tensors[1][3][1:])(x))
+    f.bad("nvfp4_nan", "1 of 3072 scales are NaN or Inf", type="nvfp4", inter=64,
+          change=lambda x: set_tensor(2, blob=b"\x7f" + x.tensors[2][3][1:])(x))
+    f.bad("nvfp4_zero", "second scales", type="nvfp4", inter=64, second=[0.0])
+    f.bad("scale_shape", "ffn_up_exps.scale has sizes 3, 1, 1, 1; those of the layer are 4, 1, 1", type="nvfp4",
+          inter=64, change=lambda x: x.tensors.append(["blk.0.ffn_up_exps.scale", [3], "f32", bytes(12)]))
+
+
 def containers(f):
     f.good("split", "qwen3moe", ["4 experts, topk 2, bf16, silu, SOFTMAX_RENORM, halves, in place"] * 2, layers=2,
            split=3, fused=True)
@@ -440,8 +467,7 @@ def refused(f):
     f.bad("down_type", "ffn_down_exps.weight is f16: this moek has one format", set_tensor(2, type="f16"))
     f.bad("no_kernels", "is iq2_xxs (GGUF type 16), for which this moek has no kernels; it has some for f32, f16, bf16",
           type="iq2_xxs", hidden=256, inter=256)
-    f.bad("nvfp4", "is nvfp4 (GGUF type 40), for which this moek has no kernels", type="nvfp4", inter=64)
-    f.bad("second_scale", "blk.0.ffn_up_exps.scale: experts with a second scale",
+    f.bad("second_scale", "blk.0.ffn_up_exps.scale: experts in bf16 with a second scale",
           lambda x: x.tensors.append(["blk.0.ffn_up_exps.scale", [4], "f32", bytes(16)]))
     f.bad("an_expert_each", "blk.0 has a tensor for each expert, as until April 2024",
           set_tensor(2, name="blk.0.ffn_down.0.weight", sizes=[32, 64]))
@@ -679,9 +705,11 @@ def models(root):
 
 
 def main(root):
+    shutil.rmtree(root, ignore_errors=True)
     layers = Layers(os.path.join(root, "layers"))
     routed(layers)
     blocks(layers)
+    second_scales(layers)
     containers(layers)
     refused(layers)
     refused_splits(layers)

@@ -159,7 +159,11 @@ static void check_values(const gguf_layer *l, const tensors *reference, int whic
     const size_t begin = both && which == MOEK_MATRIX_UP ? rows : 0;
     float *got = (float *)malloc(rows * columns * 4);
     const unsigned char *from = t->data + ((size_t)e * all + begin) * gguf_row_bytes(t);
+    const gguf_tensor *second = l->scale[both ? MOEK_MATRIX_GATE_UP : which];
+    size_t i;
     if (want && CHECK(gguf_decode(t->type, from, rows * columns, got), "%s", t->type->name))
+        for (i = 0; second && i < rows * columns; i++) got[i] *= gguf_f32(second, (size_t)e);
+    if (want)
         CHECK(want->count == rows * columns && !memcmp(got, want->data, rows * columns * 4),
               "matrix %d of expert %d of layer %d is another", which, e, l->number);
     free(got);

@@ -3,13 +3,15 @@
 
     python -m venv venv && venv/bin/pip install gguf==0.19.0 numpy==2.4.6
     venv/bin/python tests/data/make_gguf_golden.py > tests/data/gguf_golden.tsv
+    venv/bin/python tests/data/make_gguf_golden.py packed > tests/data/gguf_import_golden.tsv
     venv/bin/python tests/data/make_gguf_golden.py file tests/data/qwen3moe.gguf
     venv/bin/python tests/data/make_gguf_golden.py decode PROGRAM
     venv/bin/python tests/data/make_gguf_golden.py compare FOLDER
 
-file: two layers of a model that never was, bf16 and mxfp4, by GGUFWriter; reference.* is what the package makes of
-the second.  decode: 20,000 blocks of each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.
-compare: files of tests/make_gguf.py; of what GGUFReader reads in them GGUFWriter writes the same bytes.
+packed: matrices of blocks, and what they mean, in the columns of import_golden.tsv.  file: two layers of a model that
+never was, bf16 and mxfp4, by GGUFWriter; reference.* is what the package makes of the second.  decode: 20,000 blocks of
+each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.  compare: files of tests/make_gguf.py; of what
+GGUFReader reads in them GGUFWriter writes the same bytes.
 
 A line: ggml's number of the type, the block, and its f32 values, in hex.  Blocks are random, zeros, all ones, and have
 scales that are 0, subnormal, the largest, negative, Inf and NaN."""
@@ -82,6 +84,26 @@ def file(path, hidden=32, inter=32, experts=2):
     writer.close()
 
 
+def packed(rows=10):
+    """q4_0 as the package quantizes it; nvfp4, for which it has no quantizer, of random codes."""
+    rng = np.random.default_rng(2)
+    codes = rng.integers(0, 16, (rows, 3, 32))
+    codes[:, :, 5] = 0                                 # -8: each group has its largest element
+    values = ((codes - 8) * (rng.integers(8, 16, (rows, 3, 1)) / 256)).astype(np.float32).reshape(rows, 96)
+    q4_0 = quants.quantize(values, GGMLQuantizationType.Q4_0)
+    assert np.array_equal(quants.dequantize(q4_0, GGMLQuantizationType.Q4_0), values)
+    nvfp4 = rng.integers(0, 256, (rows, 2, 36), dtype=np.uint8)
+    nvfp4[:, :, :4] = rng.integers(0x20, 0x40, (rows, 2, 4))
+    nvfp4 = nvfp4.reshape(rows, 72)
+    for source, blocks, block, their, second in (("Q4_0_GGUF", q4_0, 32, 2, "-"),
+                                                 ("NVFP4_GGUF", nvfp4, 0, 0, np.float32(0.5).tobytes().hex())):
+        means = values if block else quants.dequantize(nvfp4, GGMLQuantizationType.NVFP4) * np.float32(0.5)
+        bits = means.astype(np.float32).view(np.uint32)
+        assert not (bits & 0xffff).any(), source       # all are bf16
+        print(source, *means.shape, block, 1, their, blocks.tobytes().hex(), "-", "-", second,
+              (bits >> 16).astype("<u2").tobytes().hex(), sep="\t")
+
+
 def compare(folder):
     failed, again = 0, os.path.join(folder, "again.gguf")
     for path in sorted(glob.glob(folder + "/**/*.gguf", recursive=True)):
@@ -115,5 +137,5 @@ def compare(folder):
 
 
 if __name__ == "__main__":
-    do = {"decode": decode, "compare": compare, "file": file}.get("".join(sys.argv[1:2]), golden)
+    do = {"decode": decode, "compare": compare, "file": file, "packed": packed}.get("".join(sys.argv[1:2]), golden)
     sys.exit(do(*sys.argv[2:]))

@@ -32,7 +32,9 @@ extern "C" {
     X(FP8_TENSOR,     18, FP8T,      ROWS,     0,    ONE,    F32,     NONE,   0, NONE) \
     X(FP8_CHANNEL,    19, FP8C,      ROWS,     0,    ROWS,   F32,     NONE,   0, NONE) \
     X(FP8_BLOCK,      20, FP8B128,   ROWS,     0,    ROWS,   F32,     NONE,   0, NONE) \
-    X(MXFP8,          21, MXFP8,     ROWS,     0,    ROWS,   DEFAULT, NONE,   0, NONE)
+    X(MXFP8,          21, MXFP8,     ROWS,     0,    ROWS,   DEFAULT, NONE,   0, NONE) \
+    X(NVFP4_GGUF,     22, NVFP4_A16, GGUF_64,  0,    BLOCKS, DEFAULT, NONE,   0, TIMES) \
+    X(Q4_0_GGUF,      23, INT4_A16,  GGUF,     0,    BLOCKS, FP16,    NONE,   0, NONE)
 /* Weights that nobody has quantized yet; X(name, number), name being that of their MOEK_DTYPE_*. */
 #define MOEK_EACH_PLAIN_SOURCE(X) X(BF16, 13) X(FP16, 14) X(F32, 15)
 #define MOEK_SOURCE_(name, number, quant, codes, flip, scales, type, zeros, less, global) MOEK_FROM_##name = number,

@@ -10,8 +10,9 @@
  *     ACROSS   [ceil(rows / slots)][columns]: successive rows of a column
  *     TURNED   [columns][ceil(rows / slots)]: likewise
  *     AWQ      TURNED, with slots 0 .. 7 for rows 0, 2, 4, 6, 1, 3, 5, 7
- *     GGUF     [rows][columns / 8], 4 words in a block, behind its scale (17 bytes): byte j of a block has elements j
- *              and j + 16
+ *     GGUF     [rows][columns / 8], 4 words in a block of 32 columns, behind its scale (`lead` bytes): byte j has
+ *              elements j and j + 16
+ *     GGUF_64  likewise, 8 words in a block of 64, behind 4 scales: byte j of each 8 has elements j and j + 8 of 16
  *     BYTES    [rows][ceil(columns / 4)]: ROWS, with a byte for an element of 4 bits, two's complement               */
 #ifndef MOEK_IMPORT_CODES_H
 #define MOEK_IMPORT_CODES_H
@@ -19,18 +20,16 @@
 
 enum {
     MOEK_CODES_NONE, MOEK_CODES_ROWS, MOEK_CODES_WORDS, MOEK_CODES_GPTQ, MOEK_CODES_ACROSS, MOEK_CODES_TURNED,
-    MOEK_CODES_AWQ, MOEK_CODES_GGUF, MOEK_CODES_BYTES
+    MOEK_CODES_AWQ, MOEK_CODES_GGUF, MOEK_CODES_GGUF_64, MOEK_CODES_BYTES
 };
 
 typedef struct moek_codes_ {
     unsigned char *at;                                 /* NULL: nothing is written; read, all elements are `fill` */
-    int layout, bits, cell;                            /* cell: bits of a slot */
+    int layout, bits, cell, lead;                      /* cell: bits of a slot.  lead: GGUF, bytes ahead of codes */
     size_t rows, columns;
     size_t pitch, row_bytes;                           /* ROWS, BYTES: bytes from a row to the next, and of a row */
     uint32_t fill;
 } moek_codes_;
-
-enum { MOEK_GGUF_BLOCK_ = 17 };
 
 /* rows by columns.  step: rows from one to the next (ROWS). */
 static moek_codes_ moek_codes_of_(void *at, int layout, int bits, size_t rows, size_t columns, size_t step)
@@ -38,7 +37,7 @@ static moek_codes_ moek_codes_of_(void *at, int layout, int bits, size_t rows, s
     moek_codes_ c;
     c.at = (unsigned char *)at;
     c.layout = layout == MOEK_CODES_WORDS ? MOEK_CODES_ROWS : layout;
-    c.bits = bits; c.rows = rows; c.columns = columns;
+    c.bits = bits; c.rows = rows; c.columns = columns; c.lead = 0;
     c.cell = layout == MOEK_CODES_BYTES ? 8 : bits;
     c.row_bytes = (columns * (size_t)c.cell + 7) / 8;
     if (layout == MOEK_CODES_WORDS) c.row_bytes = (c.row_bytes + 3) / 4 * 4;
@@ -47,6 +46,20 @@ static moek_codes_ moek_codes_of_(void *at, int layout, int bits, size_t rows, s
     return c;
 }
 
+/* Blocks of GGUF: columns of one, columns of the halves of a group, bytes of one. */
+MOEK_FN int moek_codes_in_blocks_(const moek_codes_ *c)
+{
+    return c->layout == MOEK_CODES_GGUF || c->layout == MOEK_CODES_GGUF_64;
+}
+MOEK_FN size_t moek_codes_block_(const moek_codes_ *c) { return c->layout == MOEK_CODES_GGUF_64 ? 64 : 32; }
+MOEK_FN size_t moek_codes_half_(const moek_codes_ *c) { return c->layout == MOEK_CODES_GGUF_64 ? 8 : 16; }
+MOEK_FN size_t moek_codes_block_bytes_(const moek_codes_ *c) { return (size_t)c->lead + moek_codes_block_(c) / 2; }
+/* Where the codes of the block are that has this column. */
+MOEK_FN size_t moek_codes_block_at_(const moek_codes_ *c, size_t row, size_t column)
+{
+    const size_t block = moek_codes_block_(c);
+    return (row * (c->columns / block) + column / block) * moek_codes_block_bytes_(c) + (size_t)c->lead;
+}
 /* log2 of the slots of a word. */
 MOEK_FN int moek_codes_slots_(const moek_codes_ *c) { return c->cell == 4 ? 3 : 2; }
 MOEK_FN size_t moek_codes_words_(const moek_codes_ *c, size_t n)
@@ -67,7 +80,8 @@ MOEK_FN moek_plane_ moek_codes_plane_(const moek_codes_ *c)
     case MOEK_CODES_ACROSS: n.p = moek_codes_words_(c, c->rows); n.q = c->columns; break;
     case MOEK_CODES_TURNED: /* fall through */
     case MOEK_CODES_AWQ:    n.p = c->columns; n.q = moek_codes_words_(c, c->rows); break;
-    case MOEK_CODES_GGUF:   n.q = c->columns / 8; break;
+    case MOEK_CODES_GGUF:   /* fall through */
+    case MOEK_CODES_GGUF_64: n.q = c->columns / 8; break;
     default:                n.q = (c->row_bytes + 3) / 4;
     }
     return n;
@@ -78,13 +92,15 @@ typedef struct moek_element_ { size_t row, column; } moek_element_;
 MOEK_FN moek_element_ moek_codes_element_(const moek_codes_ *c, size_t p, size_t q, int i)
 {
     const int slots = moek_codes_slots_(c);
+    const size_t half = moek_codes_half_(c), byte = q * 4 + (size_t)i / 2;      /* of the codes of blocks */
     moek_element_ e = { p, 0 };
     switch (c->layout) {
     case MOEK_CODES_GPTQ:   e.row = q; e.column = (p << slots) + (size_t)i; break;
     case MOEK_CODES_ACROSS: e.row = (p << slots) + (size_t)i; e.column = q; break;
     case MOEK_CODES_TURNED: e.row = (q << slots) + (size_t)i; e.column = p; break;
     case MOEK_CODES_AWQ:    e.row = (q << slots) + (0x75316420u >> 4 * i & 7); e.column = p; break;
-    case MOEK_CODES_GGUF:   e.column = q / 4 * 32 + q % 4 * 4 + (size_t)(i / 2 + i % 2 * 16); break;
+    case MOEK_CODES_GGUF:   /* fall through */
+    case MOEK_CODES_GGUF_64: e.column = byte / half * 2 * half + byte % half + (size_t)i % 2 * half; break;
     default:                e.column = (q << slots) + (size_t)i;
     }
     return e;
@@ -94,7 +110,7 @@ typedef struct moek_place_ { size_t byte; int shift; } moek_place_;
 MOEK_FN moek_place_ moek_codes_place_(const moek_codes_ *c, size_t row, size_t column)
 {
     const int slots = moek_codes_slots_(c);
-    const size_t slot = ((size_t)1 << slots) - 1;
+    const size_t slot = ((size_t)1 << slots) - 1, half = moek_codes_half_(c);
     size_t word = 0, bit = 0;
     moek_place_ at;
     switch (c->layout) {
@@ -103,9 +119,11 @@ MOEK_FN moek_place_ moek_codes_place_(const moek_codes_ *c, size_t row, size_t c
     case MOEK_CODES_TURNED: word = column * moek_codes_words_(c, c->rows) + (row >> slots); bit = row & slot; break;
     case MOEK_CODES_AWQ:    word = column * moek_codes_words_(c, c->rows) + (row >> slots);
                             bit = 0x73625140u >> 4 * (row & slot) & 7; break;
-    case MOEK_CODES_GGUF:
-        at.byte = (row * (c->columns / 32) + column / 32) * MOEK_GGUF_BLOCK_ + 1 + column % 16;
-        at.shift = (int)(column % 32 / 16) * 4;
+    case MOEK_CODES_GGUF:   /* fall through */
+    case MOEK_CODES_GGUF_64:
+        at.byte = moek_codes_block_at_(c, row, column) + column % half;
+        at.byte += column % moek_codes_block_(c) / (2 * half) * half;
+        at.shift = (int)(column % (2 * half) / half) * 4;
         return at;
     default:                bit = column;
     }
@@ -117,7 +135,7 @@ MOEK_FN moek_place_ moek_codes_place_(const moek_codes_ *c, size_t row, size_t c
 /* Bytes from a column to the next that has the same shift in its byte, within 8 of a row; 0: it has another. */
 MOEK_FN size_t moek_codes_stride_(const moek_codes_ *c)
 {
-    if (c->layout == MOEK_CODES_GGUF || c->layout == MOEK_CODES_BYTES) return 1;
+    if (moek_codes_in_blocks_(c) || c->layout == MOEK_CODES_BYTES) return 1;
     return c->layout == MOEK_CODES_TURNED || c->layout == MOEK_CODES_AWQ ? 4 * moek_codes_words_(c, c->rows) : 0;
 }
 /* A word has successive columns of a row: the same elements in the same bits, whatever the layout. */
@@ -143,7 +161,7 @@ MOEK_FN moek_span_ moek_codes_at_(const moek_codes_ *c, moek_plane_ n, size_t p,
 {
     moek_span_ s = { 4 * (p * n.q + q), 4 };
     if (moek_codes_in_rows_(c)) return moek_codes_along_at_(c, p, q);
-    if (c->layout == MOEK_CODES_GGUF) s.byte = (p * (n.q / 4) + q / 4) * MOEK_GGUF_BLOCK_ + 1 + q % 4 * 4;
+    if (moek_codes_in_blocks_(c)) s.byte = moek_codes_block_at_(c, p, 8 * q) + 8 * q % moek_codes_block_(c) / 2;
     return s;
 }
 MOEK_FN uint32_t moek_codes_load_(const unsigned char *at, int bytes)

@@ -302,29 +302,36 @@ static uint32_t moek_halves_(uint64_t x)
     return (uint32_t)(x | x >> 16);
 }
 enum { MOEK_BLOCKS_ = 32 };                            /* at a time */
-/* GGUF: 4 words a block. */
-static void moek_recode_gguf_(const moek_recode_ *a, size_t row, size_t count, moek_recoded_ *seen)
+/* GGUF: of each group the low halves of its bytes, then the high ones.  per: words of a block; high: from a word to
+ * that of the high halves.  Constants, where it is called. */
+static inline void moek_recode_blocks_(const moek_recode_ *a, size_t row, size_t count, size_t per, size_t high,
+                                       moek_recoded_ *seen)
 {
-    const size_t blocks = a->from.columns / 32, end = row + count;
+    const size_t bytes = moek_codes_block_bytes_(&a->from), blocks = a->from.columns / (8 * per), end = row + count;
     for (; row < end; row++) {
         const size_t r = moek_recode_from_(a, row);
-        const unsigned char *at = a->from.at + r * blocks * MOEK_GGUF_BLOCK_ + 1;
-        size_t block, n, i;
+        const unsigned char *at = a->from.at + r * blocks * bytes + a->from.lead;
+        size_t block, n, i, j;
         if (r >= a->from.rows) { moek_recode_rest_(a, row, 0, seen); continue; }
         for (block = 0; block < blocks; block += n) {
-            uint32_t words[4 * MOEK_BLOCKS_];
+            uint32_t words[8 * MOEK_BLOCKS_];
             n = blocks - block < MOEK_BLOCKS_ ? blocks - block : (size_t)MOEK_BLOCKS_;
-            for (i = 0; i < n; i++, at += MOEK_GGUF_BLOCK_) {
-                uint64_t x[2];
-                memcpy(x, at, 16);
-                words[4 * i] = moek_halves_(x[0]);
-                words[4 * i + 1] = moek_halves_(x[1]);
-                words[4 * i + 2] = moek_halves_(x[0] >> 4);
-                words[4 * i + 3] = moek_halves_(x[1] >> 4);
-            }
-            moek_recode_words_(a, row, 4 * block, words, 4 * n, seen);
+            for (i = 0; i < n; i++, at += bytes)
+                for (j = 0; j < per / 2; j++) {
+                    uint32_t *const to = words + per * i + j / high * 2 * high + j % high;
+                    uint64_t x;
+                    memcpy(&x, at + 8 * j, 8);
+                    to[0] = moek_halves_(x);
+                    to[high] = moek_halves_(x >> 4);
+                }
+            moek_recode_words_(a, row, per * block, words, per * n, seen);
         }
     }
+}
+static void moek_recode_gguf_(const moek_recode_ *a, size_t row, size_t count, moek_recoded_ *seen)
+{
+    if (a->from.layout == MOEK_CODES_GGUF) moek_recode_blocks_(a, row, count, 4, 2, seen);
+    else moek_recode_blocks_(a, row, count, 8, 1, seen);
 }
 /* Bits of each byte that is not one of -8 .. 7. */
 static uint64_t moek_outside_(uint64_t x)
@@ -374,7 +381,7 @@ static moek_recode_fn_ *moek_recode_way_(const moek_recode_ *a)
         return a->to.at && whole && !a->add && a->all < 0 && a->from.row_bytes >= a->to.row_bytes ? moek_recode_same_
                                                                                                   : NULL;
     if (from == MOEK_CODES_GPTQ) return moek_recode_gptq_;
-    if (from == MOEK_CODES_GGUF) return moek_recode_gguf_;
+    if (moek_codes_in_blocks_(&a->from)) return moek_recode_gguf_;
     if (from == MOEK_CODES_BYTES) return moek_recode_bytes_;
     return a->to.bits == 4 && !a->row_order ? moek_recode_turned_ : NULL;
 }
@@ -454,6 +461,8 @@ static int moek_rescale_copy_(const moek_rescale_ *a, size_t row, size_t from_ro
     float low, high;
     size_t g;
     if (a->from.group == 1 || bytes == 2) { if (to != from) memcpy(to, from, a->groups * (size_t)bytes); }
+    else if (a->from.per == 4)                         /* nvfp4 */
+        for (g = 0; g < a->groups / 4; g++) memcpy(to + 4 * g, from + g * a->from.group, 4);
     else for (g = 0; g < a->groups; g++) to[g] = from[g * a->from.group];
     e = bytes == 1 ? moek_extent_bytes_(to, a->groups, e8m0 ? 0 : 0x80)
                    : moek_extent_t_((const uint16_t *)(const void *)to, a->groups);
@@ -502,19 +511,31 @@ static void moek_rescale_piece_(const moek_rescale_ *a, const unsigned char *at,
     }
     *seen = s;
 }
+/* n scales that are `step` apart, side by side. */
+static const unsigned char *moek_rescale_gather_(const unsigned char *at, size_t step, size_t bytes, size_t n,
+                                                 float *to)
+{
+    size_t i;
+    for (i = 0; i < n && bytes == 2; i++) memcpy((unsigned char *)to + 2 * i, at + i * step, 2);
+    for (i = 0; i < n && bytes == 4; i++) memcpy((unsigned char *)to + 4 * i, at + i * step, 4);
+    return (const unsigned char *)to;
+}
 /* Scales of f32 or T, of `rows` rows from `row` on, each of which is there. */
 static void moek_rescale_open_(const moek_rescale_ *a, size_t row, size_t rows, uint64_t *n)
 {
     const size_t bytes = moek_factors_bytes_(a->from.type), to_bytes = moek_factors_bytes_(a->to.type);
-    const int turned = a->from.group != bytes;         /* rows lie side by side */
+    const int blocks = a->from.group != bytes && a->from.row > a->from.group;  /* codes lie between them */
+    const int turned = a->from.group != bytes && !blocks;                      /* rows lie side by side */
     moek_seen_scales_ seen = { 0, 0, 0, 0, 0, 0xffffffffu, 0 };
     float out[MOEK_SCALES_], some[MOEK_SCALES_];
     size_t g, r, i;
     for (r = row; r < row + rows && !turned; r++)
         for (g = 0; g < a->groups; g += i) {
+            const unsigned char *at = a->from.at + moek_recode_row_(a->row_order, r) * a->from.row;
+            at += g * a->from.group;
             i = a->groups - g < MOEK_SCALES_ ? a->groups - g : (size_t)MOEK_SCALES_;
-            moek_rescale_piece_(a, a->from.at + moek_recode_row_(a->row_order, r) * a->from.row + g * bytes, (int)i,
-                                out, &seen);
+            if (blocks) at = moek_rescale_gather_(at, a->from.group, bytes, i, some);
+            moek_rescale_piece_(a, at, (int)i, out, &seen);
             memcpy(a->to.at + r * a->to.row + g * to_bytes, out, i * to_bytes);
         }
     for (g = 0; g < a->groups && turned; g++) {
@@ -541,7 +562,7 @@ static void moek_rescale_rows_(const void *job, size_t begin, size_t end, uint64
 {
     const moek_rescale_ *const a = (const moek_rescale_ *)job;
     const size_t bytes = moek_factors_bytes_(a->from.type);
-    const int fixed = bytes == 1, plain = !a->shared && !a->to.tiles && !a->from.tiles;
+    const int fixed = bytes == 1, plain = !a->shared && !a->to.tiles && !a->from.tiles && a->to.per < 2;
     const int same = a->to.type == a->from.type && a->to.dtype == a->from.dtype && bytes < 4 &&
                      a->to.group == bytes && (a->from.group == bytes || bytes == 1);
     const int open = !fixed && moek_factors_bytes_(a->to.type) > 1 && a->to.group == moek_factors_bytes_(a->to.type);

@@ -115,8 +115,12 @@ static moek_status moek_import_sizes_(const moek_import_args *a, moek_import_ *m
                      f ? f->name : "no format", m->source->name, moek_quant_name(m->source->quant));
     status = moek_import_shape_(a, m);
     if (status != MOEK_OK) return status;
-    if (m->source->codes == MOEK_CODES_GGUF && a->columns % 32)
-        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d: blocks of GGUF have 32", a->columns);
+    m->theirs = moek_codes_of_(a->their_w, m->source->codes, f->w_bits, m->rows, m->columns, 1);
+    if (moek_codes_in_blocks_(&m->theirs) && (m->columns % moek_codes_block_(&m->theirs) ||
+                                              m->groups * 2 * moek_codes_half_(&m->theirs) != m->columns))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "columns are %d, block is %d: blocks of GGUF have %d columns, and a scale for "
+                     "%d", a->columns, a->block, (int)moek_codes_block_(&m->theirs),
+                     2 * (int)moek_codes_half_(&m->theirs));
     if (m->source->codes == MOEK_CODES_AWQ && a->rows % 8)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "rows are %d: AWQ packs 8 of them", a->rows);
     if (a->recipe)
@@ -134,11 +138,12 @@ static moek_status moek_import_scales_(const moek_import_args *a, moek_import_ *
     const int type = m->format->w_scale.type;
     const int open = type == MOEK_SCALE_TYPE_F32 || type == MOEK_SCALE_TYPE_T;
     const int dtype = a->scale_dtype ? a->scale_dtype : s->type, powers = dtype == MOEK_DTYPE_E8M0;
+    const int choice = open && s->scales != MOEK_SCALES_BLOCKS;          /* of those the type is ggml's */
     size_t bytes;
-    if (open ? (dtype < MOEK_DTYPE_BF16 || dtype > MOEK_DTYPE_F32) && !(powers && m->format->w == MOEK_ELEMENT_E4M3)
+    if (choice ? (dtype < MOEK_DTYPE_BF16 || dtype > MOEK_DTYPE_F32) && !(powers && m->format->w == MOEK_ELEMENT_E4M3)
              : a->scale_dtype != 0)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale_dtype is %d: %s", a->scale_dtype,
-                     open ? "MOEK_DTYPE_BF16, _FP16 or _F32, for FP8_* _E8M0"
+                     choice ? "MOEK_DTYPE_BF16, _FP16 or _F32, for FP8_* _E8M0"
                           : "leave it 0, scales of this source have one type");
     if (a->scale_order && (a->scale_order != MOEK_SCALE_ORDER_128X4 || moek_factors_bytes_(type) != 1 ||
                            s->scales != MOEK_SCALES_ROWS))
@@ -159,8 +164,10 @@ static moek_status moek_import_scales_(const moek_import_args *a, moek_import_ *
     if (s->scales == MOEK_SCALES_ONE) m->their_scale.row = m->their_scale.group = 0;
     if (a->scale_order) m->their_scale.tiles = (m->groups + MOEK_TILE_GROUPS_ - 1) / MOEK_TILE_GROUPS_;
     if (s->scales == MOEK_SCALES_BLOCKS) {
-        m->their_scale.row = MOEK_GGUF_BLOCK_ * m->groups;
-        m->their_scale.group = MOEK_GGUF_BLOCK_;
+        m->their_scale.per = moek_codes_block_(&m->theirs) * m->groups / m->columns;
+        m->theirs.lead = (int)(m->their_scale.per * bytes);
+        m->their_scale.group = moek_codes_block_bytes_(&m->theirs);
+        m->their_scale.row = m->their_scale.group * (m->groups / m->their_scale.per);
     }
     if (moek_bad_pointer_(m->our_scale.at, m->our_scale.group) || moek_bad_pointer_(m->their_scale.at, bytes))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale or their_scale is NULL, or not aligned as its elements");
@@ -188,7 +195,7 @@ static moek_status moek_import_in_place_(const moek_import_args *a, const moek_i
 /* Of words, and not of bytes? */
 static int moek_source_words_(const moek_source_ *s)
 {
-    return s->codes != MOEK_CODES_ROWS && s->codes != MOEK_CODES_GGUF && s->codes != MOEK_CODES_BYTES;
+    return s->codes != MOEK_CODES_ROWS && s->scales != MOEK_SCALES_BLOCKS && s->codes != MOEK_CODES_BYTES;
 }
 /* What the file says of its arrays. */
 static moek_status moek_import_tensors_(const moek_import_args *a, const moek_import_ *m)
@@ -223,7 +230,6 @@ static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global and their_global: %s, %s", s->name,
                      s->global ? "both, an f32 each" : "has no second scale: leave both NULL");
     m->ours = moek_codes_of_(a->w, MOEK_CODES_ROWS, bits, m->rows, m->columns, m->step);
-    m->theirs = moek_codes_of_(a->their_w, s->codes, bits, m->rows, m->columns, 1);
     m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, bits, m->rows, m->groups, m->step);
     m->their_zero = moek_codes_of_(a->their_zero, s->zeros, bits, m->rows, m->groups, 1);
     status = moek_import_tensors_(a, m);

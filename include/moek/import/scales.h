@@ -19,8 +19,8 @@ enum { MOEK_EXPONENT_ = 512 };                         /* what a report adds to 
 enum { MOEK_BINADES_ = 12, MOEK_BINADES_E4M3_ = 11 };  /* what a fold to e4m3 spans: of powers of 2, of e4m3 */
 
 /* type, dtype: MOEK_SCALE_TYPE_*, and T.  row, group: bytes to the next; tiles > 0: bytes in order 128X4, with so many
- * blocks side by side. */
-typedef struct moek_factors_ { unsigned char *at; int type, dtype; size_t row, group, tiles; } moek_factors_;
+ * blocks side by side.  per > 1: so many lie side by side, a byte each, and `group` is from these to the next. */
+typedef struct moek_factors_ { unsigned char *at; int type, dtype; size_t row, group, tiles, per; } moek_factors_;
 enum { MOEK_TILE_ROWS_ = 128, MOEK_TILE_GROUPS_ = 4 };
 typedef struct moek_rescale_ {
     moek_factors_ to, from;
@@ -40,6 +40,7 @@ MOEK_FN size_t moek_factors_bytes_(int type)
 }
 MOEK_FN size_t moek_factors_place_(const moek_factors_ *s, size_t row, size_t group)
 {
+    if (s->per > 1) return row * s->row + group / s->per * s->group + group % s->per;
     if (!s->tiles) return row * s->row + group * s->group;
     return (row / 128 * s->tiles + group / 4) * 512 + row % 32 * 16 + row / 32 % 4 * 4 + group % 4;
 }

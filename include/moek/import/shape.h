@@ -64,7 +64,8 @@ static moek_wanted_ moek_shape_codes_(const char *source, const char *name, cons
     w.size[0] = n.p; w.size[1] = n.q; w.bytes = 4;
     if (words) return w;
     w.bytes = 1;
-    w.size[1] = c->layout == MOEK_CODES_GGUF ? c->columns / 32 * MOEK_GGUF_BLOCK_ : c->row_bytes;
+    w.size[1] = c->row_bytes;
+    if (moek_codes_in_blocks_(c)) w.size[1] = c->columns / moek_codes_block_(c) * moek_codes_block_bytes_(c);
     return w;
 }
 static moek_status moek_shape_scales_(const moek_import_args *a, const char *source, const moek_factors_ *s,
