@@ -410,11 +410,11 @@ struct moek_format_mxfp4_a8_ {
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_e8m0_e2m1_ folded;
     MOEK_DEVICE float lift(int) { return 1.0f; }
-    MOEK_DEVICE void fold(folded *to, const uint32_t scales[2]) { moek_fold_e8m0_e2m1_(to, scales); }
+    MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e8m0_e2m1_(to, scales); }
     enum { lowest = moek_lowest_e8m0_e2m1_ };
-    MOEK_DEVICE int raise(folded *to, const uint32_t scales[2], uint32_t *top, float fall[2])
+    MOEK_DEVICE int rescale_up(folded *to, const uint32_t scales[2], uint32_t *top, float rescale[2])
     {
-        return moek_raise_e8m0_e2m1_(to, scales, top, fall);
+        return moek_rescale_up_e8m0_e2m1_(to, scales, top, rescale);
     }
     MOEK_DEVICE void by(float to[2], uint32_t most) { moek_by_e8m0_e2m1_(to, most); }
     MOEK_DEVICE void fragment_e4m3(uint32_t to[2][4], const moek_words_ *codes, const folded *by, int half)
@@ -642,7 +642,7 @@ struct moek_format_int4_a8_ {
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_f32_u4b8_ folded;
     MOEK_DEVICE float lift(int) { return 256.0f; }
-    MOEK_DEVICE void fold(folded *to, const uint32_t scales[2]) { moek_fold_f32_u4b8_(to, scales); }
+    MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_f32_u4b8_(to, scales); }
     MOEK_DEVICE void fragment_e4m3(uint32_t to[2][4], const moek_words_ *codes, const folded *by, int half)
     {
         moek_fragment_e4m3_f32_u4b8_(to, codes, by, half);
@@ -759,7 +759,7 @@ struct moek_format_nvfp4_a8_ {
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_e4m3_e2m1_ folded;
     MOEK_DEVICE float lift(int) { return 0.03125f; }
-    MOEK_DEVICE void fold(folded *to, const uint32_t scales[2]) { moek_fold_e4m3_e2m1_(to, scales); }
+    MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e4m3_e2m1_(to, scales); }
     MOEK_DEVICE void fragment_e4m3(uint32_t to[2][4], const moek_words_ *codes, const folded *by, int half)
     {
         moek_fragment_e4m3_e4m3_e2m1_(to, codes, by, half);

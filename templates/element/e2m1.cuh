@@ -167,19 +167,19 @@ MOEK_DEVICE void moek_by_e8m0_e2m1_(float to[2], uint32_t most)
         to[i] = fmaf(by, 0.0f, by * 0.015625f);
     }
 }
-MOEK_DEVICE void moek_fold_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2])
+MOEK_DEVICE void moek_fold_scale_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2])
 {
     moek_by_e8m0_e2m1_(to->by, moek_powers_e8m0_e2m1_(to, scales, moek_lowest_e8m0_e2m1_));
 }
 /* The same onto the largest scale up to here (top), so that sums of all stages have one unit.  Where it rises, returns
  * 1, and what sums of row g and of row g + 8 are to be multiplied by. */
-MOEK_DEVICE int moek_raise_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2], uint32_t *top,
-                                      float fall[2])
+MOEK_DEVICE int moek_rescale_up_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const uint32_t scales[2], uint32_t *top,
+                                           float rescale[2])
 {
     const uint32_t most = moek_powers_e8m0_e2m1_(to, scales, *top), rise = most - *top;
     int i;
     #pragma unroll
-    for (i = 0; i < 2; i++) fall[i] = moek_float_((127 - min(rise >> 16 * i & 0xffff, 127u)) << 23);
+    for (i = 0; i < 2; i++) rescale[i] = moek_float_((127 - min(rise >> 16 * i & 0xffff, 127u)) << 23);
     *top = most;
     return rise != 0;
 }
@@ -211,7 +211,7 @@ MOEK_DEVICE uint32_t moek_most_of_lanes_e2m1_(uint32_t most)
 /* h: scales of 64 of k each as fp16, of row g in the low half, of row g + 8 in the high one; most: the largest of the
  * scales that share a power of 2.  The power brings it to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
  * normal.  (All of them 0: any power does.)  by: 0 times a NaN adds it. */
-MOEK_DEVICE void moek_fold_onto_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t h[2], uint32_t most)
+MOEK_DEVICE void moek_fold_scale_onto_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t h[2], uint32_t most)
 {
     const uint32_t power = most & 0x7c007c00, by = 0x8c008c00 - power;         /* 2^5 over it */
     int i;
@@ -225,7 +225,7 @@ MOEK_DEVICE void moek_fold_onto_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uin
     moek_from_t2_(to->by, moek_fma_t2_(most, 0, power, MOEK_DTYPE_FP16), MOEK_DTYPE_FP16);
 }
 /* Of 128 of k: scales of 64 each, of row g in the low byte, of row g + 8 in the next; four lanes have all. */
-MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t scales[2])
+MOEK_DEVICE void moek_fold_scale_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t scales[2])
 {
     uint32_t of[2][2], h[2];
     int i;
@@ -234,7 +234,7 @@ MOEK_DEVICE void moek_fold_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const uint32_t
         moek_fp16_of_e4m3_(of[i], scales[i]);
         h[i] = of[i][0];
     }
-    moek_fold_onto_e4m3_e2m1_(to, h, moek_most_of_lanes_e2m1_(moek_most_t2_(h[0], h[1], MOEK_DTYPE_FP16)));
+    moek_fold_scale_onto_e4m3_e2m1_(to, h, moek_most_of_lanes_e2m1_(moek_most_t2_(h[0], h[1], MOEK_DTYPE_FP16)));
 }
 /* One power of 2 is 8 in the codes of e4m3. */
 MOEK_DEVICE void moek_fragment_e4m3_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *codes,

@@ -102,7 +102,7 @@ MOEK_DEVICE uint32_t moek_rearrange_e4m3_u4b8_(uint32_t w)
 }
 /* What sums of 128 of k of rows g and g + 8 are multiplied by: the scales. */
 typedef struct moek_folded_f32_u4b8_ { float by[2]; } moek_folded_f32_u4b8_;
-MOEK_DEVICE void moek_fold_f32_u4b8_(moek_folded_f32_u4b8_ *to, const uint32_t scales[2])
+MOEK_DEVICE void moek_fold_scale_f32_u4b8_(moek_folded_f32_u4b8_ *to, const uint32_t scales[2])
 {
     to->by[0] = moek_float_(scales[0]);
     to->by[1] = moek_float_(scales[1]);

@@ -496,12 +496,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
             }
             if constexpr (RISES) {
-                float fall[2];
-                if (Format::raise(&folded, scales, top + i, fall))         /* seldom */
+                float rescale[2];
+                if (Format::rescale_up(&folded, scales, top + i, rescale))         /* seldom */
                     #pragma unroll
-                    for (p = 0; p < M / 2; p++) sum[i][p] *= fall[p % 4 / 2];
+                    for (p = 0; p < M / 2; p++) sum[i][p] *= rescale[p % 4 / 2];
             } else {
-                Format::fold(&folded, scales);
+                Format::fold_scale(&folded, scales);
             }
             #pragma unroll
             for (p = 0; p < M / PART; p++) {

@@ -194,7 +194,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             of[h] = WHOLE ? *(const uint16_t *)(const void *)(at + threadIdx.x % 4 * 2)
                           : *(const uint32_t *)(const void *)at;
         }
-        Format::fold(&by, of);
+        Format::fold_scale(&by, of);
         #pragma unroll
         for (h = 0; h < 2; h++) {
             const moek_words_ low = moek_load_words_(b + h * 128), high = moek_load_words_(b + h * 128 + 16);

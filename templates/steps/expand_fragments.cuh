@@ -145,7 +145,7 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
                 moek_fp16_of_e4m3_(h[i], scales_at[(size_t)(u + i * one) * 128]);
                 s[i] = h[i][0];
             }
-            moek_fold_onto_e4m3_e2m1_(&folded, s, most);
+            moek_fold_scale_onto_e4m3_e2m1_(&folded, s, most);
             #pragma unroll
             for (i = 0; i < 2; i++) {
                 uint32_t w[2][4];
@@ -160,7 +160,7 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
         if (!warp && lane % 4 == 0) {
             const int gated = a.w_rows > a.n;
             const uint32_t largest[2] = { most, most };
-            moek_fold_onto_e4m3_e2m1_(&folded, largest, most);
+            moek_fold_scale_onto_e4m3_e2m1_(&folded, largest, most);
             for (j = 0; j < 2; j++)
                 a.to_scale[e * a.w_rows + row[j]] = folded.by[j] * Format::lift(0) *
                                                     a.w_global_scale[e * (1 + gated) + (gated ? j : 0)];
