@@ -292,7 +292,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         int *list;                                     /* the experts in use, of this warp */
         float *factors;                                /* E4M3: scales of rows of x, then of h: [row], BLOCKED
                                                           [row][steps] */
-        float *top;                                    /* E4M3, not BLOCKED: [2][SLOTS], the largest of a row of x,
+        float *row_max;                                /* E4M3, not BLOCKED: [2][SLOTS], the largest of a row of x,
                                                           of h */
         int *slot_of;                                  /* [8 SLOTS]: of a pair the slot that has it; -1: none */
         int *pair_of;                                  /* [SLOTS]: of a slot the pair; -1: none, or an earlier slot's */
@@ -337,15 +337,15 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             if (there) store(to, column, moek_fp16_of_codes_(codes));
             if (leads) b->factors[row * p->steps[down] + column / 128] = s;
         } else {
-            float f[8], top = 0;
+            float f[8], row_max = 0;
             int i;
             moek_from_t8_(f, x, MOEK_DTYPE_BF16);
             #pragma unroll
-            for (i = 0; i < 8; i++) top = fmaxf(top, fabsf(f[i]));             /* NaN is passed over */
+            for (i = 0; i < 8; i++) row_max = fmaxf(row_max, fabsf(f[i]));     /* NaN is passed over */
             #pragma unroll
-            for (i = 8; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, i));
+            for (i = 8; i; i /= 2) row_max = fmaxf(row_max, __shfl_xor_sync(0xffffffff, row_max, i));
             if (there) store(to, column, x);
-            if (leads) atomicMax((int *)(void *)(b->top + down * MOEK_FEW_SLOTS + row), (int)moek_bits_(top));
+            if (leads) atomicMax((int *)(void *)(b->row_max + down * MOEK_FEW_SLOTS + row), (int)moek_bits_(row_max));
         }
     }
     /* E4M3, not BLOCKED, after a barrier: T becomes codes, each 8 columns by the thread that brought them; then a
@@ -356,8 +356,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         #pragma unroll 1
         for (i = threadIdx.x; i < rows * p->steps[down] * 16; i += THREADS) {
             const int column = column_of(p, down, i, &row);
-            const float top = b->top[down * MOEK_FEW_SLOTS + row];
-            const float s = fmaxf(__fdiv_rn(top, 448.0f), 1.0f / (448.0f * 512.0f));
+            const float row_max = b->row_max[down * MOEK_FEW_SLOTS + row];
+            const float s = fmaxf(__fdiv_rn(row_max, 448.0f), 1.0f / (448.0f * 512.0f));
             unsigned char *const at = b->act + row * p->pitch[down] + place_of(column);
             const uint2 low = *(const uint2 *)(const void *)at, high = *(const uint2 *)(const void *)(at + APART);
             moek_words_ x;
@@ -367,7 +367,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             x.w[0] = low.x; x.w[1] = low.y; x.w[2] = high.x; x.w[3] = high.y;
             most = moek_most_t8_(x, MOEK_DTYPE_BF16);
             most = moek_most_t2_(most, most >> 16, MOEK_DTYPE_BF16) & 0x7fff;
-            if (moek_finite_t_(most, MOEK_DTYPE_BF16) && top < INFINITY) {
+            if (moek_finite_t_(most, MOEK_DTYPE_BF16) && row_max < INFINITY) {
                 codes = moek_e4m3_of_t8_(x, moek_invert_(s), MOEK_DTYPE_BF16);
             } else {
                 const float inverse = __fdiv_rn(1.0f, s);
@@ -576,7 +576,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
     {
         MOEK_SHARED_(unsigned char, act);
         __shared__ int list[WARPS][SLOTS], slot_of[8 * SLOTS], pair_of[SLOTS], turn_of;
-        __shared__ float weight_of[8 * SLOTS], top[2 * SLOTS];         /* top: E4M3, not BLOCKED */
+        __shared__ float weight_of[8 * SLOTS], row_max[2 * SLOTS];     /* row_max: E4M3, not BLOCKED */
         const int t = threadIdx.x, lane = t % 32, warp = t / 32;
         const moek_layer_args *const a = &p->a;
         block block_, *const b = &block_;
@@ -596,8 +596,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         if constexpr (E4M3) {
             b->factors = (float *)(void *)(act + p->fit.act + MOEK_FEW_SCALES);
             if constexpr (!BLOCKED) {
-                b->top = top;
-                if (t < 2 * SLOTS) top[t] = 0;
+                b->row_max = row_max;
+                if (t < 2 * SLOTS) row_max[t] = 0;
                 __syncthreads();
             }
         }

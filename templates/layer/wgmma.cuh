@@ -255,9 +255,9 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         }
     }
 
-    /* h of a tile -> down.a, FP8 quantized.  BLOCKED: top: shared, [M][8 warps]. */
+    /* h of a tile -> down.a, FP8 quantized.  BLOCKED: row_max: shared, [M][8 warps]. */
     MOEK_DEVICE void up_finish(const params *p, float (*sum)[M / 2],
-                               const tile *at, float *top, int mine, int dtype)
+                               const tile *at, float *row_max, int mine, int dtype)
     {
         const moek_gemm_args *const a = &p->up;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
@@ -297,7 +297,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
                 }
                 most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
-                if (c == 0) top[(8 * i + g) * 8 + mine * 4 + warp] = most;
+                if (c == 0) row_max[(8 * i + g) * 8 + mine * 4 + warp] = most;
             }
             moek_named_wait_(3, 256);
         }
@@ -305,8 +305,8 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         for (i = 0; i < M / 8; i++) {
             const int row = at->row0 + 8 * i + g;
             if constexpr (BLOCKED) {
-                const float4 low = *(const float4 *)(top + (8 * i + g) * 8 + (gated ? 0 : mine * 4));
-                const float4 high = *(const float4 *)(top + (8 * i + g) * 8 + (gated ? 4 : mine * 4));
+                const float4 low = *(const float4 *)(row_max + (8 * i + g) * 8 + (gated ? 0 : mine * 4));
+                const float4 high = *(const float4 *)(row_max + (8 * i + g) * 8 + (gated ? 4 : mine * 4));
                 s = moek_group_scale_(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
                                                         fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))),
                                       p->a.ue8m0);
@@ -435,7 +435,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     /* What all roles of a block know: its shared memory, then the launch. */
     struct block {
         unsigned char *ring;                           /* stages */
-        float *top;                                    /* [2][M][8 warps] */
+        float *row_max;                                /* [2][M][8 warps] */
         uint64_t *full, *full_w, *empty;               /* barriers [STAGES]: of rows of a, of rows of w, of both */
         uint64_t *finished;                            /* a barrier: the block has no tile of up left */
         uint64_t *claimed;                             /* barriers [CLAIMS]: of `claim` */
@@ -839,7 +839,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
             }
             if (until < steps) add_partials(p, b, sum, t, !UP, partials, flag, w.tile);
             if constexpr (UP) {
-                up_finish(p, sum, &at, b->top + turn * 8 * M, mine, dtype);
+                up_finish(p, sum, &at, b->row_max + turn * 8 * M, mine, dtype);
                 if constexpr (BLOCKED) turn ^= 1;
                 moek_named_wait_(3, CONSUMERS);
                 if (t == 128) moek_flag_add_(b->ready + at.b);
@@ -864,8 +864,8 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         place of = { 0, 0, 0, 0, 0, 0 };
         block b;
         b.ring = shared + (1024 - moek_shared_address_(shared) % 1024) % 1024;
-        b.top = (float *)(b.ring + STAGES * STAGE);
-        b.full = (uint64_t *)(b.top + 16 * M); b.empty = b.full + STAGES; b.full_w = b.empty + STAGES;
+        b.row_max = (float *)(b.ring + STAGES * STAGE);
+        b.full = (uint64_t *)(b.row_max + 16 * M); b.empty = b.full + STAGES; b.full_w = b.empty + STAGES;
         b.finished = b.full_w + STAGES;
         b.scales = (float *)(b.finished + 1);
         b.claimed = (uint64_t *)((uintptr_t)(b.scales + STAGES * SCALES + 1) / 8 * 8);
