@@ -57,12 +57,12 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         THREADS = 384
     };
     /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
-    struct size { int columns, tiles, steps; moek_over over_tiles; };
+    struct size { int columns, tiles, steps; moek_fastdiv over_tiles; };
     struct params {
         moek_mlp_args a;
         moek_gemm_args up, down;
         size sizes[2];
-        moek_over div;
+        moek_fastdiv div;
         CUtensorMap w_up, w_down;
     };
 
@@ -94,7 +94,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     {
         int before = 0;
         const size *const z = &p->sizes[down];
-        at->b = (int)moek_over_(number, z->over_tiles);
+        at->b = (int)moek_fastdiv_(number, z->over_tiles);
         at->j0 = (number - at->b * z->tiles) * z->columns;
         at->e = b->expert[at->b];
         while (before < at->b && b->expert[at->b - before - 1] == at->e) before++;
@@ -260,13 +260,13 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                     #pragma unroll
                     for (i = 0; i < ROUNDS; i++) {
                         const int r = at.row0 + min(u + 64 * i, rows - 1);
-                        scale_at[i] = a->a_order ? moek_over_(a->a_order[r], p->div) : (uint32_t)r;
+                        scale_at[i] = a->a_order ? moek_fastdiv_(a->a_order[r], p->div) : (uint32_t)r;
                         scale_at[i] *= (uint32_t)steps;
                     }
                 }
                 #pragma unroll
                 for (i = 0; i < ROWS; i++) {
-                    if (a->a_order) from[i] = moek_over_(from[i], p->div);
+                    if (a->a_order) from[i] = moek_fastdiv_(from[i], p->div);
                     from[i] *= (uint32_t)a->a_row_bytes / 16;
                 }
             } else {
@@ -626,7 +626,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         b.flags = p->a.flags;
         b.scales = (float *)(b.order + ORDERS * M);
         b.gated = p->up.w_rows > p->up.n;
-        b.guess = (int)moek_over_(blockIdx.x, p->sizes[0].over_tiles);
+        b.guess = (int)moek_fastdiv_(blockIdx.x, p->sizes[0].over_tiles);
         b.ahead = b.guess < b.experts ? min((int)AHEAD, p->sizes[0].steps) : 0;
         if (t == 0) start(p, &b);
         schedule(p, &b, t);
@@ -684,9 +684,9 @@ static MOEK_UNUSED moek_status moek_launch_up_down_(
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;
         z->steps = (g->k * K::ELEMENT + 127) / 128;
-        z->over_tiles = moek_over_of_(z->tiles);
+        z->over_tiles = moek_fastdiv_of_(z->tiles);
     }
-    p.div = moek_over_of_(a->up->a_div);
+    p.div = moek_fastdiv_of_(a->up->a_div);
     status = moek_weight_map_(&p.w_up, &p.up, K::ELEMENT, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, K::ELEMENT, 256, 1, 0);
     if (status != MOEK_OK) return status;

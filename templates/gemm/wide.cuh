@@ -72,7 +72,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct params {
         moek_gemm_args a;
         CUtensorMap w, alone, rows[TAIL > 0 ? 2 : 1];
-        moek_over over_div, over_tiles;                /* a_div; tiles of a row block */
+        moek_fastdiv over_div, over_tiles;             /* a_div; tiles of a row block */
     };
     /* A tile has 2^this columns. */
     MOEK_FN int column_bits(const moek_gemm_args *a) { return UP && a->w_rows > a->n ? 7 : 8; }
@@ -113,7 +113,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int odd = pairs - even;
         const int all = s.block[a->experts], units = (all + odd) >> odd;
         const int number = narrow ? whole + (number_of_tile - whole) / 2 : number_of_tile;
-        const int unit = (int)moek_over_(number << even, p->over_tiles), lane = threadIdx.x % 32;
+        const int unit = (int)moek_fastdiv_(number << even, p->over_tiles), lane = threadIdx.x % 32;
         /* Row blocks [group0, group0 + size), short of `last`, share weights: all their columns, then the next. */
         int size = GROUP >> odd, begin = 0, last = units, row0, end, i;
         if (all >= MANY * a->experts) {                     /* groups of an expert alone: its weights are read once */
@@ -159,7 +159,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         #pragma unroll
         for (i = lane; i < ROWS; i += 32) {
             const int r = row0 + i;
-            tile_found->a_row[i] = r >= end ? -1 : a->a_order ? (int)moek_over_(a->a_order[r], p->over_div) : r;
+            tile_found->a_row[i] = r >= end ? -1 : a->a_order ? (int)moek_fastdiv_(a->a_order[r], p->over_div) : r;
             if constexpr (UP) tile_found->out_row[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
             else if (r < end && a->out_order) moek_cp_async4_(tile_found->out_row + i, a->out_order + r);
             else tile_found->out_row[i] = r >= end ? -1 : r;
@@ -1116,8 +1116,8 @@ static MOEK_UNUSED moek_status moek_launch_wide_(
     if (K::UP && a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
     moek_find_gemm_<Format>(&p.a, 1);
-    p.over_div = moek_over_of_(a->a_order ? a->a_div : 1);
-    p.over_tiles = moek_over_of_((a->n + (1 << K::column_bits(a)) - 1) >> K::column_bits(a));
+    p.over_div = moek_fastdiv_of_(a->a_order ? a->a_div : 1);
+    p.over_tiles = moek_fastdiv_of_((a->n + (1 << K::column_bits(a)) - 1) >> K::column_bits(a));
     status = moek_weight_map_(&p.w, &p.a, K::ELEMENT, K::BOX, 0, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, K::ELEMENT, K::BOX, 0, 0);
     if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows[0], a, K::ELEMENT, K::AT_ONCE);

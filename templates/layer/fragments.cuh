@@ -57,7 +57,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         int steps[2], units[2], pitch[2];              /* of up, of down: items of 16 rows; units (up: of an expert);
                                                           bytes of a row in shared memory */
         moek_few fit;
-        moek_over over_blocks, over_units, over_steps[2];
+        moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
 #ifdef MOEK_SM90_CODE_
@@ -74,8 +74,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         work_range s;
         const int warp = threadIdx.x / 32;
         const unsigned units = down ? p->units[1] : used * p->units[0];
-        s.unit0 = (int)moek_over_(units * blockIdx.x, p->over_blocks);
-        s.units = (int)moek_over_(units * (blockIdx.x + 1), p->over_blocks) - s.unit0;
+        s.unit0 = (int)moek_fastdiv_(units * blockIdx.x, p->over_blocks);
+        s.units = (int)moek_fastdiv_(units * (blockIdx.x + 1), p->over_blocks) - s.unit0;
         s.each = down ? used * p->steps[1] : p->steps[0];
         s.all = s.units * s.each;
         s.begin = s.all * warp / WARPS;
@@ -132,7 +132,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         #pragma unroll 1
         while (at->asks == 0 && ++at->down < 2) {
             const work_range s = work_range_of(p, at->used, at->down);
-            const int v = (int)moek_over_(s.begin, p->over_steps[at->down]);
+            const int v = (int)moek_fastdiv_(s.begin, p->over_steps[at->down]);
             at->asks = s.n;
             g = s.begin - v * p->steps[at->down];
             if (at->down) {
@@ -140,7 +140,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
                 at->d = v - unit * at->used;
                 at->unit = s.unit0 + unit;
             } else {
-                at->d = (int)moek_over_(s.unit0 + v, p->over_units);
+                at->d = (int)moek_fastdiv_(s.unit0 + v, p->over_units);
                 at->unit = s.unit0 + v - at->d * p->units[0];
             }
         }
@@ -271,7 +271,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
     /* Of 8 columns, number i of those that are brought to shared memory: their row, and the first of them. */
     MOEK_DEVICE int column_of(const params *p, int down, int i, int *row)
     {
-        *row = (int)moek_over_(i / 16, p->over_steps[down]);
+        *row = (int)moek_fastdiv_(i / 16, p->over_steps[down]);
         return (i - *row * 16 * p->steps[down]) * 8;
     }
     /* Where columns of x lie: NULL for what is not there. */
@@ -448,7 +448,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
     MOEK_DEVICE void multiply(const params *p, const block *b, walk *ask, int *place, int zero, work_range s)
     {
         const int t = threadIdx.x, lane = t % 32, warp = t / 32;
-        const int v = (int)moek_over_(s.begin, p->over_steps[DOWN]), g = s.begin - v * p->steps[DOWN];
+        const int v = (int)moek_fastdiv_(s.begin, p->over_steps[DOWN]), g = s.begin - v * p->steps[DOWN];
         const int unit = DOWN ? moek_quotient_(v, max(b->used, 1)) : v;
         /* (Nobody looks at the sums of a token that is not there: any row will do.) */
         const unsigned char *const b_first = b->act + (DOWN ? 0 : min(lane / 4, b->tokens - 1) * p->pitch[0]) +
@@ -519,7 +519,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         for (i = t; i < s.units * each; i += THREADS) {
             const int of = i / each, from = of * s.each, unit = s.unit0 + of;
             const int at = gated ? i % 64 / 2 * 4 + i % 2 : i % 128;   /* in the page; of what comes first in w */
-            const int token = at / 4 % 4 * 2 + at % 2, d = (int)moek_over_(unit, p->over_units);
+            const int token = at / 4 % 4 * 2 + at % 2, d = (int)moek_fastdiv_(unit, p->over_units);
             const int column = (unit - d * p->units[0]) * (gated ? 8 : 16) + at / 16 + (gated ? 0 : at % 4 / 2 * 8);
             const int row = b->slot_of[8 * d + token];
             const float *const page = b->pages + of * 128 + at;
@@ -608,7 +608,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             if (a->weights) moek_prefetch_(a->weights);
         }
         for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {      /* lines of x */
-            row = (int)moek_over_(i / 2, p->over_steps[0]);
+            row = (int)moek_fastdiv_(i / 2, p->over_steps[0]);
             column = (i - row * p->steps[0] * 2) * 64;
             if (row >= b->tokens) break;
             if (column < up_of(p)->k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
@@ -689,9 +689,9 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
         p.units[i] = g->w_rows / 16;
         p.steps[i] = (g->k + 127) / 128;
         p.pitch[i] = p.steps[i] * 256 + 16;            /* no bank twice */
-        p.over_steps[i] = moek_over_of_(p.steps[i]);
+        p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
-    p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
+    p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
     return MOEK_CHAIN_(kernel, blocks, K::THREADS,
                        p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
 }

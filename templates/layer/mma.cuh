@@ -58,7 +58,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         int steps[2], units[2], pitch[2];              /* of up, of down: items of a row; units (up: of an expert) */
         int parts;                                     /* gated: 2 */
         moek_few fit;
-        moek_over over_blocks, over_units, over_steps[2];
+        moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
 #ifdef MOEK_SM90_CODE_
@@ -78,8 +78,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         unsigned units;
         s.d0 = second ? of.split : 0; s.d1 = second ? of.used : of.split;
         units = down ? p->units[1] : (s.d1 - s.d0) * p->units[0];
-        s.unit0 = (int)moek_over_(units * blockIdx.x + shift, p->over_blocks);
-        s.units = (int)moek_over_(units * (blockIdx.x + 1) + shift, p->over_blocks) - s.unit0;
+        s.unit0 = (int)moek_fastdiv_(units * blockIdx.x + shift, p->over_blocks);
+        s.units = (int)moek_fastdiv_(units * (blockIdx.x + 1) + shift, p->over_blocks) - s.unit0;
         s.each = down ? (s.d1 - s.d0) * p->steps[1] : p->parts * p->steps[0];
         s.all = s.units * s.each;
         s.begin = s.all * warp / WARPS;
@@ -143,12 +143,12 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         while (at->asks == 0 && ++at->part < 4) {
             const work_range s = work_range_of(p, at->of, at->part);
             const int down = at->part >> 1, nd = max(s.d1 - s.d0, 1);
-            int v = (int)moek_over_(s.begin, p->over_steps[down]);
+            int v = (int)moek_fastdiv_(s.begin, p->over_steps[down]);
             at->asks = s.n;
             g = s.begin - v * p->steps[down];
             at->half = !down && p->parts == 2 ? v & 1 : 0;
             if (!down) v = (v >> (p->parts - 1)) + s.unit0;
-            at->unit = down ? moek_quotient_(v, nd) : (int)moek_over_(v, p->over_units);
+            at->unit = down ? moek_quotient_(v, nd) : (int)moek_fastdiv_(v, p->over_units);
             at->d = v - at->unit * (down ? nd : p->units[0]);
             if (down) at->unit += s.unit0;
             else {
@@ -307,7 +307,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
     MOEK_DEVICE void split_k_reduce(float *pages, const params *p, work_range s, const int *list, const int *slot_of,
                                     const float *weight_of, int dtype)
     {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, v = (int)moek_over_(s.begin, p->over_steps[1]);
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, v = (int)moek_fastdiv_(s.begin, p->over_steps[1]);
         const int first = v * p->steps[1], nd = max(s.d1 - s.d0, 1), unit = moek_quotient_(v, nd);
         const int d = s.d0 + v - unit * nd;
         float *const of = pages + unit * 32 + lane;
@@ -331,7 +331,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
     MOEK_DEVICE int column_of(const params *p, int down, int i, int *row, int *group)
     {
         const int part = i / LANES;
-        *row = (int)moek_over_(part / 2, p->over_steps[down]);
+        *row = (int)moek_fastdiv_(part / 2, p->over_steps[down]);
         *group = part - *row * 2 * p->steps[down];
         return *group * (8 * LANES * PARTS) + i % LANES * 8;
     }
@@ -492,7 +492,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
                               int pages0)
     {
         const int t = threadIdx.x, lane = t % 32, warp = t / 32, dtype = FP8 ? b->t_dtype : DTYPE;
-        const int v = (int)moek_over_(s.begin, p->over_steps[DOWN]), g = s.begin - v * p->steps[DOWN];
+        const int v = (int)moek_fastdiv_(s.begin, p->over_steps[DOWN]), g = s.begin - v * p->steps[DOWN];
         /* (Nobody looks at the sums of a token that is not there: any row will do.) */
         const unsigned char *const b_first =
             b->act + (DOWN ? 0 : min(b->token, b->tokens - 1) * p->pitch[0]) + b->bytes, *b_at;
@@ -576,7 +576,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
             const float *const first = b->pages + (pages0 + i / 32 * p->parts) * 32;
             float gate = moek_sum_of_pages_<WARPS, 1>(first, 32, from, half, s.all), other = 0;
             if (gated) other = moek_sum_of_pages_<WARPS, 1>(first + 32, 32, half, until, s.all);
-            d = (int)moek_over_(unit, p->over_units);
+            d = (int)moek_fastdiv_(unit, p->over_units);
             column = (unit - d * p->units[0]) * 8 + i % 32 / 4;
             d += s.d0;
             row = b->slot_of[4 * d + i % 4];
@@ -660,7 +660,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
             if (a->weights) moek_prefetch_(a->weights);
         }
         for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {      /* lines of x */
-            row = (int)moek_over_(i / (2 * WIDE), p->over_steps[0]);
+            row = (int)moek_fastdiv_(i / (2 * WIDE), p->over_steps[0]);
             column = (i - row * p->steps[0] * (2 * WIDE)) * 64;
             if (row >= b->tokens) break;
             if (column < p->up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
@@ -757,9 +757,9 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
         p.units[i] = (g->n + 7) / 8;
         p.steps[i] = (g->k * K::ELEMENT + 255) / 256;
         p.pitch[i] = p.steps[i] * (256 * K::WIDE) + (K::FP8 ? 16 : 64);        /* no bank twice */
-        p.over_steps[i] = moek_over_of_(p.steps[i]);
+        p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
-    p.over_units = moek_over_of_(p.units[0]); p.over_blocks = moek_over_of_(blocks);
+    p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
     return MOEK_CHAIN_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1,
                        p);
 }

@@ -60,12 +60,12 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         CONSUMERS = 256, THREADS = 128 + CONSUMERS
     };
     /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
-    struct size_ { int columns, tiles, steps; moek_over over_tiles, over_steps; };
+    struct size_ { int columns, tiles, steps; moek_fastdiv over_tiles, over_steps; };
     struct params {
         moek_layer_args a;
         moek_gemm_args up, down;
         size_ sizes[2];
-        moek_over blocks, topk, tokens;
+        moek_fastdiv blocks, topk, tokens;
         CUtensorMap w_up, w_down;
     };
 
@@ -104,7 +104,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
      * first blocks in up, to the last in down. */
     MOEK_DEVICE unsigned first_stage_of(const params *p, unsigned all, int down, unsigned block)
     {
-        const unsigned each = moek_over_(all, p->blocks), more = all - each * gridDim.x, before = gridDim.x - more;
+        const unsigned each = moek_fastdiv_(all, p->blocks), more = all - each * gridDim.x, before = gridDim.x - more;
         return each * block + (!down ? min(block, more) : block > before ? block - before : 0);
     }
     MOEK_DEVICE walk start_walk(const params *p, int tiles, int down)
@@ -114,7 +114,8 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         const unsigned begin = first_stage_of(p, all, down, blockIdx.x);
         const unsigned end = first_stage_of(p, all, down, blockIdx.x + 1);
         walk w;
-        w.tile = (int)moek_over_(begin, z->over_steps); w.last = (int)moek_over_(end + z->steps - 1, z->over_steps);
+        w.tile = (int)moek_fastdiv_(begin, z->over_steps);
+        w.last = (int)moek_fastdiv_(end + z->steps - 1, z->over_steps);
         w.first = (int)begin - w.tile * z->steps; w.until = (int)end - (w.last - 1) * z->steps;
         return w;
     }
@@ -123,7 +124,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     {
         const size_ *const z = &p->sizes[down];
         if (at->e < 0) {
-            at->b = (int)moek_over_(number, z->over_tiles); at->j = number - at->b * z->tiles;
+            at->b = (int)moek_fastdiv_(number, z->over_tiles); at->j = number - at->b * z->tiles;
             at->e = s.expert[at->b];
         } else if (++at->j == z->tiles) {
             at->j = 0;
@@ -140,7 +141,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     MOEK_DEVICE int part_of_x(const params *p, int t, int i, int *row, int *column)
     {
         const int part = blockIdx.x + (16 * i + t / 16) * gridDim.x;
-        *row = (int)moek_over_(part, p->sizes[0].over_steps);
+        *row = (int)moek_fastdiv_(part, p->sizes[0].over_steps);
         *column = (part - *row * p->sizes[0].steps) * 128 + t % 16 * 8;
         return *row < p->a.tokens;
     }
@@ -211,7 +212,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
                 step = divided(until * part, plan.pieces);
                 until = divided(until * (part + 1), plan.pieces);
             }
-            at = (int)moek_over_(tile, p->sizes[0].over_tiles);
+            at = (int)moek_fastdiv_(tile, p->sizes[0].over_tiles);
             j0 = (tile - at * p->sizes[0].tiles) * p->sizes[0].columns;
         }
         for (i = t * each; i < t * each + each && i < experts; i++) {
@@ -377,7 +378,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         #pragma unroll 1
         for (ahead = 0; item < all; ahead++) {
             if (next < all) {
-                const int part = (int)moek_over_(next, p->tokens), token = next - part * tokens;
+                const int part = (int)moek_fastdiv_(next, p->tokens), token = next - part * tokens;
                 const int column = part * 256 + t % 32 * 8;
                 #pragma unroll
                 for (d = 0; d < DEPTH; d++) {
@@ -395,7 +396,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
             if (ahead < PARTS - 1) continue;
             moek_cp_async_wait_(PARTS - 1);
             {
-                const int part = (int)moek_over_(item, p->tokens), token = item - part * tokens;
+                const int part = (int)moek_fastdiv_(item, p->tokens), token = item - part * tokens;
                 const int column = part * 256 + t % 32 * 8;
                 float weight[DEPTH];
                 #pragma unroll
@@ -480,7 +481,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
             if (a->weights) moek_prefetch_(a->weights + t * 32);
         }
         for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {    /* lines of x */
-            const int row = (int)moek_over_(FP8 ? i / 2 : i, p->sizes[0].over_steps);
+            const int row = (int)moek_fastdiv_(FP8 ? i / 2 : i, p->sizes[0].over_steps);
             const int column = (i - row * p->sizes[0].steps * (FP8 ? 2 : 1)) * 64;
             if (row >= a->tokens) break;
             if (column < p->up.k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
@@ -638,13 +639,13 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
                 moek_mbar_wait_(b->empty + slot, phase);
                 #pragma unroll 2
                 for (i = u / 8; i < rows; i += 12) {
-                    const unsigned r = UP ? moek_over_(b->order[at.row0 + i], p->topk) : at.row0 + i;
+                    const unsigned r = UP ? moek_fastdiv_(b->order[at.row0 + i], p->topk) : at.row0 + i;
                     moek_cp_async16_(stage + i * 128 + (u % 8 ^ i % 8) * 16,
                                      from + (size_t)r * (unsigned)(FP8 || !UP ? row_bytes : a->x_stride * 2), bytes);
                 }
                 if constexpr (BLOCKED) {
                     for (i = u; i < rows; i += 96) {
-                        const unsigned r = UP ? moek_over_(b->order[at.row0 + i], p->topk) : at.row0 + i;
+                        const unsigned r = UP ? moek_fastdiv_(b->order[at.row0 + i], p->topk) : at.row0 + i;
                         moek_cp_async4_(b->scales + slot * SCALES + i,
                                         MOEK_F32_((UP ? &p->up : &p->down)->a_scale) + (size_t)r * steps + step);
                     }
@@ -1001,11 +1002,11 @@ static MOEK_UNUSED moek_status moek_launch_layer_wgmma_(
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;
         z->steps = (g->k * K::ELEMENT + 127) / 128;
-        z->over_tiles = moek_over_of_(z->tiles);
-        z->over_steps = moek_over_of_(z->steps);
+        z->over_tiles = moek_fastdiv_of_(z->tiles);
+        z->over_steps = moek_fastdiv_of_(z->steps);
     }
     blocks = moek_multiprocessors_();
-    p.blocks = moek_over_of_(blocks); p.topk = moek_over_of_(a->topk); p.tokens = moek_over_of_(a->tokens);
+    p.blocks = moek_fastdiv_of_(blocks); p.topk = moek_fastdiv_of_(a->topk); p.tokens = moek_fastdiv_of_(a->tokens);
     status = moek_weight_map_(&p.w_up, &p.up, K::ELEMENT, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, K::ELEMENT, 256, 1, 0);
     if (status != MOEK_OK) return status;

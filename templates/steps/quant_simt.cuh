@@ -21,7 +21,7 @@
  * columns have scales: the column where the last group ends; the first may begin before there are columns. */
 typedef struct moek_quant_params_ {
     moek_quant_args a;
-    moek_over over_groups, over_source;
+    moek_fastdiv over_groups, over_source;
     int experts, expert_rows;                          /* not batched: one expert, all rows */
     int groups, rows_more, groups_more, copies, end;
 } moek_quant_params_;
@@ -238,7 +238,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
     MOEK_DEVICE void fetch(item *it, const params *p, int r, int column, int end, int copies, int whole)
     {
         const moek_quant_args *const a = &p->a;
-        const unsigned cols = HIDDEN ? HIDDEN : a->cols, source = moek_over_(r, p->over_source);
+        const unsigned cols = HIDDEN ? HIDDEN : a->cols, source = moek_fastdiv_(r, p->over_source);
         const uint16_t *const x_row = (const uint16_t *)a->x + (size_t)source * (unsigned)a->x_stride + column;
         int h;
         it->row = r >= end ? -1 : a->target ? a->target[r * copies] : r;
@@ -262,7 +262,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
         float s = 0;                                   /* else BLOCKED */
         int h, i;
         if (a->row_weight && it->live) {
-            const float weight = a->row_weight[moek_over_(r, p->over_source)];
+            const float weight = a->row_weight[moek_fastdiv_(r, p->over_source)];
             #pragma unroll
             for (h = 0; h < PARTS; h++) it->x[h] = weigh(it->x[h], weight, dtype);
         }
@@ -315,7 +315,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
     {
         const moek_quant_args *const a = &p->a;
         const int first = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
-        const int r0 = moek_over_(first, p->over_groups);
+        const int r0 = moek_fastdiv_(first, p->over_groups);
         const int column0 = (first - r0 * p->groups) * 128 + threadIdx.x % LANES * 8 - (BLOCKED ? a->group_offset : 0);
         int e;
         const int rows = copies > 1 ? p->expert_rows : a->rows;
@@ -418,7 +418,7 @@ static MOEK_UNUSED moek_status moek_launch_quant_simt_(const void *args, moek_st
     p.experts = a->counts ? (a->rows - 1) / p.expert_rows + 1 : 1;
     p.groups = ((HIDDEN ? HIDDEN : a->cols) + (K::BLOCKED ? a->group_offset : 0) + 127) / 128;
     p.end = p.groups * 128 - (K::BLOCKED ? a->group_offset : 0);
-    p.over_groups = moek_over_of_(p.groups); p.over_source = moek_over_of_(p.a.source_div / p.copies);
+    p.over_groups = moek_fastdiv_of_(p.groups); p.over_source = moek_fastdiv_of_(p.a.source_div / p.copies);
     blocks = ((long long)p.expert_rows * p.groups + items - 1) / items;
     most = a->counts ? BATCHED / p.experts + 1 : a->rows > MANY ? FEWER : BLOCKS;
     if (blocks > most) blocks = most;

@@ -258,15 +258,15 @@ static MOEK_UNUSED int moek_whole_lines_(const void *rows, size_t bytes)
 
 /* n / d by a multiplication, for n < 2^31: a division takes 100 clocks, and there are a dozen before a block knows what
  * to do.  m = floor(2^(31 + s) / d) + 1 with 2^s >= d is off by less than 2^s / 2^(31 + s) of itself. */
-typedef struct moek_over { uint32_t m, s; } moek_over;
-static MOEK_UNUSED moek_over moek_over_of_(unsigned d)
+typedef struct moek_fastdiv { uint32_t m, s; } moek_fastdiv;
+static MOEK_UNUSED moek_fastdiv moek_fastdiv_of_(unsigned d)
 {
-    moek_over o = { 0, 0 };
+    moek_fastdiv o = { 0, 0 };
     while ((uint64_t)1 << o.s < d) o.s++;
     o.m = (uint32_t)(((uint64_t)1 << (31 + o.s)) / d + 1);
     return o;
 }
-MOEK_DEVICE unsigned moek_over_(unsigned n, moek_over d) { return (unsigned)((uint64_t)n * d.m >> (31 + d.s)); }
+MOEK_DEVICE unsigned moek_fastdiv_(unsigned n, moek_fastdiv d) { return (unsigned)((uint64_t)n * d.m >> (31 + d.s)); }
 
 /* n / d for n < 2^23 and d > 0, as long as nobody can know d before: a division takes three times as long. */
 MOEK_DEVICE int moek_quotient_(int n, int d)
