@@ -907,9 +907,11 @@ def test_bundle():
                 "    acme_moek_kernels(&a); moek_kernels(&b);\n    printf(\"%d %d\\n\", a, b);\n    return 0;\n}\n")
     out = compile_and_run(CC + warn + ["both.c", "acme.c", "-o", "both", "-lm"], folder, "both",
                           "two copies in one program")
-    of_fp8 = [r for r in moegen.Generator(ROOT).rows if r["arch"] == "cpu" and r.get("quant", "fp8b128") == "fp8b128"]
-    check(out and out.split() == [str(len(mine)), str(len(of_fp8))],
-          f"two copies: {out}, not {len(mine)} {len(of_fp8)}")
+    of_fp8 = [r for r in moegen.Generator(ROOT).rows if r.get("quant", "fp8b128") == "fp8b128" and
+              not r["arch"].startswith("sm")]
+    plain = sum(r["arch"] == "cpu" for r in of_fp8)    # and those of the sets that this compiler has
+    check(out and out.split()[0] == str(len(mine)) and plain <= int(out.split()[1]) <= len(of_fp8),
+          f"two copies: {out}, not {len(mine)} and {plain} to {len(of_fp8)}")
     if NVCC:
         rows = [r for r in moegen.Generator(ROOT).rows
                 if r.get("quant", "bf16") == "bf16" and not (QUICK and r["arch"] == "sm90")]
