@@ -45,6 +45,10 @@ typedef struct moek_panel_set_ {
     /* 16 rows of words, side by side */
     void (*turn)(uint32_t *to, const uint8_t *const *rows, int words);
     void (*scales)(float *to, const moek_w_run_ *w, const char *from, int n);          /* and 8 zeros behind them */
+    /* MOEK_STRIP sums: to = sum * unit * (x_scale * by) + bias; 16 of g: silu(g) * u; 16 to T */
+    void (*scaled)(float *to, const float *sum, const float *by, const float *bias, float unit, float x_scale);
+    void (*silu)(float *g, const float *u);
+    void (*to_t)(uint16_t *to, const float *from, int dtype);
 } moek_panel_set_;
 
 /* ---- plain C ----------------------------------------------------------------------------------------------------- */
@@ -123,8 +127,47 @@ MOEK_CPU_FN void moek_scales_plain_(float *to, const moek_w_run_ *w, const char 
     int i;
     for (i = 0; i < n; i++) to[i] = moek_digits_scale_(from, (size_t)i, w->scale_type, w->dtype);
 }
+MOEK_CPU_FN void moek_scaled_plain_(float *to, const float *sum, const float *by, const float *bias, float unit,
+                                    float x_scale)
+{
+    int i;
+    for (i = 0; i < MOEK_STRIP; i++) to[i] = moek_fma_(sum[i] * unit, x_scale * by[i], bias[i]);
+}
+/* 2^i, from the bits of i + 1.5 * 2^23, of which the first or second half is taken: so f32 holds each. */
+MOEK_CPU_FN float moek_half_power_(int i, int second)
+{
+    const int half = (i + 512) / 2 - 256;              /* rounded down */
+    return moek_float_((uint32_t)((second ? i - half : half) + 127) << 23);
+}
+/* e^x by a polynomial (Cephes' expf), in FMAs, so that all sets have the same bits; of NaN NaN. */
+MOEK_CPU_FN float moek_exp_plain_(float x)
+{
+    const float of = x < -87 ? -87 : x > 100 ? 100 : x, shifted = moek_fma_(of, 1.44269504f, 12582912.0f);
+    const float n = shifted - 12582912.0f, r = moek_fma_(n, 2.12194440e-4f, moek_fma_(n, -0.693359375f, of));
+    const int i = (int)(moek_bits_(shifted) - 0x4b400000);
+    float p = 1.9875691500e-4f;
+    if (x != x) return x;
+    p = moek_fma_(p, r, 1.3981999507e-3f);
+    p = moek_fma_(p, r, 8.3334519073e-3f);
+    p = moek_fma_(p, r, 4.1665795894e-2f);
+    p = moek_fma_(p, r, 1.6666665459e-1f);
+    p = moek_fma_(p, r, 5.0000001201e-1f);
+    p = moek_fma_(p, r * r, r) + 1;
+    return p * moek_half_power_(i, 0) * moek_half_power_(i, 1);
+}
+MOEK_CPU_FN void moek_silu_plain_(float *g, const float *u)
+{
+    int i;
+    for (i = 0; i < MOEK_PANEL; i++) g[i] = g[i] * (1 / (1 + moek_exp_plain_(-g[i]))) * u[i];
+}
+MOEK_CPU_FN void moek_to_t_plain_(uint16_t *to, const float *from, int dtype)
+{
+    int i;
+    for (i = 0; i < MOEK_PANEL; i++) to[i] = moek_to_t_(from[i], dtype);
+}
 static MOEK_UNUSED const moek_panel_set_ moek_panel_set_cpu_ = {
-    &moek_set_cpu_, moek_decode_panel_plain_, moek_outer_plain_, moek_turn_plain_, moek_scales_plain_
+    &moek_set_cpu_, moek_decode_panel_plain_, moek_outer_plain_, moek_turn_plain_, moek_scales_plain_,
+    moek_scaled_plain_, moek_silu_plain_, moek_to_t_plain_
 };
 
 /* ---- a GEMM ------------------------------------------------------------------------------------------------------ */
@@ -133,7 +176,7 @@ static MOEK_UNUSED const moek_panel_set_ moek_panel_set_cpu_ = {
 typedef struct moek_panels_ {
     moek_digits_ d;
     const moek_panel_set_ *set;
-    moek_w_run_ scales;                                /* their type */
+    moek_w_run_ scales, e4m3;                          /* the types of scales of w, of x in e4m3 */
     int how, in_panels;
     int within;                                        /* scales of w are multiplied into panels */
     float scale_unit;                                  /* ..., times this power of two */
@@ -272,7 +315,10 @@ static MOEK_UNUSED void moek_panel_x_(const moek_panels_ *p, float *x, float *sc
     int r, i, g;
     for (r = 0; r < rows; r++, x += MOEK_PANEL_K) {
         const size_t from = moek_digits_from_(a, p0 + r);
-        moek_digits_x_(d, x, (const char *)a->a + from * row_bytes, k, MOEK_PANEL_K);
+        const char *const row = (const char *)a->a + from * row_bytes;
+        if (d->f.x == MOEK_ELEMENT_E4M3 && k >= d->offset && k + MOEK_PANEL_K <= d->all)
+            p->set->scales(x, &p->e4m3, row + (k - d->offset), MOEK_PANEL_K);
+        else moek_digits_x_(d, x, row, k, MOEK_PANEL_K);
         scale[r] = 1;
         if (d->early) scale[r] = moek_digits_scale_(a->a_scale, from, xs->type, a->dtype);
         else if (xs->columns == MOEK_PANEL_K)
@@ -312,49 +358,61 @@ MOEK_CPU_FN int moek_panel_lane_(const moek_digits_ *d, int c, int of)
 {
     return d->halves == 2 ? c / MOEK_PANEL * MOEK_WIDE + of * MOEK_PANEL + c % MOEK_PANEL : c;
 }
-/* out = f(sum * scales + bias) of `rows` rows from p0 on; columns of out from j0 on. */
-static MOEK_UNUSED void moek_panel_store_(const moek_panels_ *p, int e, int p0, int rows, int j0, int columns,
-                                          const float *sum)
+/* What sums of a strip are multiplied by, and what is added, in the order of sums. */
+static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0, int columns, float *by, float *bias)
 {
     const moek_digits_ *const d = &p->d;
     const moek_gemm_args *const a = d->a;
-    const moek_scale_shape *const ws = &d->f.w_scale, *const xs = &d->f.x_scale;
-    const int x_row = xs->rows && !xs->columns && !d->early, x_all = xs->type && !xs->rows;
-    const float second = d->f.static_x && xs->rows ? d->more->a_global_scale[0] : 1;
-    const float unit = 1 / (p->w_unit * p->x_unit);
+    const moek_scale_shape *const ws = &d->f.w_scale;
+    const float second = d->f.static_x && d->f.x_scale.rows ? d->more->a_global_scale[0] : 1;
     const size_t step = (size_t)(d->halves == 2 ? a->halves.step : 1);
-    float by[MOEK_STRIP], global[MOEK_STRIP], bias[MOEK_STRIP];
-    int s, r, c;
+    int s, c;
+    for (s = 0; s < MOEK_STRIP; s++) by[s] = bias[s] = 0;
     for (c = 0; c < columns; c++)
         for (s = 0; s < d->halves; s++) {
             const int i = moek_panel_lane_(d, c, s);
             const size_t row = (size_t)e * (size_t)a->halves.rows + (size_t)(j0 + c) * step;
             by[i] = ws->columns || !ws->type ? 1
                   : moek_digits_scale_(a->halves.scale[s], ws->rows ? row : (size_t)e, ws->type, a->dtype);
-            global[i] = d->f.second ? d->more->global[s][e * d->more->globals] : 1;
-            bias[i] = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[s])[row], a->dtype) : 0;
+            if (d->f.second) by[i] *= d->more->global[s][e * d->more->globals];
+            by[i] *= second;
+            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[s])[row], a->dtype);
         }
+}
+/* out = f(sum * scales + bias) of `rows` rows from p0 on; columns of out from j0 on. */
+static MOEK_UNUSED void moek_panel_store_(const moek_panels_ *p, int e, int p0, int rows, int j0, int columns,
+                                          const float *sum)
+{
+    const moek_digits_ *const d = &p->d;
+    const moek_gemm_args *const a = d->a;
+    const moek_scale_shape *const xs = &d->f.x_scale;
+    const int x_row = xs->rows && !xs->columns && !d->early, x_all = xs->type && !xs->rows;
+    const int exact = p->how == MOEK_SUM_EXACT, silu = d->up && a->act == MOEK_SILU && !(a->limit > 0);
+    const float unit = 1 / (p->w_unit * p->x_unit);
+    float by[MOEK_STRIP], bias[MOEK_STRIP], done[MOEK_STRIP];
+    int s, r, c, i;
+    moek_panel_factors_(p, e, j0, columns, by, bias);
     for (r = 0; r < rows; r++, sum += MOEK_STRIP) {
         const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
         uint16_t *const out = (uint16_t *)a->out + to * (size_t)a->n + j0;
         const float x_scale = x_row || x_all
             ? moek_digits_scale_(a->a_scale, x_all ? 0 : moek_digits_from_(a, p0 + r), xs->type, a->dtype) : 1;
-        float done[MOEK_STRIP];
-        for (s = 0; s < MOEK_STRIP; s++) {
+        for (s = 0; s < MOEK_STRIP && exact; s++) {
             int32_t low, high = 0;
             memcpy(&low, &sum[s], sizeof low);
-            if (p->how == MOEK_SUM_EXACT && d->all > MOEK_PANEL_EXACT)
-                memcpy(&high, &sum[MOEK_PANEL_HIGH + s], sizeof high);
-            done[s] = p->how == MOEK_SUM_EXACT ? (float)(65536.0 * high + low) : sum[s] * unit;
+            if (d->all > MOEK_PANEL_EXACT) memcpy(&high, &sum[MOEK_PANEL_HIGH + s], sizeof high);
+            done[s] = (float)(65536.0 * high + low);
         }
-        for (c = 0; c < columns; c++) {
-            float half[2];
-            for (s = 0; s < d->halves; s++) {
-                const int i = moek_panel_lane_(d, c, s);
-                half[s] = done[i] * (x_scale * by[i] * global[i] * second) + bias[i];
-            }
-            out[c] = moek_to_t_(d->up ? moek_act_any_(a->act, half[0], half[d->halves - 1], a->alpha, a->beta, a->limit)
-                                      : half[0], a->dtype);
+        p->set->scaled(done, exact ? done : sum, by, bias, unit, x_scale);
+        for (c = 0; c < columns; c += MOEK_PANEL) {
+            float *const g = done + moek_panel_lane_(d, c, 0), *const u = d->halves == 2 ? g + MOEK_PANEL : g;
+            const int n = columns - c < MOEK_PANEL ? columns - c : MOEK_PANEL;
+            uint16_t tail[MOEK_PANEL];
+            if (silu) p->set->silu(g, u);
+            for (i = 0; i < n && d->up && !silu; i++)
+                g[i] = moek_act_any_(a->act, g[i], u[i], a->alpha, a->beta, a->limit);
+            p->set->to_t(n < MOEK_PANEL ? tail : out + c, g, a->dtype);
+            if (n < MOEK_PANEL) memcpy(out + c, tail, (size_t)n * sizeof *tail);
         }
     }
 }
@@ -378,7 +436,8 @@ static MOEK_UNUSED void moek_panel_sums_(const moek_panels_ *p, int e, int p0, i
 {
     const moek_digits_ *const d = &p->d;
     const int wide = d->halves == 2 ? MOEK_PANEL : MOEK_WIDE;          /* columns of 32 rows of w */
-    float x[MOEK_PANEL_X * MOEK_PANEL_K], panel[MOEK_PANEL_K * MOEK_WIDE], x_scale[MOEK_PANEL_X], w_scale[MOEK_WIDE];
+    float x[MOEK_PANEL_X * MOEK_PANEL_K + 8], panel[MOEK_PANEL_K * MOEK_WIDE];
+    float x_scale[MOEK_PANEL_X], w_scale[MOEK_WIDE];
     int k, c, i;
     memset(sum, 0, (size_t)(MOEK_PANEL_X * MOEK_STRIP) * sizeof *sum);
     memset(x_scale, 0, sizeof x_scale);
@@ -411,6 +470,7 @@ MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_more_args *
     p.set = set;
     p.in_panels = p.d.a->tiled == MOEK_WEIGHTS_PANELS;
     p.scales.scale_type = ws->type; p.scales.dtype = p.d.a->dtype;
+    p.e4m3.scale_type = MOEK_SCALE_TYPE_E4M3;
     p.within = ws->columns && ws->type != MOEK_SCALE_TYPE_F32;
     p.how = p.d.f.w == MOEK_ELEMENT_S8 && p.d.f.x == MOEK_ELEMENT_S8 ? MOEK_SUM_EXACT
           : (ws->columns && !p.within) || xs->columns == MOEK_PANEL_K ? MOEK_SUM_SCALED : MOEK_SUM_CHAIN;

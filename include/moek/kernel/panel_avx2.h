@@ -82,6 +82,64 @@ MOEK_AVX2_FN void moek_turn_avx2_(uint32_t *to, const uint8_t *const *rows, int 
     for (; v < words; v++)
         for (r = 0; r < MOEK_PANEL; r++) to[v * MOEK_PANEL + r] = moek_word_(rows[r], v);
 }
+MOEK_AVX2_FN void moek_scaled_avx2_(float *to, const float *sum, const float *by, const float *bias, float unit,
+                                    float x_scale)
+{
+    int i;
+    for (i = 0; i < MOEK_STRIP; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_fmadd_ps(_mm256_mul_ps(_mm256_loadu_ps(sum + i), _mm256_set1_ps(unit)),
+                                                 _mm256_mul_ps(_mm256_set1_ps(x_scale), _mm256_loadu_ps(by + i)),
+                                                 _mm256_loadu_ps(bias + i)));
+}
+/* moek_exp_plain_.  (Of a NaN, min and max give the second.) */
+MOEK_AVX2_INLINE __m256 moek_exp_avx2_(__m256 x)
+{
+    const __m256 shift = _mm256_set1_ps(12582912.0f);
+    const __m256 of = _mm256_min_ps(_mm256_set1_ps(100), _mm256_max_ps(_mm256_set1_ps(-87), x));
+    const __m256 shifted = _mm256_fmadd_ps(of, _mm256_set1_ps(1.44269504f), shift), n = _mm256_sub_ps(shifted, shift);
+    const __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4f),
+                                     _mm256_fmadd_ps(n, _mm256_set1_ps(-0.693359375f), of));
+    const __m256i i = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(0x4b400000));
+    const __m256i half = _mm256_srai_epi32(i, 1), one = _mm256_set1_epi32(127);
+    __m256 p = _mm256_set1_ps(1.9875691500e-4f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.3981999507e-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.3334519073e-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.1665795894e-2f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1f));
+    p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1));
+    p = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, one), 23)));
+    return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), one),
+                                                                  23)));
+}
+MOEK_AVX2_FN void moek_silu_avx2_(float *g, const float *u)
+{
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
+    int i;
+    for (i = 0; i < MOEK_PANEL; i += 8) {
+        const __m256 x = _mm256_loadu_ps(g + i), t = moek_exp_avx2_(_mm256_xor_ps(x, sign));
+        const __m256 sigma = _mm256_div_ps(one, _mm256_add_ps(one, t));
+        _mm256_storeu_ps(g + i, _mm256_mul_ps(_mm256_mul_ps(x, sigma), _mm256_loadu_ps(u + i)));
+    }
+}
+/* moek_to_bf16_, moek_to_fp16_ */
+MOEK_AVX2_FN void moek_to_t_avx2_(uint16_t *to, const float *from, int dtype)
+{
+    const __m256i one = _mm256_set1_epi32(1), infinite = _mm256_set1_epi32(0x7f800000);
+    __m256i bits[2];
+    int i;
+    for (i = 0; i < 2; i++) {
+        const __m256i u = _mm256_loadu_si256((const __m256i *)(from + 8 * i)), high = _mm256_srli_epi32(u, 16);
+        const __m256i round = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(high, one));
+        const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff)), infinite);
+        bits[i] = _mm256_blendv_epi8(_mm256_srli_epi32(_mm256_add_epi32(u, round), 16),
+                                     _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+        if (dtype != MOEK_DTYPE_FP16) continue;
+        bits[i] = _mm256_cvtepu16_epi32(_mm256_cvtps_ph(_mm256_castsi256_ps(u), 0));
+        bits[i] = _mm256_blendv_epi8(bits[i], _mm256_and_si256(bits[i], _mm256_set1_epi32(0xfe00)), nan);
+    }
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(_mm256_packus_epi32(bits[0], bits[1]), 0xd8));
+}
 #define MOEK_VF __m256
 #define MOEK_VI __m256i
 #define MOEK_V_LANES 8
@@ -99,7 +157,8 @@ MOEK_AVX2_FN void moek_turn_avx2_(uint32_t *to, const uint8_t *const *rows, int 
 #undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_panel_set_ moek_panel_set_avx2_ = {
-    &moek_set_avx2_, moek_panel_decode_avx2_, moek_panel_outer_avx2_, moek_turn_avx2_, moek_run_scales_avx2_
+    &moek_set_avx2_, moek_panel_decode_avx2_, moek_panel_outer_avx2_, moek_turn_avx2_, moek_run_scales_avx2_,
+    moek_scaled_avx2_, moek_silu_avx2_, moek_to_t_avx2_
 };
 #endif
 #endif

@@ -64,7 +64,8 @@ MOEK_AVX512_INLINE __m512 moek_panel_lift_avx512_(__m512i w, const int shift, co
 #undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_panel_set_ moek_panel_set_avx512_ = {
-    &moek_set_avx512_, moek_panel_decode_avx512_, moek_panel_outer_avx512_, moek_turn_avx2_, moek_run_scales_avx2_
+    &moek_set_avx512_, moek_panel_decode_avx512_, moek_panel_outer_avx512_, moek_turn_avx2_, moek_run_scales_avx2_,
+    moek_scaled_avx2_, moek_silu_avx2_, moek_to_t_avx2_
 };
 #endif
 #endif

@@ -120,7 +120,8 @@ MOEK_V_FN void MOEK_V_(outer)(float *sum, const float *panel, const float *x, in
         const int left = rows - r;
         const float *const from = x + r * MOEK_PANEL_K, *const by = x_scale + r;
         float *const to = sum + r * MOEK_STRIP;
-        n = left < 3 ? left : left < 5 ? 4 : MOEK_V_ROWS == 6 || left < 7 ? 6 : left < 9 ? 8 : 12;
+        n = left < 3 ? left : left < 5 || (left < 9 && left > 6 && MOEK_V_ROWS == 6) ? 4 : left < 7 ? 6
+          : left < 9 ? 8 : MOEK_V_ROWS;
         for (l = 0; l < MOEK_WIDE; l += 2 * MOEK_V_LANES) {
             const float *const w = panel + l, *const w_by = w_scale + l;
             if (n == 1) MOEK_V_(outer_1)(to + l, w, from, k, how, w_by, by);
