@@ -255,6 +255,7 @@ int main(void)
     for (i = 1; moek_format_of(i); i++) {
         const moek_format *const f = moek_format_of(i);
         if (f->w == MOEK_ELEMENT_FP16) continue;       /* T is bf16 here */
+        if (f->only_blocks) continue;                  /* (nothing here quantizes to those) */
         for (b = 0; b < (f->blocks ? f->blocks : 1); b++) {
             const int block = f->blocks ? f->block[b] : 0;
             const moek_scale_shape s = moek_weight_scale(f, block);

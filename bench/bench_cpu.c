@@ -82,8 +82,8 @@ static void make(subject *s, int tokens)
     if (moek_plan_init(&s->plan, &c) != MOEK_OK) { printf("%s: %s\n", s->f->name, s->plan.why); exit(1); }
     n = fill_sizes_of(&s->plan.config, EXPERTS);
     scale[0] = scale[1] = s->f->x_bits < 8 ? third / 448 : third / 100;
-    w.w_up = filled(s, n.up, fill_weights(s->f, s->plan.config.dtype, 0.02), 1);
-    w.w_down = filled(s, n.down, fill_weights(s->f, s->plan.config.dtype, 0.02), 2);
+    w.w_up = keep(s, fill_host_weights(s->f, n.up, HIDDEN, s->plan.config.dtype, 0.02, 1));
+    w.w_down = keep(s, fill_host_weights(s->f, n.down, INTER, s->plan.config.dtype, 0.02, 2));
     w.w_up_scale = filled(s, n.up_scale, fill_scales(s->f, s->plan.config.dtype, 0.02), 3);
     w.w_down_scale = filled(s, n.down_scale, fill_scales(s->f, s->plan.config.dtype, 0.02), 4);
     w.w_up_global_scale = (const float *)filled(s, n.up_second, fill_seconds(), 5);

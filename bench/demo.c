@@ -44,8 +44,8 @@ static layer make_layer(const moek_config *c, int biases)
     layer l;
     int i;
     l.n = fill_sizes_of(c, c->experts);
-    l.up = fill_host(l.n.up, fill_weights(f, c->dtype, up), 1);
-    l.down = fill_host(l.n.down, fill_weights(f, c->dtype, down), 2);
+    l.up = fill_host_weights(f, l.n.up, (size_t)c->hidden, c->dtype, up, 1);
+    l.down = fill_host_weights(f, l.n.down, (size_t)c->inter, c->dtype, down, 2);
     l.up_scale = fill_host(l.n.up_scale, fill_scales(f, c->dtype, up), 3);
     l.down_scale = fill_host(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
     l.up_second = fill_host(l.n.up_second, fill_seconds(), 7);

@@ -87,6 +87,16 @@ MOEK_UNUSED static void *fill_host(size_t bytes, fill_codes from, uint32_t seed)
     fill_array(p, bytes, &from, seed);
     return p;
 }
+/* Weights of rows of so many columns. */
+MOEK_UNUSED static void *fill_host_weights(const moek_format *f, size_t bytes, size_t columns, int dtype,
+                                           double deviation, uint32_t seed)
+{
+    void *p;
+    if (!f->only_blocks) return fill_host(bytes, fill_weights(f, dtype, deviation), seed);
+    p = mem_alloc(0, bytes);
+    block_fill(f, p, bytes / moek_weight_bytes(f, 0, columns), columns, deviation, seed);
+    return p;
+}
 /* Sizes of the weight arrays of a gated layer, in bytes; 0: the format has none.  (No zero points.) */
 typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_second, down_second; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
@@ -94,8 +104,8 @@ MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
     const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
     const size_t e = (size_t)experts, h = (size_t)c->hidden, i = (size_t)c->inter;
     fill_sizes s;
-    s.up = e * 2 * i * moek_element_bytes(f->w, h);
-    s.down = e * h * moek_element_bytes(f->w, i);
+    s.up = e * 2 * i * moek_weight_bytes(f, c->weight_layout, h);
+    s.down = e * h * moek_weight_bytes(f, c->weight_layout, i);
     s.up_scale = e * moek_scale_bytes(&f->w_scale, 2 * i, h);
     s.down_scale = e * moek_scale_bytes(&f->w_scale, h, i);
     s.up_second = f->second ? e * 2 * sizeof(float) : 0;

@@ -10,6 +10,7 @@ READS = {                                              # how weights may lie
     "lines": "tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED)",
     "fragments": "tiled, as operands of wgmma (MOEK_WEIGHTS_TILED)",
     "panels": "16 rows side by side, on CPUs (MOEK_WEIGHTS_PANELS)",
+    "blocks": "in blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)",
 }
 TRAITS = {                                             # name: ops that have it, and what it means
     "early": ("route sort quant up down mlp combine", "args.early is heeded, on a device that has such launches"),

@@ -40,7 +40,9 @@ FOLDERS = {"gemm": "gemm", "mlp": "fused", "layer": "layer"}     # of templates/
 STEPS_FOLDER = "steps"                                # the same of steps beside GEMMs: files of a template's whole name
 GPUS = 80                                             # archs from here on; below: of the host
 BODY = "_body.h"                                      # the end of the name of a file that rows share
-SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8}   # types of scales, and their bits; append: the ABI, too
+SCALES = {"f32": 32, "e8m0": 8, "T": 16, "e4m3": 8, "fp16": 16, "u6": 6, "u6b32": 6, "u4": 4, "s8": 8}
+                                                      # types of scales, and their bits; append: the ABI, too
+PLANES = 2                                            # the most planes of bits of a code, or of a scale, in a block
 BLOCKS = 4                                            # the most numbers of columns a scale that a format leaves open
 BUDGET = {"lines": "the most lines of a kernel's text", "seconds": "CPU time of a run"}
 STEPS = ("route", "map", "sort", "quant", "up", "down", "combine")       # a plan has one of each at least
@@ -125,12 +127,73 @@ class Scale:
         return self.type, self.rows, self.columns
 
 
+def planes_of(given, bits, bytes_, at):
+    """Planes of bits, as kernels.toml says at blocks: each with all of its seven numbers."""
+    planes = [p if len(p) == 7 else p + [p[2] * min(p[1], 8) // 8, 0, 0, p[1]] for p in given
+              if isinstance(p, list) and len(p) in (3, 7) and all(is_number(n, 0, 1 << 10) for n in p)] \
+        if isinstance(given, list) else []
+    if not planes or len(planes) != len(given) or len(planes) > PLANES or sum(p[1] for p in planes) != bits or \
+            not all(p[0] < bytes_ and p[1] and p[2] and p[3] and p[2] % p[3] == 0 for p in planes):
+        raise Bad(f"{at} must be a list of 1 to {PLANES} planes [byte, bits, unit] or [byte, bits, unit, run, step, "
+                  f"shift, by], {bits} bits in all, not {shown(given)}")
+    return planes
+
+
+class Block:
+    """A line of [blocks], checked: how codes and scales lie in rows of a file."""
+    KEYS = ("type", "bytes", "columns", "instead", "w", "code", "scale", "super", "min", "super_min", "sign")
+
+    def __init__(self, name, given, where, elements):
+        at = f"{where}: blocks.{shown(name)}"
+        if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or not isinstance(given, dict):
+            raise Bad(f"{at}: blocks are a name and a table, as in  blocks.q8_0 = {{ type = 8, ... }}")
+        no_more(at, given, self.KEYS)
+        self.name, self.w = name, given.get("w")
+        for key in ("type", "bytes", "columns"):
+            setattr(self, key, given.get(key))
+            if not is_number(given.get(key), 1, 1 << 10):
+                raise Bad(f"{at}: {key} must be a whole number from 1 on, not {shown(given.get(key))}")
+        self.instead = given.get("instead", 0)
+        if not is_number(self.instead):
+            raise Bad(f"{at}: instead must be the type of other blocks, not {shown(self.instead)}")
+        if self.w not in elements or self.w == "T":
+            raise Bad(f"{at}: w must be one of {' '.join(e for e in elements if e != 'T')}, not {shown(self.w)}")
+        self.code = planes_of(given.get("code"), elements[self.w], self.bytes, f"{at}: code")
+        self.scale, self.super = self.scale_of(given, "scale", "super", at)
+        self.min, self.super_min = self.scale_of(given, "min", "super_min", at) if "min" in given else (None, None)
+        self.sign = given.get("sign", 0)
+        if self.sign not in ((-1, 1) if self.min else (0,)):
+            raise Bad(f"{at}: sign is -1 or 1 where there is a min, else absent, not {shown(self.sign)}")
+
+    def scale_of(self, given, key, above, at):
+        """(type, columns, planes) of a scale or minimum; and the byte of the f16 on top, or None."""
+        of = given.get(key)
+        if not isinstance(of, list) or len(of) < 3 or of[0] not in list(SCALES) or of[0] in ("f32", "T") or \
+                not is_number(of[1], 1) or self.columns % of[1]:
+            raise Bad(f"{at}: {key} must be [type, columns, planes ..], the type one of {' '.join(SCALES)} but f32 and "
+                      f"T, columns that divide those of the block, not {shown(of)}")
+        top = given.get(above)
+        if top is not None and not is_number(top, 0, self.bytes - 2):
+            raise Bad(f"{at}: {above} must be the byte of an f16 in the block, not {shown(top)}")
+        return (of[0], of[1], planes_of(of[2:], SCALES[of[0]], self.bytes, f"{at}: {key}")), top
+
+
+def check_blocks(manifest, where, elements):
+    blocks = manifest.get("blocks", {})
+    if not isinstance(blocks, dict):
+        raise Bad(f"{where}: blocks must be a table, as in  blocks.q8_0 = {{ type = 8, ... }}")
+    blocks = {name: Block(name, given, where, elements) for name, given in blocks.items()}
+    if len({b.type for b in blocks.values()}) != len(blocks):
+        raise Bad(f"{where}: blocks: two of them have the same type")
+    return blocks
+
+
 class Format:
     """A line of [formats], checked: what templates ask."""
     KEYS = ("number", "w", "x", "w_scale", "x_scale", "second", "zero", "granule", "static", "ue8m0", "expands",
-            "tiled", "about")
+            "tiled", "file", "about")
 
-    def __init__(self, name, given, where, elements):
+    def __init__(self, name, given, where, elements, blocks):
         at = f"{where}: formats.{shown(name)}"
         if not is_name(name) or re.search(r"_[hb]\d+$", name) or not isinstance(given, dict):
             raise Bad(f"{at}: a format is a name (without _h0 or _b0 at its end) and a table, as in  "
@@ -154,7 +217,16 @@ class Format:
         if given.get("zero", "none") not in ("none", "optional"):
             raise Bad(f"{at}: zero must be none or optional, not {shown(given['zero'])}")
         self.zero = given.get("zero", "none") == "optional"
-        self.granule = given.get("granule", max(8 // self.w_bits, 8 // self.x_bits, 1))
+        self.block = blocks.get(given.get("file")) if isinstance(given.get("file"), str) else None
+        if "file" in given and (not self.block or self.block.w != self.w):
+            known = [b.name for b in blocks.values() if b.w == self.w]
+            raise Bad(f"{at}: file must be one of blocks, with the same w ({' '.join(known) or 'there is none'}), "
+                      f"not {shown(given['file'])}")
+        self.only_blocks = bool(self.block) and not self.w_scale.type       # else arrays of codes and scales, too
+        if self.w_bits not in (4, 8, 16) and not self.only_blocks:
+            raise Bad(f"{at}: {self.w} of {self.w_bits} bits lies in blocks alone: file, and no w_scale")
+        least = self.block.columns if self.only_blocks else max(8 // self.w_bits, 8 // self.x_bits, 1)
+        self.granule = given.get("granule", least)
         if not is_number(self.granule, 1, 1 << 16) or self.granule * self.w_bits % 8 or self.granule * self.x_bits % 8:
             raise Bad(f"{at}: granule must be a whole number of elements that fill bytes, not {shown(self.granule)}")
         if (self.x_bits < 16) != bool(self.x_scale.type):
@@ -210,16 +282,16 @@ def elements_of(env, names):
     if [getattr(m, "number", 0) for _, m in by_number] != list(range(1, len(found) + 1)):
         raise Bad("templates/element: numbers must be 1, 2, ...: the ABI; append")
     for name, module in by_number:
-        if getattr(module, "bits", None) not in (4, 8, 16):
-            raise Bad(f"templates/element/{name}.j2: bits must be 4, 8 or 16")
+        if getattr(module, "bits", None) not in (2, 3, 4, 5, 6, 8, 16):
+            raise Bad(f"templates/element/{name}.j2: bits must be 2 to 6, 8 or 16")
     return dict(by_number)
 
 
-def check_formats(manifest, where, elements):
+def check_formats(manifest, where, elements, blocks):
     formats = manifest.get("formats")
     if not isinstance(formats, dict) or not formats:
         raise Bad(f"{where}: formats is missing, as in  formats.bf16 = {{ number = 1, w = \"bf16\", ... }}")
-    formats = {name: Format(name, given, where, elements) for name, given in formats.items()}
+    formats = {name: Format(name, given, where, elements, blocks) for name, given in formats.items()}
     if len({f.number for f in formats.values()}) != len(formats):
         raise Bad(f"{where}: formats: two formats have the same number")
     for f in formats.values():
@@ -234,8 +306,9 @@ def check_formats(manifest, where, elements):
 
 def check_manifest(manifest, where, elements):
     """kernels.toml, but for its rows.  Adds quant: the names and numbers of the formats."""
-    no_more(where, manifest, LISTS + ("formats", "hidden", "budget", "kernels"))
-    manifest["formats"] = check_formats(manifest, where, elements)
+    no_more(where, manifest, LISTS + ("formats", "blocks", "hidden", "budget", "kernels"))
+    manifest["blocks"] = check_blocks(manifest, where, elements)
+    manifest["formats"] = check_formats(manifest, where, elements, manifest["blocks"])
     manifest["quant"] = {name: f.number for name, f in manifest["formats"].items()}
     for key in LISTS:
         names = manifest.get(key)
@@ -496,6 +569,7 @@ class Generator:
                                 gated=lambda act: not act.endswith("_no_mul"), row_text=row_text,
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
+                                in_blocks=lambda: " ".join({b.w: 1 for b in self.manifest["blocks"].values()}),
                                 struct_of=struct_of, wanted=self.wanted, any_wanted=self.any_wanted,
                                 gpu_elements=self.gpu_elements(), kernel_columns=columns,
                                 hosts=[n for n, number in self.manifest["arch"].items() if number < GPUS])
@@ -697,7 +771,8 @@ class Generator:
         granules = self.granules("up", quant, arch)
         sizes = ["any" if g == 1 else str(g) for g in granules[:1]]
         sizes += [f"hidden {h}" for h in sorted({r["hidden"] for r in of if r["op"] == "up" and r["hidden"]})]
-        return {"sizes": " or ".join(sizes), "tiled": "checkpoint" not in sum((r["columns"]["reads"] for r in of), []),
+        reads = set(sum((r["columns"]["reads"] for r in of), []))
+        return {"sizes": " or ".join(sizes), "tiled": not reads & {"checkpoint", "blocks"},
                 **{op: ", ".join(f"{m} tokens" if few else str(m) for m, few in sorted(
                     {(r["m"], r["columns"]["most_tokens"]) for r in of if r["op"] == op})) for op in GEMMS}}
 

@@ -73,4 +73,25 @@ MOEK_FN float moek_from_s8_(uint8_t b) { return (float)((int)(b ^ 0x80) - 128); 
 /* u4b8, a code in the low 4 bits: code - 8. */
 MOEK_FN float moek_from_u4b8_(uint8_t b) { return (float)((int)(b & 15) - 8); }
 
+/* u4, u5, u2: a code in the low bits, 0 and up. */
+MOEK_FN float moek_from_u4_(uint8_t b) { return (float)(b & 15); }
+
+MOEK_FN float moek_from_u5_(uint8_t b) { return (float)(b & 31); }
+
+/* u5b16, u6b32, u3b4: a code in the low bits, less half of what they hold. */
+MOEK_FN float moek_from_u5b16_(uint8_t b) { return (float)((int)(b & 31) - 16); }
+
+MOEK_FN float moek_from_u6b32_(uint8_t b) { return (float)((int)(b & 63) - 32); }
+
+/* iq4: a code in the low 4 bits. */
+MOEK_FN float moek_from_iq4_(uint8_t b)
+{
+    const signed char values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+    return (float)values[b & 15];
+}
+
+MOEK_FN float moek_from_u2_(uint8_t b) { return (float)(b & 3); }
+
+MOEK_FN float moek_from_u3b4_(uint8_t b) { return (float)((int)(b & 7) - 4); }
+
 #endif

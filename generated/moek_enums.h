@@ -32,6 +32,18 @@
 #define MOEK_INT8_A8                   16
 #define MOEK_INT8_A16                  17
 #define MOEK_NVFP4_A8                  18
+#define MOEK_Q8_0_A16                  19
+#define MOEK_Q4_0_A16                  20
+#define MOEK_Q4_1_A16                  21
+#define MOEK_Q5_0_A16                  22
+#define MOEK_Q5_1_A16                  23
+#define MOEK_Q2_K_A16                  24
+#define MOEK_Q3_K_A16                  25
+#define MOEK_Q4_K_A16                  26
+#define MOEK_Q5_K_A16                  27
+#define MOEK_Q6_K_A16                  28
+#define MOEK_IQ4_NL_A16                29
+#define MOEK_IQ4_XS_A16                30
 
 #define MOEK_SILU                      1
 #define MOEK_GELU                      2
@@ -58,6 +70,7 @@
 #define MOEK_READS_LINES               2    /* tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED) */
 #define MOEK_READS_FRAGMENTS           4    /* tiled, as operands of wgmma (MOEK_WEIGHTS_TILED) */
 #define MOEK_READS_PANELS              8    /* 16 rows side by side, on CPUs (MOEK_WEIGHTS_PANELS) */
+#define MOEK_READS_BLOCKS              16   /* in blocks of GGUF files (MOEK_WEIGHTS_BLOCKS) */
 /* moek_kernel.traits: what a kernel does of its args (moek/ops.h), and wants. */
 #define MOEK_TRAIT_EARLY               1    /* route, sort, quant, up, down, mlp, combine: args.early is heeded, on a device that has such launches */
 #define MOEK_TRAIT_ROW_BLOCKS          2    /* up, down: takes the list of row blocks that sort makes; others find them in the counts */
@@ -71,7 +84,7 @@
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)
-#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18)
+#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18) X(Q8_0_A16, q8_0_a16, 19) X(Q4_0_A16, q4_0_a16, 20) X(Q4_1_A16, q4_1_a16, 21) X(Q5_0_A16, q5_0_a16, 22) X(Q5_1_A16, q5_1_a16, 23) X(Q2_K_A16, q2_k_a16, 24) X(Q3_K_A16, q3_k_a16, 25) X(Q4_K_A16, q4_k_a16, 26) X(Q5_K_A16, q5_k_a16, 27) X(Q6_K_A16, q6_k_a16, 28) X(IQ4_NL_A16, iq4_nl_a16, 29) X(IQ4_XS_A16, iq4_xs_a16, 30)
 #define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(AVX2, avx2, 2) X(AVX512, avx512, 5) X(NEON, neon, 12) X(SM80, sm80, 80) X(SM90, sm90, 90)
 #define MOEK_EACH_ACT(X) \
     X(SILU, silu, 1, 1) \
@@ -88,46 +101,71 @@
     X(RELU_NO_MUL, relu_no_mul, 12, 0)
 /* X(NAME, name, number, about weights, about x, element of w, of x, their bits, then of the scales of w and of x: type,
  * rows, columns; x may have a static scale, ue8m0, second scales, zero points, granule, how many numbers of columns are
- * left open, and these, what weights may become in a run, how tiled weights lie) */
+ * left open, and these, what weights may become in a run, how tiled weights lie; ggml's number of such
+ * weights in a file, bytes and columns of a block there, whether they come so alone) */
 #define MOEK_EACH_FORMAT(X) \
     X(BF16, bf16, 1, "bf16", "bf16", \
-      BF16, BF16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      BF16, BF16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 30, 2, 1, 0) \
     X(FP16, fp16, 2, "fp16", "fp16", \
-      FP16, FP16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      FP16, FP16, 16, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 1, 2, 1, 0) \
     X(FP8T, fp8t, 3, "e4m3, one scale an expert", "e4m3, one scale a tensor, static or dynamic", \
-      E4M3, E4M3, 8, 8, F32, 0, 0, F32, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      E4M3, E4M3, 8, 8, F32, 0, 0, F32, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(FP8C, fp8c, 4, "e4m3, one scale a row", "e4m3, one scale a token", \
-      E4M3, E4M3, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      E4M3, E4M3, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(FP8B128, fp8b128, 5, "e4m3, one scale for 128 x 128", "e4m3, one scale for 1 x 128, f32 or power of two", \
-      E4M3, E4M3, 8, 8, F32, 128, 128, F32, 1, 128, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      E4M3, E4M3, 8, 8, F32, 128, 128, F32, 1, 128, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(MXFP8, mxfp8, 6, "e4m3, one power of two (e8m0) for 1 x 32", "e4m3, one power of two (e8m0) for 1 x 32", \
-      E4M3, E4M3, 8, 8, E8M0, 1, 32, E8M0, 1, 32, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      E4M3, E4M3, 8, 8, E8M0, 1, 32, E8M0, 1, 32, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(FP8T_A16, fp8t_a16, 7, "e4m3, one scale an expert", "T", \
-      E4M3, T, 8, 16, F32, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      E4M3, T, 8, 16, F32, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(FP8C_A16, fp8c_a16, 8, "e4m3, one scale a row", "T", \
-      E4M3, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      E4M3, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(FP8B128_A16, fp8b128_a16, 9, "e4m3, one scale for 128 x 128", "T", \
-      E4M3, T, 8, 16, F32, 128, 128, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      E4M3, T, 8, 16, F32, 128, 128, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(MXFP4_A16, mxfp4_a16, 10, "e2m1, one power of two (e8m0) for 1 x 32", "T", \
-      E2M1, T, 4, 16, E8M0, 1, 32, NONE, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      E2M1, T, 4, 16, E8M0, 1, 32, NONE, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(MXFP4_A8, mxfp4_a8, 11, "e2m1, one power of two (e8m0) for 1 x 32", "e4m3, one scale for 1 x 128, f32 or power of two", \
-      E2M1, E4M3, 4, 8, E8M0, 1, 32, F32, 1, 128, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8B128, MOEK_READS_FRAGMENTS) \
+      E2M1, E4M3, 4, 8, E8M0, 1, 32, F32, 1, 128, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8B128, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(NVFP4_A16, nvfp4_a16, 12, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "T", \
-      E2M1, T, 4, 16, E4M3, 1, 16, NONE, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      E2M1, T, 4, 16, E4M3, 1, 16, NONE, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(NVFP4_A4, nvfp4_a4, 13, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e2m1, one e4m3 for 1 x 16 and one static f32", \
-      E2M1, E2M1, 4, 4, E4M3, 1, 16, E4M3, 1, 16, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      E2M1, E2M1, 4, 4, E4M3, 1, 16, E4M3, 1, 16, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(INT4_A16, int4_a16, 14, "4-bit, one scale in T, and maybe a zero point, for 1 x 32, 64, 128 or a row", "T", \
-      U4B8, T, 4, 16, T, 1, 0, NONE, 0, 0, 0, 0, 0, 1, 2, 4, 32, 64, 128, 0, 0, MOEK_READS_FRAGMENTS) \
+      U4B8, T, 4, 16, T, 1, 0, NONE, 0, 0, 0, 0, 0, 1, 2, 4, 32, 64, 128, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(INT4_A8, int4_a8, 15, "4-bit, one scale for 1 x 128", "e4m3, one scale a token", \
-      U4B8, E4M3, 4, 8, F32, 1, 128, F32, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      U4B8, E4M3, 4, 8, F32, 1, 128, F32, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(INT8_A8, int8_a8, 16, "8-bit, one scale a row", "8-bit, one scale a token", \
-      S8, S8, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES) \
+      S8, S8, 8, 8, F32, 1, 0, F32, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(INT8_A16, int8_a16, 17, "8-bit, one scale a row", "T", \
-      S8, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS) \
+      S8, T, 8, 16, F32, 1, 0, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(NVFP4_A8, nvfp4_a8, 18, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e4m3, one scale a token", \
-      E2M1, E4M3, 4, 8, E4M3, 1, 16, F32, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8C, MOEK_READS_FRAGMENTS)
+      E2M1, E4M3, 4, 8, E4M3, 1, 16, F32, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8C, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
+    X(Q8_0_A16, q8_0_a16, 19, "8-bit, f16 scale for 1 x 32", "T", \
+      S8, T, 8, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 8, 34, 32, 1) \
+    X(Q4_0_A16, q4_0_a16, 20, "4-bit, f16 scale for 1 x 32", "T", \
+      U4B8, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 2, 18, 32, 1) \
+    X(Q4_1_A16, q4_1_a16, 21, "4-bit, f16 scale and minimum for 1 x 32", "T", \
+      U4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 3, 20, 32, 1) \
+    X(Q5_0_A16, q5_0_a16, 22, "5-bit, f16 scale for 1 x 32", "T", \
+      U5B16, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 6, 22, 32, 1) \
+    X(Q5_1_A16, q5_1_a16, 23, "5-bit, f16 scale and minimum for 1 x 32", "T", \
+      U5, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 7, 24, 32, 1) \
+    X(Q2_K_A16, q2_k_a16, 24, "2-bit, 4-bit scale and minimum for 1 x 16, f16 on top for 1 x 256", "T", \
+      U2, T, 2, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 10, 84, 256, 1) \
+    X(Q3_K_A16, q3_k_a16, 25, "3-bit, 6-bit scale for 1 x 16, f16 on top for 1 x 256", "T", \
+      U3B4, T, 3, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 11, 110, 256, 1) \
+    X(Q4_K_A16, q4_k_a16, 26, "4-bit, 6-bit scale and minimum for 1 x 32, f16 on top for 1 x 256", "T", \
+      U4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 12, 144, 256, 1) \
+    X(Q5_K_A16, q5_k_a16, 27, "5-bit, 6-bit scale and minimum for 1 x 32, f16 on top for 1 x 256", "T", \
+      U5, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 13, 176, 256, 1) \
+    X(Q6_K_A16, q6_k_a16, 28, "6-bit, 8-bit scale for 1 x 16, f16 on top for 1 x 256", "T", \
+      U6B32, T, 6, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 14, 210, 256, 1) \
+    X(IQ4_NL_A16, iq4_nl_a16, 29, "4-bit codebook, f16 scale for 1 x 32", "T", \
+      IQ4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 20, 18, 32, 1) \
+    X(IQ4_XS_A16, iq4_xs_a16, 30, "4-bit codebook, 6-bit scale for 1 x 32, f16 on top for 1 x 256", "T", \
+      IQ4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 23, 136, 256, 1)
 /* X(NAME, bits) */
-#define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8) X(T, 16) X(E2M1, 4) X(S8, 8) X(U4B8, 4)
-#define MOEK_EACH_SCALE_TYPE(X) X(F32, 32) X(E8M0, 8) X(T, 16) X(E4M3, 8)
+#define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8) X(T, 16) X(E2M1, 4) X(S8, 8) X(U4B8, 4) X(U4, 4) X(U5, 5) X(U5B16, 5) X(U6B32, 6) X(IQ4, 4) X(U2, 2) X(U3B4, 3)
+#define MOEK_EACH_SCALE_TYPE(X) X(F32, 32) X(E8M0, 8) X(T, 16) X(E4M3, 8) X(FP16, 16) X(U6, 6) X(U6B32, 6) X(U4, 4) X(S8, 8)
 #define MOEK_EACH_HIDDEN(X) X(2048) X(2560) X(2880) X(3072) X(4096) X(5120) X(6144) X(7168) X(8192)
 #endif

@@ -3,7 +3,7 @@
  * granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, flags, most_tokens) defined: the table, a
  * line a kernel that is wanted, best first. */
 #include "../include/moek/want.h"
-#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0))
+#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -260,6 +260,18 @@
     X(QUANT, MOEK_INT4_A8, 0, 0, 0) \
     X(QUANT, MOEK_INT8_A8, 0, 0, 0) \
     X(QUANT, MOEK_INT8_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q8_0_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q4_0_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q4_1_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q5_0_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q5_1_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q2_K_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q3_K_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q4_K_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q5_K_A16, 0, 0, 0) \
+    X(QUANT, MOEK_Q6_K_A16, 0, 0, 0) \
+    X(QUANT, MOEK_IQ4_NL_A16, 0, 0, 0) \
+    X(QUANT, MOEK_IQ4_XS_A16, 0, 0, 0) \
     X(UP, MOEK_BF16, 0, 0, 0) \
     X(UP, MOEK_FP16, 0, 0, 0) \
     X(UP, MOEK_FP8T, 0, 0, 0) \
@@ -302,6 +314,30 @@
     X(DOWN, MOEK_INT4_A16, 0, 64, 0) \
     X(DOWN, MOEK_INT4_A16, 0, 128, 0) \
     X(DOWN, MOEK_INT4_A16, 0, 0, 0) \
+    X(UP, MOEK_Q8_0_A16, 0, 0, 0) \
+    X(UP, MOEK_Q4_0_A16, 0, 0, 0) \
+    X(UP, MOEK_Q4_1_A16, 0, 0, 0) \
+    X(UP, MOEK_Q5_0_A16, 0, 0, 0) \
+    X(UP, MOEK_Q5_1_A16, 0, 0, 0) \
+    X(UP, MOEK_Q2_K_A16, 0, 0, 0) \
+    X(UP, MOEK_Q3_K_A16, 0, 0, 0) \
+    X(UP, MOEK_Q4_K_A16, 0, 0, 0) \
+    X(UP, MOEK_Q5_K_A16, 0, 0, 0) \
+    X(UP, MOEK_Q6_K_A16, 0, 0, 0) \
+    X(UP, MOEK_IQ4_NL_A16, 0, 0, 0) \
+    X(UP, MOEK_IQ4_XS_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q8_0_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q4_0_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q4_1_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q5_0_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q5_1_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q2_K_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q3_K_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q4_K_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q5_K_A16, 0, 0, 0) \
+    X(DOWN, MOEK_Q6_K_A16, 0, 0, 0) \
+    X(DOWN, MOEK_IQ4_NL_A16, 0, 0, 0) \
+    X(DOWN, MOEK_IQ4_XS_A16, 0, 0, 0) \
     X(COMBINE, 0, 0, 0, 0) \
     X(REPACK, 0, 0, 0, 0)
 #endif
@@ -432,13 +468,13 @@
 #if MOEK_WANT_(0, 0, 0, 0)
 #include "sort_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
 #include "quant_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
 #include "up_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
 #include "down_cpu.h"
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
@@ -2139,6 +2175,42 @@ MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 0, 0, 0, moek_quant_int8_a8_h0_on_cpu,
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0)
 MOEK_KERNEL(QUANT, MOEK_INT8_A16, 0, 1, 0, 0, 0, 0, moek_quant_int8_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"int8_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q8_0_A16, 0, 1, 0, 0, 0, 0, moek_quant_q8_0_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q8_0_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q4_0_A16, 0, 1, 0, 0, 0, 0, moek_quant_q4_0_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q4_0_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q4_1_A16, 0, 1, 0, 0, 0, 0, moek_quant_q4_1_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q4_1_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q5_0_A16, 0, 1, 0, 0, 0, 0, moek_quant_q5_0_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q5_0_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q5_1_A16, 0, 1, 0, 0, 0, 0, moek_quant_q5_1_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q5_1_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q2_K_A16, 0, 1, 0, 0, 0, 0, moek_quant_q2_k_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q2_k_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q3_K_A16, 0, 1, 0, 0, 0, 0, moek_quant_q3_k_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q3_k_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q4_K_A16, 0, 1, 0, 0, 0, 0, moek_quant_q4_k_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q4_k_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q5_K_A16, 0, 1, 0, 0, 0, 0, moek_quant_q5_k_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q5_k_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_Q6_K_A16, 0, 1, 0, 0, 0, 0, moek_quant_q6_k_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"q6_k_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_IQ4_NL_A16, 0, 1, 0, 0, 0, 0, moek_quant_iq4_nl_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
+MOEK_KERNEL(QUANT, MOEK_IQ4_XS_A16, 0, 1, 0, 0, 0, 0, moek_quant_iq4_xs_a16_h0_on_cpu, "{ op = \"quant\", template = \"quant_cpu\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 8, 0, 0, 0, moek_up_bf16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
@@ -2264,6 +2336,78 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b128_on
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 8, 0, 0, 0, moek_down_int4_a16_h0_b0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 8, 0, 0, 0, moek_up_q8_0_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q8_0_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 8, 0, 0, 0, moek_up_q4_0_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q4_0_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 8, 0, 0, 0, moek_up_q4_1_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q4_1_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 8, 0, 0, 0, moek_up_q5_0_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q5_0_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 8, 0, 0, 0, moek_up_q5_1_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q5_1_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 0, 0, 0, moek_up_q2_k_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q2_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 0, 0, 0, moek_up_q3_k_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q3_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 8, 0, 0, 0, moek_up_q4_k_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q4_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 8, 0, 0, 0, moek_up_q5_k_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q5_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 8, 0, 0, 0, moek_up_q6_k_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"q6_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 8, 0, 0, 0, moek_up_iq4_nl_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 8, 0, 0, 0, moek_up_iq4_xs_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 8, 0, 0, 0, moek_down_q8_0_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q8_0_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 8, 0, 0, 0, moek_down_q4_0_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q4_0_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 8, 0, 0, 0, moek_down_q4_1_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q4_1_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 8, 0, 0, 0, moek_down_q5_0_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q5_0_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 8, 0, 0, 0, moek_down_q5_1_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q5_1_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 0, 0, 0, moek_down_q2_k_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q2_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 0, 0, 0, moek_down_q3_k_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q3_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 8, 0, 0, 0, moek_down_q4_k_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q4_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 8, 0, 0, 0, moek_down_q5_k_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q5_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 8, 0, 0, 0, moek_down_q6_k_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"q6_k_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 8, 0, 0, 0, moek_down_iq4_nl_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 8, 0, 0, 0, moek_down_iq4_xs_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 0, 0, 0, moek_combine_h0_on_cpu, "{ op = \"combine\", template = \"combine_cpu\", hidden = 0, arch = \"cpu\" },", 0, 0, 0, 0, 0, 0)

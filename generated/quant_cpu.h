@@ -446,4 +446,100 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #undef MOEK_NAME_
 #undef MOEK_K_
 #endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 0, moek_quant_q8_0_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q8_0_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q8_0_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 0, moek_quant_q4_0_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q4_0_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q4_0_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 0, moek_quant_q4_1_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q4_1_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q4_1_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 0, moek_quant_q5_0_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q5_0_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q5_0_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 0, moek_quant_q5_1_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q5_1_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q5_1_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 0, moek_quant_q2_k_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q2_k_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q2_k_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 0, moek_quant_q3_k_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q3_k_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q3_k_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 0, moek_quant_q4_k_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q4_k_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q4_k_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 0, moek_quant_q5_k_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q5_k_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q5_k_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 0, moek_quant_q6_k_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q6_k_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q6_k_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 0, moek_quant_iq4_nl_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_iq4_nl_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_iq4_nl_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 0, moek_quant_iq4_xs_a16_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_iq4_xs_a16_h0_on_cpu
+#define MOEK_K_(x) moek_quant_iq4_xs_a16_h0_on_cpu_##x##_
+#include "quant_cpu_1_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
 #endif

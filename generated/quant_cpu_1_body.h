@@ -11,6 +11,18 @@
  *   moek_quant_nvfp4_a16_h0_on_cpu
  *   moek_quant_int4_a16_h0_on_cpu
  *   moek_quant_int8_a16_h0_on_cpu
+ *   moek_quant_q8_0_a16_h0_on_cpu
+ *   moek_quant_q4_0_a16_h0_on_cpu
+ *   moek_quant_q4_1_a16_h0_on_cpu
+ *   moek_quant_q5_0_a16_h0_on_cpu
+ *   moek_quant_q5_1_a16_h0_on_cpu
+ *   moek_quant_q2_k_a16_h0_on_cpu
+ *   moek_quant_q3_k_a16_h0_on_cpu
+ *   moek_quant_q4_k_a16_h0_on_cpu
+ *   moek_quant_q5_k_a16_h0_on_cpu
+ *   moek_quant_q6_k_a16_h0_on_cpu
+ *   moek_quant_iq4_nl_a16_h0_on_cpu
+ *   moek_quant_iq4_xs_a16_h0_on_cpu
  */
 static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
 {

@@ -3089,4 +3089,1780 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #undef MOEK_NAME_
 #undef MOEK_K_
 #endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 0, moek_up_q8_0_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q8_0_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q8_0_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 32, PART = 32 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 34;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 34) {
+        const int half = 0;
+        if (k + i < all) moek_block_q8_0_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 32 * 34;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 136; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 32 * 34) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 0, moek_up_q4_0_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q4_0_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q4_0_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 32, PART = 32 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 18;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 18) {
+        const int half = 0;
+        if (k + i < all) moek_block_q4_0_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 32 * 18;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 72; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 32 * 18) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 0, moek_up_q4_1_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q4_1_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q4_1_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 32, PART = 32 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 20;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 20) {
+        const int half = 0;
+        if (k + i < all) moek_block_q4_1_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 32 * 20;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 80; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 32 * 20) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 0, moek_up_q5_0_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q5_0_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q5_0_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 32, PART = 32 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 22;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 22) {
+        const int half = 0;
+        if (k + i < all) moek_block_q5_0_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 32 * 22;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 88; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 32 * 22) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 0, moek_up_q5_1_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q5_1_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q5_1_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 32, PART = 32 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 24;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 24) {
+        const int half = 0;
+        if (k + i < all) moek_block_q5_1_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 32 * 24;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 96; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 32 * 24) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 0, moek_up_q2_k_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q2_k_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q2_k_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 256, PART = 128 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 84;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 84) {
+        const int half = k % COLUMNS / PART;
+        if (k + i < all) moek_block_q2_k_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 256 * 84;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 42; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 256 * 84) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 0, moek_up_q3_k_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q3_k_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q3_k_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 256, PART = 128 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 110;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 110) {
+        const int half = k % COLUMNS / PART;
+        if (k + i < all) moek_block_q3_k_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 256 * 110;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 55; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 256 * 110) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 0, moek_up_q4_k_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q4_k_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q4_k_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 256, PART = 128 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 144;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 144) {
+        const int half = k % COLUMNS / PART;
+        if (k + i < all) moek_block_q4_k_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 256 * 144;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 72; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 256 * 144) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 0, moek_up_q5_k_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q5_k_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q5_k_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 256, PART = 128 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 176;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 176) {
+        const int half = k % COLUMNS / PART;
+        if (k + i < all) moek_block_q5_k_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 256 * 176;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 88; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 256 * 176) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 0, moek_up_q6_k_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_q6_k_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_q6_k_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 256, PART = 128 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 210;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 210) {
+        const int half = k % COLUMNS / PART;
+        if (k + i < all) moek_block_q6_k_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 256 * 210;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 105; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 256 * 210) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 0, moek_up_iq4_nl_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_iq4_nl_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_iq4_nl_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 32, PART = 32 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 18;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 18) {
+        const int half = 0;
+        if (k + i < all) moek_block_iq4_nl_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 32 * 18;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 72; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 32 * 18) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 0, moek_up_iq4_xs_a16_h0_on_cpu_m8)
+#define MOEK_NAME_ moek_up_iq4_xs_a16_h0_on_cpu_m8
+#define MOEK_K_(x) moek_up_iq4_xs_a16_h0_on_cpu_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+}
+
+/* 128 columns of a row of w, from k on; zeros behind the last. */
+static MOEK_UNUSED void MOEK_K_(w_piece)(float *to, const uint8_t *row, int k, int all)
+{
+    enum { COLUMNS = 256, PART = 128 };
+    const uint8_t *b = row + (size_t)(k / COLUMNS) * 136;
+    int i;
+    for (i = 0; i < MOEK_PIECE; i += PART, b += PART / COLUMNS * 136) {
+        const int half = k % COLUMNS / PART;
+        if (k + i < all) moek_block_iq4_xs_(to + i, b, half);
+        else memset(to + i, 0, PART * sizeof *to);
+    }
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+    if (halves == 2) {
+        *of = s % 2;
+        return (size_t)(j0 + s / 2) * a->halves.step;
+    }
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_halves *const h = &a->halves;
+    float x[X], piece[PIECE], lanes[M][MOEK_LANES];
+    const size_t w_row_bytes = (size_t)a->k / 256 * 136;
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] + ((size_t)e * h->rows + w_row) * w_row_bytes;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += PIECE) {
+                    for (r = 0; r < 68; r += 64)
+                        MOEK_PREFETCH((uintptr_t)(w + (k0 + i) / 256 * 136) + MOEK_AHEAD + r);
+                    MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
+                    for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
+                }
+                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
+        for (s = 0; s < sums; s += halves) {
+            const float g = sum[s][r], u = sum[s + halves - 1][r];
+            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
+            out[s / halves] = moek_to_t_(y, a->dtype);
+        }
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    const moek_gemm_args *a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    enum { M = 8, COLUMNS = 32 };
+    int groups;
+    long long tasks, task;
+    (void)stream;
+    if (!a) return MOEK_OK;
+    found = *a;
+    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
+    a = &found;
+    groups = (a->n + COLUMNS - 1) / COLUMNS;
+    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
+    MOEK_PARALLEL_FOR
+    for (task = 0; task < tasks; task++) {
+        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
+        const int e = a->rows_per_expert ? b : a->block_expert[b];
+        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
+        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
+        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
+        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
+        float sum[2 * COLUMNS][M];
+        int p;
+        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
+         * that its weights come from memory once. */
+        if (!a->rows_per_expert && a->block_row[b] != first) continue;
+        for (p = first; p < end; p += M) {
+            const int rows = end - p < M ? end - p : M;
+            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
+            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
+        }
+    }
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
 #endif

@@ -31,7 +31,7 @@ static inline int format_rows_share(const moek_format *f) { return f->w_scale.ro
 /* Elements are integers: a scale of theirs may be negative, as quantizers write it that give -8 to the larger end. */
 static inline int format_integers(const moek_format *f)
 {
-    return f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_S8;
+    return !f->only_blocks && (f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_S8);
 }
 /* Elements are 16 bits as they are: neither scales nor another element. */
 static inline int format_plain(const moek_format *f) { return f->w_bits == 16 && !format_scaled(f); }
@@ -62,6 +62,12 @@ static inline const moek_format *format_with(const moek_format *f, int block)
     with[i][j] = *f;
     with[i][j].w_scale = moek_weight_scale(f, f->block[j]);
     return &with[i][j];
+}
+
+/* So many columns, or more: whole blocks, where it comes in such alone. */
+static inline int format_round_up(const moek_format *f, int columns)
+{
+    return f->only_blocks ? (columns + f->file_columns - 1) / f->file_columns * f->file_columns : columns;
 }
 
 /* Is there a row of the op for it, of that architecture?  MOEK_OP_UP: is it served there at all? */

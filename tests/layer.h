@@ -207,7 +207,11 @@ static inline const void *layer_new_weights(layer *l, size_t rows, size_t column
     void *array;
     size_t i;
     if (format_plain(l->format)) return layer_new_t(l, n, 1 / sqrt((double)columns));
-    array = layer_array_new(l, rows * moek_element_bytes(l->format->w, columns), LAYER_IN);
+    array = layer_array_new(l, rows * moek_weight_bytes(l->format, 0, columns), LAYER_IN);
+    if (l->format->only_blocks) {
+        block_fill(l->format, array, rows, columns, 1 / sqrt((double)columns), rng_u32());
+        return array;
+    }
     for (i = 0; i < 1024; i++) some[i] = ref_encode(number, ref_spread(number) * rng_normal());
     for (i = 0; i < n; i++) ref_put_code(number, array, i, some[rng_u32() % 1024]);
     return array;

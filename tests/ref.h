@@ -38,7 +38,7 @@ static inline void *ref_alloc(size_t bytes)
 
 /* Of elements and of scales, a line each: kind; REF_FLOAT: bits of the significand, the smallest step is 2^low; bits of
  * a code; the largest code without its sign, and whether that is Inf. */
-enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_OFFSET, REF_IS_T };
+enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_OFFSET, REF_LIST, REF_IS_T };
 #define REF_EACH_NUMBER(X) \
     X(BF16, REF_FLOAT,    8,  -133, 16, 0x7f80,     1) \
     X(FP16, REF_FLOAT,    11, -24,  16, 0x7c00,     1) \
@@ -50,6 +50,13 @@ enum { REF_FLOAT, REF_POWER, REF_SIGNED, REF_UNSIGNED, REF_OFFSET, REF_IS_T };
     X(S4,   REF_SIGNED,   0,  0,    4,  7,          0) \
     X(U4,   REF_UNSIGNED, 0,  0,    4,  15,         0) \
     X(U4B8, REF_OFFSET,   0,  0,    4,  15,         0)             /* code - 8 */ \
+    X(U2,   REF_UNSIGNED, 0,  0,    2,  3,          0) \
+    X(U5,   REF_UNSIGNED, 0,  0,    5,  31,         0) \
+    X(U6,   REF_UNSIGNED, 0,  0,    6,  63,         0) \
+    X(U3B4, REF_OFFSET,   0,  0,    3,  7,          0) \
+    X(U5B16, REF_OFFSET,  0,  0,    5,  31,         0) \
+    X(U6B32, REF_OFFSET,  0,  0,    6,  63,         0) \
+    X(IQ4,  REF_LIST,     0,  0,    4,  15,         0)             /* ref_list */ \
     X(T,    REF_IS_T,     0,  0,    16, 0,          0)             /* BF16 or FP16, as dtype says */
 typedef struct ref_number { const char *name; int kind, bits, low, width; unsigned top; int inf; } ref_number;
 #define REF_INDEX_(name, kind, bits, low, width, top, inf) REF_##name,
@@ -99,6 +106,9 @@ static inline double ref_decode_float_(const ref_number *n, unsigned code)
     else v = ldexp(fraction + step, n->low + (int)exponent - 1);
     return code & ref_sign_bit(n) ? -v : v;
 }
+static const signed char ref_list[16] = {             /* llama.cpp: kvalues_iq4nl */
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+};
 static inline double ref_decode(const ref_number *n, unsigned code)
 {
     switch (n->kind) {
@@ -106,6 +116,7 @@ static inline double ref_decode(const ref_number *n, unsigned code)
     case REF_POWER:  return code > n->top ? NAN : ldexp(1, n->low + (int)code);
     case REF_SIGNED: return (double)code - (code & ref_sign_bit(n) ? 2.0 * ref_sign_bit(n) : 0);
     case REF_OFFSET: return (double)code - (double)(1u << (n->width - 1));
+    case REF_LIST:   return ref_list[code];
     default:         return code;
     }
 }
@@ -158,6 +169,10 @@ static inline unsigned ref_encode(const ref_number *n, double x)
         if (isinf(x) || !(x > 0)) return x > 0 ? n->top : 0;
         e = (frexp(x, &e) == 0.5 ? e - 1 : e) - n->low;
         return e < 0 ? 0 : e > (int)n->top ? n->top : (unsigned)e;
+    }
+    if (n->kind == REF_LIST) {
+        for (e = 0; e < (int)n->top && x > (ref_list[e] + ref_list[e + 1]) / 2.0; e++) { }
+        return (unsigned)e;
     }
     if (n->kind == REF_OFFSET) {
         steps = nearbyint(x) + (double)(1u << (n->width - 1));
@@ -214,6 +229,8 @@ static inline double ref_get_t(const void *array, size_t i, int dtype)
 {
     return ref_table_(ref_t(dtype))[((const uint16_t *)array)[i]];
 }
+#include "blocks.h"
+
 /* Made before threads want them. */
 static inline void ref_tables_(const moek_format *f, int dtype)
 {
@@ -1139,7 +1156,8 @@ static inline void ref_w_row_(const ref_batch *b, const moek_gemm_args *a, const
     const void *const bias = gate ? a->gate_bias : a->bias;
     double *const w_k = (double *)ref_alloc((size_t)a->k * sizeof *w_k), lost = -1;
     int k0, g = 0;
-    ref_decode_row(ref_element(f->w, a->dtype), gate ? a->w_gate : a->w, 0, row, a->k, w_k);
+    if (f->only_blocks) block_row(f, gate ? a->w_gate : a->w, row, a->k, w_k);
+    else ref_decode_row(ref_element(f->w, a->dtype), gate ? a->w_gate : a->w, 0, row, a->k, w_k);
     ref_less_zeros(a, f, of, expert, wrow, w_k);
     ref_fold(a, f, of, expert, wrow, w_k);
     ref_hold(w_k, a->k, b->w_k + w_row * a->k);

@@ -45,6 +45,14 @@ static moek_config good(void)
     c.backend = MOEK_BACKEND_CPU;
     return c;
 }
+/* The config in another format, whose sizes are whole blocks where it comes in such. */
+static void of_quant(moek_config *c, int quant)
+{
+    const moek_format *const f = moek_format_of(quant);
+    c->quant = quant;
+    c->hidden = format_round_up(f, c->hidden);
+    c->inter = format_round_up(f, c->inter);
+}
 
 /* ---- formats of the same weights --------------------------------------------------------------------------------- */
 
@@ -78,8 +86,9 @@ static void test_choose_pair(void)
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
         int want = 0;
-        c = before = good();
-        c.quant = before.quant = f->number;
+        c = good();
+        of_quant(&c, f->number);
+        before = c;
         c.block = before.block = format_block(f, i);
         for (j = 0; j < FORMATS; j++) {
             const moek_format *const g = format_at(j);
@@ -664,6 +673,52 @@ static void test_backends(void)
     ACCEPTED(c.physical_experts = 7; c.max_replicas = 1);
 }
 
+/* Blocks of GGUF files: rows are whole blocks, scales lie in them, GPUs have none. */
+static void file_blocks_of(const moek_format *f)
+{
+    const moek_format *const instead = moek_format_of_file(moek_block_of(f->file_type)->instead);
+    char text[4096], says[160];
+    moek_config c = good();
+    moek_weights w;
+    moek_plan p;
+    CHECK(moek_format_of_file(f->file_type) == f && instead && instead->file_columns < f->file_columns, "%s", f->name);
+    snprintf(says, sizeof says, "of %s they must be multiples of %d, the columns of a block.  Files hold rows of other "
+             "lengths as other types, such as %s", f->name, f->file_columns, instead->name);
+    REFUSED(of_quant(&c, f->number); c.inter += f->file_columns / 2, E_ARGUMENT, says);
+    REFUSED(of_quant(&c, f->number); c.hidden += 8, E_ARGUMENT, says);
+    REFUSED(of_quant(&c, f->number); c.inter_offset = f->file_columns, E_ARGUMENT, "begin with a block of");
+    REFUSED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_TILED, E_ARGUMENT,
+            "in blocks of GGUF files alone");
+    if (!served(f->number)) return;
+    ACCEPTED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_BLOCKS);
+    ACCEPTED(of_quant(&c, f->number));
+    if (mem_can_run(80))
+        REFUSED(of_quant(&c, f->number); c.backend = MOEK_BACKEND_SM80, E_NO_KERNEL, "not on GPUs yet");
+    of_quant(&c, f->number);
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.config.weight_layout == MOEK_WEIGHTS_BLOCKS, "%s", p.why);
+    snprintf(says, sizeof says, "%s (blocks of a GGUF file, in place)", f->name);
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, says), "%s", text);
+    memset(&w, 0, sizeof w);
+    w.w_up = w.w_down = w.w_up_scale = text + (16 - (size_t)(uintptr_t)text % 16);
+    CHECK(moek_plan_bind(&p, &w) == MOEK_E_ARGUMENT && has_text(p.why, "which has none beside its blocks"), "%s",
+          p.why);
+    w.w_up_scale = NULL;
+    CHECK(moek_plan_bind(&p, &w) == MOEK_OK, "%s", p.why);
+}
+static void test_file_blocks(void)
+{
+    int i, blocks = 0;
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        if (f->only_blocks) file_blocks_of(f), blocks++;
+        else if (!f->file_columns)
+            REFUSED(c.quant = f->number; c.block = format_block(f, 0); c.weight_layout = MOEK_WEIGHTS_BLOCKS,
+                    E_ARGUMENT, "have no blocks of");
+    }
+    CHECK(blocks, "no format in blocks");
+}
+
 /* Demanding the GPU where there is none. */
 static void test_no_device(void)
 {
@@ -702,7 +757,7 @@ static void test_demanded(void)
         moek_config c = good();
         moek_plan p;
         if (k->arch >= 80 || k->op == MOEK_OP_REPACK || k->launch(NULL, NULL) != MOEK_OK) continue;
-        if (k->quant) c.quant = k->quant;
+        if (k->quant) of_quant(&c, k->quant);
         if (k->reads == MOEK_READS_PANELS) c.weight_layout = MOEK_WEIGHTS_PANELS;
         if (k->hidden) c.hidden = k->hidden;
         c.block = k->block;
@@ -838,14 +893,14 @@ static void test_missing_row(void)
     moek_plan p;
 #define FORMAT(NAME, name, number) {                                                                          \
         moek_config c = good();                                                                               \
-        c.quant = number;                                                                                     \
+        of_quant(&c, number);                                                                                 \
         CHECK(moek_plan_init(&p, &c) == (has_up(number) ? MOEK_OK : MOEK_E_NO_KERNEL), "%s: %s", #name, p.why); \
         if (!has_up(number)) {                                                                                \
             missing++;                                                                                        \
             if (number != QUANT + 1) check_row_text(p.why, number);                                           \
             else CHECK(has_text(p.why, "this build left them out") && has_text(p.why, "without MOEK_QUANT") && \
                        !has_text(p.why, "add to kernels.toml"), "%s", p.why);                                 \
-            REFUSED(c.quant = number, E_NO_KERNEL, "no kernel: up " #name " hidden=64 inter=32 on cpu");      \
+            REFUSED(of_quant(&c, number), E_NO_KERNEL, "no kernel: up " #name " hidden=");                    \
         }                                                                                                     \
     }
     MOEK_EACH_QUANT(FORMAT)
@@ -1215,8 +1270,8 @@ static void test_repack(void)
     CHECK(moek_repack_up(&p, memory, NULL, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is NULL");
     CHECK(moek_repack_down(&p, memory, memory + 8, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is not aligned");
     CHECK(moek_repack_down(&p, memory, memory + 64, -1, 0, NULL) == MOEK_E_ARGUMENT, "-1 experts");
-    c.weight_layout = 3;
-    CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is 3"), "%s", p.why);
+    c.weight_layout = MOEK_WEIGHTS_BLOCKS + 1;
+    CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is"), "%s", p.why);
 }
 #define BESIDE_INT(field) w.field = (int32_t *)(memory + 1)
 #define TABLE w.router_table = (const int32_t *)memory; w.router_table_rows = 9
@@ -1942,7 +1997,7 @@ static void test_panels(void)
     c.exclude = MOEK_BACKENDS_GPU;
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
-        if (!HAVE(f->number)) continue;
+        if (!HAVE(f->number) || f->only_blocks) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
             for (layout = MOEK_UP_HALVES; layout <= MOEK_UP_APART; layout++)
                 test_panels_of(f, format_block(f, j), layout, MOEK_SILU,
@@ -1996,6 +2051,7 @@ int main(void)
     test_version();
     test_misuse();
     test_backends();
+    test_file_blocks();
     test_no_device();
     test_demanded();
     test_table();

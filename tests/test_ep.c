@@ -143,8 +143,8 @@ static void weights_of(const scene *s, rank *r)
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
     moek_weights *w = &r->w;
     memset(w, 0, sizeof *w);
-    w->w_up = pieces(s, r, l->w.w_up, up * moek_element_bytes(f->w, h));
-    w->w_down = pieces(s, r, l->w.w_down, h * moek_element_bytes(f->w, i));
+    w->w_up = pieces(s, r, l->w.w_up, up * moek_weight_bytes(f, 0, h));
+    w->w_down = pieces(s, r, l->w.w_down, h * moek_weight_bytes(f, 0, i));
     w->w_up_scale = (const float *)pieces(s, r, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
     w->w_down_scale = (const float *)pieces(s, r, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
     w->w_up_global_scale = (const float *)pieces(s, r, l->w.w_up_global_scale, 4 * up / i);
@@ -465,7 +465,9 @@ static scene *scene_new(int kind, int combine, int ranks, int quant)
     int e, r;
     s->group.kind = kind; s->group.combine = combine; s->group.ranks = ranks;
     s->group.timeout_ms = 30000;
-    s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
+    s->config.hidden = format_round_up(moek_format_of(quant), HIDDEN);
+    s->config.inter = format_round_up(moek_format_of(quant), INTER);
+    s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     s->copies = 1;
     s->physical = EXPERTS;

@@ -241,7 +241,9 @@ static scene *scene_new(int peers, int combine, int ranks, int quant, const char
     s->group.kind = kind; s->group.combine = combine; s->group.ranks = ranks;
     s->group.timeout_ms = 10000;
     s->group.move_gathers = moved && scenes++ % 2;
-    s->config.hidden = HIDDEN; s->config.inter = INTER; s->config.experts = EXPERTS; s->config.topk = TOPK;
+    s->config.hidden = format_round_up(moek_format_of(quant), HIDDEN);
+    s->config.inter = format_round_up(moek_format_of(quant), INTER);
+    s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
     for (r = 0; r < RANKS; r++) s->tokens[r] = MOST;
     crossing.ranks = ranks;
@@ -318,8 +320,8 @@ static void give_weights(const scene *s, side *k)
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
     static const int64_t zeros[PHYSICAL] = { 0 };
     memset(&k->w, 0, sizeof k->w);
-    k->w.w_up = pieces(k, l->w.w_up, up * moek_element_bytes(f->w, h));
-    k->w.w_down = pieces(k, l->w.w_down, h * moek_element_bytes(f->w, i));
+    k->w.w_up = pieces(k, l->w.w_up, up * moek_weight_bytes(f, 0, h));
+    k->w.w_down = pieces(k, l->w.w_down, h * moek_weight_bytes(f, 0, i));
     k->w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
     k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
     k->w.w_up_global_scale = (const float *)pieces(k, l->w.w_up_global_scale, 4 * up / i);

@@ -204,8 +204,8 @@ static int plan_rank(rank *k, const scene *s)
     for (r = 0; r < k->number; r++) first += (size_t)s->tokens[r];
     moek_ep_join(&k->ep, &c);
     memset(&w, 0, sizeof w);
-    w.w_up = pieces(k, l->w.w_up, up * moek_element_bytes(f->w, h));
-    w.w_down = pieces(k, l->w.w_down, h * moek_element_bytes(f->w, i));
+    w.w_up = pieces(k, l->w.w_up, up * moek_weight_bytes(f, 0, h));
+    w.w_down = pieces(k, l->w.w_down, h * moek_weight_bytes(f, 0, i));
     w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
     w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
     w.w_up_global_scale = (const float *)pieces(k, l->w.w_up_global_scale, 4 * up / i);

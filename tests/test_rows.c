@@ -1017,7 +1017,8 @@ static void gemm_w_array(const gemm_case_t *c, moek_gemm_more_args *m, int of_ex
     const double size = 1.5 / sqrt((double)h->k), scale = size / ref_spread(number) * (f->second ? SECOND : 1);
     void *w, *bias, *scaled;
     if (c->bias) h->bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
-    h->w = w = in(rows * moek_element_bytes(f->w, (size_t)h->k));
+    h->w = w = in(rows * moek_weight_bytes(f, 0, (size_t)h->k));
+    if (f->only_blocks) { block_fill(f, w, rows, (size_t)h->k, size, rng_u32()); return; }
     fill_codes(w, rows * h->k, number, scales ? ref_spread(number) : size);
     if (!scales) return;
     scaled = in(ref_bytes(type, scales));
@@ -1531,6 +1532,7 @@ static void gemm_codes(int mode)
     void *a, *w, *a_scale, *w_scale;
     float *second;
     size_t size, scales, i;
+    if (f->only_blocks && mode != CODES_IN_W) return;  /* (not each has 0 and 1) */
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
     SAY(mode == INTEGERS ? "integers" : mode == POWERS ? "powers of two" : in_w ? "every code of w"
                                                                                : "every code of a");
@@ -1539,10 +1541,11 @@ static void gemm_codes(int mode)
     h.n = h.w_rows = in_w ? round_up(codes, gemm_granule()) : k;
     gemm_rows(&c, &h);
     h.rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
-    h.w = w = in(h.n * moek_element_bytes(f->w, (size_t)k));
+    h.w = w = in(h.n * moek_weight_bytes(f, 0, (size_t)k));
     for (i = 0; i < (size_t)c.slots * k; i++) ref_put_code(of_a, a, i, ref_encode(of_a, 0));
-    for (i = 0; i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
-    for (i = 0; mode != INTEGERS && i < (size_t)each * codes; i++)
+    if (f->only_blocks) block_fill(f, w, (size_t)h.n, (size_t)k, 1, 7);
+    for (i = 0; !f->only_blocks && i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
+    for (i = 0; !f->only_blocks && mode != INTEGERS && i < (size_t)each * codes; i++)
         ref_put_code(of, in_w ? w : a, i / each * k + i % each,
                      ((unsigned)i * skip + (unsigned)rng_below(skip)) % (1u << of->width));
     for (i = 0; mode != INTEGERS && i < (size_t)each; i++) ref_put(other, in_w ? a : w, i * k + i, 1);
@@ -1562,7 +1565,7 @@ static void gemm_codes(int mode)
     if (format_x_second(f)) gemm_more.a_global_scale = second = in_f32(1), *second = 1;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
-    gemm_launch(&h, 0, size, mode != POWERS);
+    gemm_launch(&h, 0, size, mode != POWERS && !(f->only_blocks && moek_block_of(f->file_type)->sign));
     gemm_clear();
 }
 /* Integers on both sides whose partial sums need more than the 24 bits of f32, and whose sums do not; or, of long k,

@@ -72,6 +72,15 @@ static const int moek_element_bits_[] = { 0, MOEK_EACH_ELEMENT(MOEK_BITS_) };
 static const int moek_scale_bits_[] = { 0, MOEK_EACH_SCALE_TYPE(MOEK_BITS_) };
 #undef MOEK_BITS_
 
+#include "../../generated/moek_blocks.h"
+const moek_block *moek_block_of(int file_type)
+{
+    size_t i;
+    for (i = 0; i < sizeof moek_blocks_ / sizeof moek_blocks_[0]; i++)
+        if (moek_blocks_[i].type == file_type) return &moek_blocks_[i];
+    return NULL;
+}
+
 const moek_format *moek_format_of(int quant)
 {
     static const moek_format all[] = {
@@ -81,6 +90,18 @@ const moek_format *moek_format_of(int quant)
     size_t i = (size_t)quant - 1;                      /* numbers without a gap: a run asks again and again */
     if (i < FORMATS && all[i].number == quant) return &all[i];
     for (i = 0; i < FORMATS; i++) if (all[i].number == quant) return &all[i];
+    return NULL;
+}
+const moek_format *moek_format_of_file(int file_type)
+{
+#define MOEK_NUMBER_(NAME, name, number) number,
+    static const int numbers[] = { MOEK_EACH_QUANT(MOEK_NUMBER_) };
+#undef MOEK_NUMBER_
+    size_t i;
+    for (i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        const moek_format *const f = moek_format_of(numbers[i]);
+        if (f->file_type == file_type && f->file_columns && f->x_bits == 16) return f;
+    }
     return NULL;
 }
 const char *moek_quant_name(int quant)
@@ -148,6 +169,16 @@ moek_scale_shape moek_weight_scale(const moek_format *f, int block)
 size_t moek_element_bytes(int element, size_t columns)
 {
     return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
+}
+/* Do weights lie in blocks of a file? */
+static int moek_in_blocks_(const moek_format *f, int weight_layout)
+{
+    return f->only_blocks || (weight_layout == MOEK_WEIGHTS_BLOCKS && moek_block_of(f->file_type));
+}
+size_t moek_weight_bytes(const moek_format *f, int weight_layout, size_t columns)
+{
+    if (!moek_in_blocks_(f, weight_layout)) return moek_element_bytes(f->w, columns);
+    return (columns + (size_t)f->file_columns - 1) / (size_t)f->file_columns * (size_t)f->file_bytes;
 }
 size_t moek_scale_count(const moek_scale_shape *of, size_t rows, size_t columns)
 {

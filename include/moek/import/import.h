@@ -537,7 +537,7 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     args->row_step = interleaved && !down && !both ? 2 : 1;
     args->scale_shared = one && halves && f->w_scale.type && !f->w_scale.rows && matrix == MOEK_MATRIX_UP;
     shape = moek_weight_scale(f, config->block);
-    w = moek_element_bytes(f->w, (size_t)args->columns);
+    w = moek_weight_bytes(f, config->weight_layout, (size_t)args->columns);
     scale = moek_scale_bytes(&shape, 1, (size_t)args->columns);
     zero = moek_element_bytes(f->w, moek_scale_count(&shape, 1, (size_t)args->columns));
     expert_rows = down ? (size_t)args->rows : (size_t)config->inter * (halves ? 2 : 1);

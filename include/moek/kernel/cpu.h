@@ -3,6 +3,7 @@
 #define MOEK_CPU_H
 #include "dots.h"
 #include "../../../generated/moek_element_cpu.h"
+#include "../../../generated/moek_blocks_cpu.h"
 
 /* Scales of a row to f32, without a branch, eight at a time: rows are short, and what a wider loop leaves over counts.
  * e4m3: as moek_piece_e4m3_ decodes, which gives 2^-8 of the value. */

@@ -41,21 +41,22 @@ MOEK_FN uint8_t moek_to_e8m0_(float s)
 {
     return s != s ? 255 : s > moek_float_(0x00400000) ? (uint8_t)moek_ue8m0_(s) : 0;
 }
+/* u6: a scale in the low 6 bits. */
+MOEK_FN float moek_from_u6_(uint8_t b) { return (float)(b & 63); }
 
 /* Groups of so many columns of k that a row of w has, 0: all of k is one; of a shard, the first may begin before k. */
 static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)
 {
     return columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)columns - 1) / (size_t)columns : 1;
 }
-/* Finds a->halves.  bits: of an element of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
+/* Finds a->halves.  row: bytes of a row of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
  * rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what lies first in memory,
  * as maps of weights want it; else of gate. */
-static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
+static MOEK_UNUSED void moek_find_halves_by_(moek_gemm_args *a, size_t row, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
     const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;
     const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
-    const size_t row = (size_t)a->k * (size_t)bits / 8;
     const size_t scales = moek_groups_(a, scale_columns) * (size_t)scale_bits / 8;
     moek_halves *const h = &a->halves;
     int i;
@@ -75,6 +76,12 @@ static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int sc
                                       : scales_apart && first ? scale + (size_t)blocks * scales : scale);
         h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_apart ? first : a->n_offset;
     }
+}
+/* The same with bits of an element of w. */
+static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
+                                             int scale_columns, int in_memory)
+{
+    moek_find_halves_by_(a, (size_t)a->k * (size_t)bits / 8, scale_bits, scale_rows, scale_columns, in_memory);
 }
 /* Likewise what moek_gemm_more_args has, after the above. */
 static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int scale_columns)

@@ -117,7 +117,8 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 #define MOEK_NEED_(field, condition, reason) \
     if ((condition) && !weights->field) MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights." #field " is NULL; %s", reason)
     if (plan->backend != MOEK_BACKEND_USER) {
-        const int scaled = moek_w_scale_(c->quant)->type != 0;
+        const int blocks = moek_in_blocks_(moek_format_of(c->quant), c->weight_layout);
+        const int scaled = moek_w_scale_(c->quant)->type && !blocks;
         MOEK_NEED_(w_up, 1, "every layer needs it");
         MOEK_NEED_(w_down, 1, "every layer needs it");
         if (scaled && (!weights->w_up_scale || !weights->w_down_scale))
@@ -125,7 +126,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
                        weights->w_up_scale ? "w_down_scale" : "w_up_scale", moek_quant_name(c->quant));
         if (!scaled && (weights->w_up_scale || weights->w_down_scale))
             MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
-                       "which has none", moek_quant_name(c->quant));
+                       "which has none%s", moek_quant_name(c->quant), blocks ? " beside its blocks" : "");
         if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_second_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;

@@ -9,7 +9,7 @@ enum {
     MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7ff00000
 };
 
-/* Bytes of so many columns of weights, of q. */
+/* Bytes of so many columns of weights as arrays, of q. */
 static size_t moek_w_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->w, columns); }
 static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
 /* Columns of a line of 128 bytes of weights. */
@@ -28,14 +28,14 @@ static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64
 static int moek_can_tile_(const moek_config *c)
 {
     const int granule = moek_tile_granule_(c->quant);
-    return c->hidden % granule == 0 && c->inter % granule == 0;
+    return !moek_format_of(c->quant)->only_blocks && c->hidden % granule == 0 && c->inter % granule == 0;
 }
 /* The same for panels: rows of up and columns of down are inter; and a scale of 16 rows lies in one place. */
 enum { MOEK_PANEL_GRANULE_ = 32 };
 static int moek_can_panel_(const moek_config *c)
 {
-    return c->hidden % MOEK_PANEL_GRANULE_ == 0 && c->inter % MOEK_PANEL_GRANULE_ == 0 &&
-           c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
+    return !moek_format_of(c->quant)->only_blocks && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
+           c->inter % MOEK_PANEL_GRANULE_ == 0 && c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
 }
 static int moek_scales_in_panels_(int quant, int block)
 {
@@ -91,8 +91,24 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* Do the weights come as the layout says? */
+static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    const int blocks = c->weight_layout == MOEK_WEIGHTS_BLOCKS;
+    if (f->only_blocks && c->weight_layout && !blocks)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d, and %s comes in blocks of GGUF files alone, "
+                   "which have no other order yet: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)", c->weight_layout, f->name,
+                   MOEK_WEIGHTS_BLOCKS);
+    if (blocks && !f->file_columns)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_BLOCKS, and GGUF files have no blocks "
+                   "of %s (moek_format.file_type): leave it 0", f->name);
+    return MOEK_OK;
+}
+
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
+    moek_status status;
     const int own = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : c->dtype;
     if (c->backend && !moek_backend_name_(c->backend))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
@@ -116,8 +132,9 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
     if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
-    if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_PANELS)
+    if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_BLOCKS)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
+    if ((status = moek_check_layout_(c, why)) != MOEK_OK) return status;
     if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                    "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
@@ -170,6 +187,20 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
+/* Rows that are no whole blocks: what files hold in place of them, or what a shard does. */
+static moek_status moek_no_blocks_(const moek_config *c, const moek_format *f, moek_text_ *why)
+{
+    const moek_block *const b = moek_block_of(f->file_type);
+    const moek_format *const instead = moek_format_of_file(b->instead);
+    moek_append_(why, "config.hidden is %d and inter %d; of %s they must be multiples of %d, the columns of a "
+                 "block.  ", c->hidden, c->inter, f->name, b->columns);
+    if (instead)
+        moek_append_(why, "Files hold rows of other lengths as other types, such as %s: take the format of the "
+                     "tensor's type (moek_format_of_file).  ", instead->name);
+    MOEK_FAIL_(why, MOEK_E_ARGUMENT, "Cut shards of tensor parallelism by whole blocks, so that ranks may differ in "
+               "inter, or spread experts (moek_ep.h)");
+}
+
 /* config.block, and the sizes that the format's elements fill bytes with. */
 static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
 {
@@ -183,6 +214,7 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
         for (i = 0; i < f->blocks; i++) moek_append_(why, " %d", f->block[i]);
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
     }
+    if (f->only_blocks && (c->hidden % f->granule || c->inter % f->granule)) return moek_no_blocks_(c, f, why);
     if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
                    "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
@@ -194,6 +226,10 @@ static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
     const int shared = moek_scale_group_(c->quant, c->block);
+    if (c->inter_offset && f->only_blocks)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, and shards of %s begin with a block of %d "
+                   "columns: leave it 0, and cut inter by whole blocks, or spread experts (moek_ep.h)", c->inter_offset,
+                   f->name, f->file_columns);
     if (c->inter_offset && !shared)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, but %s has no scales of groups of rows or columns "
                    "that a shard could begin in (w: %s; x: %s): leave it 0", c->inter_offset, f->name, f->w_about,
@@ -312,6 +348,7 @@ static void moek_fill_defaults_(moek_config *c)
     if (!c->dtype) c->dtype = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : MOEK_DTYPE_BF16;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
+    if (moek_format_of(c->quant)->only_blocks) c->weight_layout = MOEK_WEIGHTS_BLOCKS;
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
     if (c->up_layout == MOEK_UP_APART && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
     if (c->scale == 0) c->scale = 1;

@@ -88,11 +88,12 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
                                                 plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
     moek_append_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
-              "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
-              c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-              c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" :
-              c->weight_layout == MOEK_WEIGHTS_PANELS ? " (in panels)" : "", c->ue8m0 ? " (ue8m0)" : "",
-              moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
+                 "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
+                 c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
+                 moek_in_blocks_(moek_format_of(c->quant), c->weight_layout) ? " (blocks of a GGUF file, in place)" :
+                 c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" :
+                 c->weight_layout == MOEK_WEIGHTS_PANELS ? " (in panels)" : "", c->ue8m0 ? " (ue8m0)" : "",
+                 moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
     moek_describe_act_(c, &t);
     moek_append_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
                  plan->device < 0 ? " (host memory), kernels of " : "",

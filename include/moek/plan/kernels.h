@@ -50,7 +50,7 @@ static const char *moek_lacks_of_(const moek_oracle_ *o, int arch)
 static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int gemm = moek_is_gemm_(k->op);
+    const int gemm = moek_is_gemm_(k->op), blocks = moek_in_blocks_(moek_format_of(c->quant), c->weight_layout);
     moek_text_ t = moek_text_in_(why, size);
     if (moek_lacks_of_(o, k->arch))
         moek_append_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
@@ -59,6 +59,9 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
     else if (!moek_arch_is_host_(k->arch) && k->shared_bytes > o->device.shared_bytes)
         moek_append_(&t, "needs %d bytes of shared memory a block, the device has %d",
                      k->shared_bytes, o->device.shared_bytes);
+    else if (gemm && blocks && !(k->reads & MOEK_READS_BLOCKS)) moek_append_(&t, "reads no blocks of GGUF files");
+    else if (gemm && !blocks && k->reads == MOEK_READS_BLOCKS)
+        moek_append_(&t, "reads only blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)");
     else if (gemm && c->weight_layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (MOEK_PLAIN_IS_WIDE_ && gemm && !c->cpu && !c->kernel && k->arch && moek_arch_is_host_(k->arch) &&
@@ -71,8 +74,8 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
         moek_append_(&t, "reads only weights of MOEK_WEIGHTS_%s (moek_repack_up)",
                   k->reads & MOEK_READS_PANELS ? "PANELS" : "TILED");
     else if (k->hidden && k->hidden != c->hidden) moek_append_(&t, "is for hidden %d", k->hidden);
-    else if (gemm && k->block != c->block && k->block) moek_append_(&t, "is for scales of %d columns (block)",
-                                                                    k->block);
+    else if (gemm && k->block != c->block && k->block)
+        moek_append_(&t, "is for scales of %d columns (block)", k->block);
     else if (gemm && k->block != c->block) moek_append_(&t, "is for scales of whole rows (block 0)");
     else if (k->op == MOEK_OP_LAYER && c->dtype == MOEK_DTYPE_FP16 && !(k->traits & MOEK_TRAIT_FP16))
         moek_append_(&t, "does not round rows of down to fp16, which may overflow, before their weights");

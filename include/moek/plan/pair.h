@@ -12,6 +12,7 @@ int moek_same_weights(int a, int b)
     int i, same = f && g && f->w == g->w && f->blocks == g->blocks && f->second == g->second && f->zero == g->zero;
     same = same && f->w_scale.type == g->w_scale.type && f->w_scale.rows == g->w_scale.rows &&
            f->w_scale.columns == g->w_scale.columns;
+    same = same && f->file_type == g->file_type && f->only_blocks == g->only_blocks;
     for (i = 0; same && i < f->blocks; i++) same = f->block[i] == g->block[i];
     return same;
 }

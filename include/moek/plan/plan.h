@@ -30,7 +30,13 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     for (i = 0; i < MOEK_KERNELS_; i++)
         if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
             moek_arch_below_(moek_table_[i].arch, arch, 1)) formats = 1, reads |= moek_table_[i].reads;
+    if (!formats && table && !moek_arch_is_host_(arch) && moek_format_of(c->quant)->only_blocks)
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "blocks of GGUF files are not on GPUs yet: %s is served by backend CPU "
+                   "alone", moek_quant_name(c->quant));
     if (!formats && table) return moek_no_kernel_(o, MOEK_OP_UP, arch);
+    if (moek_in_blocks_(moek_format_of(c->quant), c->weight_layout) && table && !(reads & MOEK_READS_BLOCKS))
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: only rows of CPUs read blocks "
+                   "of GGUF files yet; leave config.weight_layout 0, and import weights (moek_import.h)");
     if (c->weight_layout == MOEK_WEIGHTS_TILED && table && !(reads & MOEK_READS_TILED_))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
                    "weights; leave config.weight_layout 0, and weights as they come%s", !moek_arch_is_host_(arch) ? "" :

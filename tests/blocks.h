@@ -1,0 +1,122 @@
+/* blocks.h -- blocks of GGUF files in double, from their facts alone (moek/format.h: moek_block): what a column holds,
+ * and random ones.  ref.h includes this. */
+#ifndef BLOCKS_H
+#define BLOCKS_H
+
+/* Bit number i of number n of planes: its place in the block, counted in bits. */
+static inline size_t block_bit(const moek_plane *p, int n, int i)
+{
+    const int in_unit = n % p->unit, part = in_unit / p->run, unit = p->unit * p->bits / 8;
+    const int byte = p->at + n / p->unit * unit + part * p->step + in_unit % p->run;
+    return (size_t)byte * 8 + (size_t)(p->shift + part * p->by + i);
+}
+static inline unsigned block_get(const moek_plane *planes, int count, const uint8_t *block, int n)
+{
+    unsigned code = 0;
+    int p, i, at = 0;
+    for (p = 0; p < count; p++)
+        for (i = 0; i < planes[p].bits; i++, at++) {
+            const size_t bit = block_bit(&planes[p], n, i);
+            code |= (unsigned)(block[bit / 8] >> bit % 8 & 1) << at;
+        }
+    return code;
+}
+static inline void block_put(const moek_plane *planes, int count, uint8_t *block, int n, unsigned code)
+{
+    int p, i, at = 0;
+    for (p = 0; p < count; p++)
+        for (i = 0; i < planes[p].bits; i++, at++) {
+            const size_t bit = block_bit(&planes[p], n, i);
+            block[bit / 8] = (uint8_t)((block[bit / 8] & ~(1u << bit % 8)) | (code >> at & 1) << bit % 8);
+        }
+}
+/* An f16 in it. */
+static inline unsigned block_half(const uint8_t *block, int at) { return block[at] | (unsigned)block[at + 1] << 8; }
+static inline void block_put_half(uint8_t *block, int at, double x)
+{
+    const unsigned code = ref_encode(&ref_numbers[REF_FP16], x);
+    block[at] = (uint8_t)(code & 255), block[at + 1] = (uint8_t)(code >> 8);
+}
+
+/* A scale or a minimum of column c, with what is on top. */
+static inline double block_factor(const moek_block_scale *s, const uint8_t *block, int c)
+{
+    const unsigned code = block_get(s->plane, s->planes, block, c / s->of.columns);
+    const double of = ref_decode(ref_scale_type(s->of.type, 0), code);
+    return s->top.type ? of * ref_decode(&ref_numbers[REF_FP16], block_half(block, s->top_at)) : of;
+}
+/* The weight in column c of a block. */
+static inline double block_weight(const moek_format *f, const moek_block *b, const uint8_t *block, int c)
+{
+    const double code = ref_decode(ref_element(f->w, 0), block_get(b->plane, b->planes, block, c));
+    const double w = code * block_factor(&b->scale, block, c);
+    return b->sign ? w + b->sign * block_factor(&b->min, block, c) : w;
+}
+/* Those of a row, which has so many columns. */
+static inline void block_row(const moek_format *f, const void *rows, size_t row, int columns, double *to)
+{
+    const moek_block *const b = moek_block_of(f->file_type);
+    const uint8_t *const at = (const uint8_t *)rows + row * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, (size_t)columns);
+    int c;
+    for (c = 0; c < columns; c++) to[c] = block_weight(f, b, at + (size_t)(c / b->columns) * b->bytes, c % b->columns);
+}
+
+/* Mean and deviation of an element's numbers, if all codes are as frequent. */
+static inline void block_spread(const ref_number *n, double *mean, double *deviation)
+{
+    double sum = 0, squares = 0;
+    unsigned code;
+    for (code = 0; code < 1u << n->width; code++) {
+        const double v = ref_decode(n, code);
+        sum += v, squares += v * v;
+    }
+    *mean = sum / (1 << n->width);
+    *deviation = sqrt(squares / (1 << n->width) - *mean * *mean);
+}
+/* xorshift32: the next of a list of random numbers; never 0. */
+static inline uint32_t block_random(uint32_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 17;
+    return *state ^= *state << 5;
+}
+/* A code of a scale that is not small, of either sign if it has one. */
+static inline unsigned block_some(const ref_number *n, uint32_t *state)
+{
+    unsigned code;
+    do code = block_random(state) >> 7 & ((1u << n->width) - 1);
+    while (!(fabs(ref_decode(n, code)) >= ref_largest(n) / 4));
+    return code;
+}
+/* Random scales of a block, about `size` each, and of one sign if there are minimums. */
+static inline void block_fill_scale(const moek_block_scale *s, uint8_t *block, int groups, double size,
+                                    uint32_t *state)
+{
+    const ref_number *const n = ref_scale_type(s->of.type, 0);
+    const double by = (0.5 + block_random(state) * ldexp(1, -32)) * size;
+    int g;
+    if (s->top.type) block_put_half(block, s->top_at, by / (0.6 * ref_largest(n)));
+    for (g = 0; g < groups; g++)
+        block_put(s->plane, s->planes, block, g, s->top.type ? block_some(n, state) : ref_encode(n, by));
+}
+/* Random weights of a deviation of about `size`; the same for the same seed. */
+static inline void block_fill(const moek_format *f, void *rows, size_t count, size_t columns, double size,
+                              uint32_t seed)
+{
+    const moek_block *const b = moek_block_of(f->file_type);
+    const size_t all = count * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, columns) / (size_t)b->bytes;
+    uint32_t state = seed * 2654435761u | 1;
+    double mean, deviation;
+    size_t i;
+    int j;
+    block_spread(ref_element(f->w, 0), &mean, &deviation);
+    for (i = 0; i < all; i++) {
+        uint8_t *const block = (uint8_t *)rows + i * (size_t)b->bytes;
+        const double scale = (b->sign || block_random(&state) & 1 ? 1 : -1) * size / deviation;
+        for (j = 0; j < b->bytes; j++) block[j] = (uint8_t)(block_random(&state) >> 9);
+        block_fill_scale(&b->scale, block, b->columns / b->scale.of.columns, scale, &state);
+        if (b->sign)
+            block_fill_scale(&b->min, block, b->columns / b->min.of.columns, -b->sign * mean * scale, &state);
+    }
+}
+#endif
