@@ -67,16 +67,24 @@ typedef struct moek_set_ {
 } moek_set_;
 
 /* a * b + c, rounded once, where the processor has no such instruction: the product is exact in double, and the sum is
- * right unless it lies in the middle between two f32, or is subnormal. */
+ * right unless it lies in the middle between two f32, or is subnormal.  There what the sum lost decides: a last bit of
+ * 1 says that it is not in the middle.  (Some fmaf, as that of MinGW, round twice.) */
 MOEK_CPU_FN float moek_fma_(float a, float b, float c)
 {
 #if defined(FP_FAST_FMAF) || defined(__FP_FAST_FMAF)
     return fmaf(a, b, c);
 #else
-    const double sum = (double)a * b + c;
+    const double product = (double)a * b, sum = product + c;
     uint64_t u;
     memcpy(&u, &sum, sizeof u);
-    if ((u & 0x1fffffff) == 0x10000000 || !(fabs(sum) >= 1.1754943508222875e-38)) return fmaf(a, b, c);
+    if (fabs(sum) <= 1.7976931348623157e308 &&         /* neither NaN nor Inf */
+        ((u & 0x1fffffff) == 0x10000000 || fabs(sum) < 1.1754943508222875e-38)) {
+        const double of_c = sum - product, lost = (product - (sum - of_c)) + (c - of_c);
+        double odd;
+        if (lost != 0 && !(u & 1)) u += (lost > 0) == (sum > 0) ? 1 : (uint64_t)-1;
+        memcpy(&odd, &u, sizeof odd);
+        return (float)odd;
+    }
     return (float)sum;
 #endif
 }
